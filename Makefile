@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST_JOBS ?= 3
-NODE := tests/browser tests/clients tests/web tests/codex/new tests/codex/old $(patsubst %/package-lock.json,%,$(wildcard tests/acp-agents/*/package-lock.json))
+NODE := tests/browser tests/clients tests/web tests/codex/new tests/codex/old tests/claude-code $(patsubst %/package-lock.json,%,$(wildcard tests/acp-agents/*/package-lock.json))
 # package:command, for what tests watch, compare with, or run against
 SYSTEM := strace:strace ripgrep:rg chromium:chromium redis-server:redis-server nginx:nginx haproxy:haproxy postgresql:/usr/lib/postgresql/*/bin/postgres \
   libfaketime:/usr/lib/*/faketime/libfaketime.so.1 openssl:openssl
@@ -132,6 +132,6 @@ $(VENV)/.system: $(VENV)/bin/python
 	  apt-get install -y -qq $$missing >/dev/null 2>&1 || { apt-get update -qq >/dev/null 2>&1 && apt-get install -y -qq $$missing >/dev/null 2>&1; } \
 	  || echo "could not install:$$missing"; fi; touch $@
 
-# The real JavaScript clients and the real Codex binaries. Without npm their tests skip, and say so.
+# The real JavaScript clients and the real Codex and Claude Code binaries. Without npm their tests skip, and say so.
 %/node_modules/.stamp: %/package-lock.json
 	@if command -v npm >/dev/null; then npm ci --prefix $* --no-audit --no-fund --silent && touch $@; else echo "npm is missing: the tests that need $* will be skipped"; fi

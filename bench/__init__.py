@@ -1,10 +1,13 @@
-"""The side-by-side benchmarks: `python -m bench` runs them, `bench/evidence.py` runs their long versions."""
+"""Benchmarks of Toolwire beside other servers and gateways.
+
+`python -m bench` runs them, `bench/evidence.py` runs their long versions.
+"""
 
 import os
 import sys
 from pathlib import Path
 
 _TESTS = str(Path(__file__).resolve().parent.parent / "tests")
-# The benchmarks share servers and clients with the tests, and so do the processes that they start.
+# The benchmarks, and the processes that they start, use the tests' servers and clients.
 sys.path.append(_TESTS)
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (_TESTS, os.environ.get("PYTHONPATH"))))

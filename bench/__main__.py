@@ -1,6 +1,7 @@
-"""`python -m bench [scanner] [gateway] [path] [codex] [local] [vault]`: the benchmarks and their targets.
+"""`python -m bench [scanner] [gateway] [path] [codex] [local] [vault]`: runs benchmarks.
 
-Exit status: 0 measured, whatever the verdicts; with `--strict` 1 if a target was missed or not measured.
+Exit status: 0 if everything was measured, even if targets were missed. With `--strict`, 1 if a target was
+missed or not measured.
 """
 
 from __future__ import annotations
@@ -19,28 +20,28 @@ from bench.side import Side
 
 PICTURE = "pictures/benchmarks.svg"
 ABOUT = (
-    "> **What you get:** what Toolwire costs compared with a plain byte relay, nginx and other gateways, "
-    "in one run.",
+    "> **What you get:** what Toolwire costs, compared with a program that only copies bytes (the relay), "
+    "nginx and other gateways, in one run.",
     ">",
     "> **Use it when** you want to judge the cost, or to repeat the measurement with `make bench`. See "
     "also [Where the time goes](performance.md).",
     "",
-    "Everything runs on loopback: gateways on one core, upstream and load on the other.",
-    "Ratios come first, because absolute figures depend on the machine.",
+    "Everything runs on one machine over loopback: the gateways on one core, the simulated model server and",
+    "the clients on the other. Ratios come first, because absolute figures depend on the machine.",
 )
 
 TITLES = {
     "scanner": "The scanner",
     "gateway": "The gateway",
     "path": "Inside the gateway",
-    "codex": "Codex, through Toolwire and driven directly",
+    "codex": "Codex through Toolwire, compared with Codex used directly",
     "local": "The embedded model, compared with llama.cpp's own server",
     "vault": "Search in a vault",
 }
 
 
 def page(parts: dict[str, list[Row]], sides: Sequence[Side], picture: str, notes: list[str]) -> str:
-    """The Markdown page of a run. `picture`: the path of the chart, relative to the page."""
+    """Returns the Markdown page of a run. `picture`: the chart's path relative to the page, or ""."""
     out = ["# Benchmarks", "", f"Measured {report.today()} by `make bench` on {report.machine()}.", ""]
     out += [*ABOUT, ""]
     if picture:
@@ -51,9 +52,9 @@ def page(parts: dict[str, list[Row]], sides: Sequence[Side], picture: str, notes
         judged, shown = [row for row in rows if row.sense], [row for row in rows if not row.sense]
         out += [f"## {TITLES[name]}", "", report.markdown(judged or shown), ""]
         if name == "gateway" and sides:
-            out += ["Side by side; in brackets, the ratio to the relay:", "", side.markdown(sides), ""]
+            out += ["All gateways, with the ratio to the relay in brackets:", "", side.markdown(sides), ""]
         if judged and shown:
-            out += ["The figures behind the ratios:", "", report.markdown(shown), ""]
+            out += ["The measured values:", "", report.markdown(shown), ""]
         if name == "scanner":
             out += [PUBLISHED, ""]
     return "\n".join([*out, *(f"- {note}" for note in notes)]).rstrip() + "\n"

@@ -1,4 +1,4 @@
-"""Codex driven directly and through Toolwire, in one run.
+"""Compares Codex driven directly with Codex behind Toolwire, in one run.
 
 Both sides use the same binary, home, parameters and provider: one through a lean JSON-RPC client, the other
 over HTTP.
@@ -6,11 +6,11 @@ over HTTP.
 - Both sides are restarted for every round and warmed by a turn that does not count, so that their Codex
   processes have the same age.
 - Within a round every wave of turns runs on both sides, in random order, so that a disturbance of the machine
-  hits both. Nothing is pinned to a core.
-- A ratio is of the medians of all waves, with the range that it has when the waves are resampled, pair by
-  pair. A target inside that range is neither clearly met nor clearly missed.
-- A time runs from the request (`thread/start`, or the HTTP request) to the first text delta, and to the end
-  of the turn.
+  affects both. Nothing is pinned to a core.
+- A ratio is the ratio of the medians of all waves. Its range comes from resampling the pairs of waves. A
+  target inside that range is neither clearly met nor clearly missed.
+- A time is measured from the request (`thread/start`, or the HTTP request) to the first text delta, and to
+  the end of the turn.
 - Every answer is compared with what the provider sent, after the clock has stopped.
 
 `python -m bench.codex provider PORT`, `direct PORT` and `client PORT` are the processes of a run: the
@@ -43,14 +43,14 @@ from bench.targets import ALL_CORES, AUTHORIZATION, Target, codex_options, start
 BINARY = HERE.parent / "tests" / "codex" / "new" / "node_modules" / ".bin" / "codex"
 STEP_S = 0.01
 MARK = "Zz00"
-"""Part of the first piece of every answer."""
+"""A mark in the first piece of every answer."""
 FIRST_TARGET, WALL_TARGET = 1.15, 1.10
 LOAD_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """`turns` at once, with `pieces` pieces each, `waves` times in a round."""
+    """A load: `turns` concurrent turns of `pieces` pieces each, `waves` times in a round."""
 
     name: str
     turns: int
@@ -64,7 +64,7 @@ ONE, EIGHT, MANY, SHORT = LOADS = (
     Load("32 turns", 32, waves=3),
     Load("32 short turns", 32, 1),
 )
-"""Fewer turns than Toolwire's Codex process serves before it is replaced."""
+"""The loads of a round: fewer turns than Toolwire's Codex process serves before it is replaced."""
 WARM = Load("warming", 1, 1)
 TOOL = {
     "name": "get_weather",
@@ -74,7 +74,7 @@ TOOL = {
 
 
 def question(pieces: int) -> dict[str, Any]:
-    """The request. Its last message has the number of pieces of the answer."""
+    """Returns the request. Its last message says how many pieces the answer has."""
     messages = [
         {"role": "system", "content": "You are helpful."},
         {"role": "user", "content": f"Say something of {pieces} pieces."},
@@ -91,7 +91,7 @@ def words(pieces: int) -> list[str]:
     return [MARK, *(f" w{number:03d}" for number in range(1, pieces))]
 
 
-# --- the provider -------------------------------------------------------------------------------------------
+# --- the provider ---
 
 _HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 _COUNT = re.compile(rb"of (\d+) pieces")
@@ -103,7 +103,7 @@ def _event(type: str, **content: Any) -> bytes:
 
 
 def writes(pieces: int) -> list[bytes]:
-    """The writes of an answer, one for each piece and one for the end."""
+    """Returns the writes of an answer: one for each piece, and one for the end."""
     said = words(pieces)
     message: dict[str, Any] = {"type": "message", "id": "msg_1", "role": "assistant"}
     usage = {
@@ -165,21 +165,21 @@ async def provide(port: int) -> None:
     await server.serve_forever()
 
 
-# --- one turn on each side ----------------------------------------------------------------------------------
+# --- one turn on each side ---
 
 
 @dataclass(slots=True)
 class Times:
     first_s: float
     said: Callable[[], str]
-    """The whole text; read after the clock has stopped."""
+    """Returns the whole text. Called after the clock has stopped."""
 
 
 Ask = Callable[[int], Awaitable[Times]]
 
 
 class Listener:
-    """A thread's messages, in the order of arrival."""
+    """Collects the messages of a thread in the order of arrival."""
 
     def __init__(self) -> None:
         self.first = 0.0
@@ -202,7 +202,10 @@ class Listener:
 
 
 async def directly(port: int) -> tuple[Ask, Callable[[], Awaitable[None]]]:
-    """A direct client of `codex app-server`. It sends what Toolwire sends for the same request."""
+    """Returns a function that asks `codex app-server` directly, and one that closes it.
+
+    The client sends what Toolwire sends for the same request.
+    """
     from toolwire.backends.codex import items
     from toolwire.backends.codex.home import prepare_home
     from toolwire.backends.codex.options import CodexOptions
@@ -216,7 +219,7 @@ async def directly(port: int) -> tuple[Ask, Callable[[], Awaitable[None]]]:
     async with home.warming():
         await worker.start(options.start_timeout_s)
 
-    @cache  # a direct client has nothing to translate
+    @cache  # the direct client translates each request only once
     def asked(pieces: int) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any]]:
         turn = chat.decode(question(pieces))
         bare = {
@@ -247,7 +250,7 @@ async def directly(port: int) -> tuple[Ask, Callable[[], Awaitable[None]]]:
 
 
 def content(raw: bytes) -> str:
-    """The text of a chat stream."""
+    """Returns the text of a chat stream."""
     chunks = [json.loads(line[6:]) for line in raw.decode().split("\n") if line.startswith("data: {")]
     return "".join(
         choice["delta"].get("content") or "" for chunk in chunks for choice in chunk.get("choices", ())
@@ -287,7 +290,7 @@ async def by_http(port: int) -> tuple[Ask, Callable[[], Awaitable[None]]]:
 async def drive(
     side: Callable[[int], Awaitable[tuple[Ask, Callable[[], Awaitable[None]]]]], port: int
 ) -> None:
-    """Loads from stdin, figures to stdout, until stdin ends."""
+    """Reads loads from stdin, runs them and writes their figures to stdout."""
     ask, close = await side(port)
     loop = asyncio.get_running_loop()
     try:
@@ -307,11 +310,11 @@ async def drive(
         await close()
 
 
-# --- the sides, as processes --------------------------------------------------------------------------------
+# --- the sides, as processes ---
 
 
 def cpu_s(pids: Sequence[int]) -> float:
-    """CPU of whole processes, including threads that have ended."""
+    """Returns the CPU seconds of whole processes, including threads that have ended."""
     ticks = 0
     for pid in pids:
         try:
@@ -323,7 +326,10 @@ def cpu_s(pids: Sequence[int]) -> float:
 
 @dataclass(slots=True)
 class Figures:
-    """The result of a wave. CPU in seconds for all its turns: of the driver, of Toolwire and of Codex."""
+    """The result of a wave.
+
+    CPU times are seconds for all its turns: of the driver, of Toolwire and of Codex.
+    """
 
     first_ms: float
     slow_ms: float
@@ -334,11 +340,15 @@ class Figures:
 
 
 class Failed(RuntimeError):
-    """A side gave a wrong answer, so its figures mean nothing."""
+    """A side gave a wrong answer, so its figures are worthless."""
 
 
 class Side:
-    """`direct`: the driver owns Codex. `gateway`: the driver is a client of Toolwire, which owns Codex."""
+    """One side of the comparison.
+
+    `direct`: the driver starts Codex itself. `gateway`: the driver is a client of Toolwire, which starts
+    Codex.
+    """
 
     def __init__(self, name: str, provider: int) -> None:
         self.name = name
@@ -385,7 +395,7 @@ class Side:
         )
 
     def _pids(self) -> tuple[list[int], list[int]]:
-        """Toolwire's process, if any, and Codex's."""
+        """Returns the ids of Toolwire's processes, if any, and of Codex's processes."""
         if self.target is not None and self.target.process is not None:
             own, *below = self.target.process._tree()
             return [own], below
@@ -408,10 +418,13 @@ class Side:
             self.target.stop()
 
 
-# --- the rounds ---------------------------------------------------------------------------------------------
+# --- the rounds ---
 
 Found = dict[tuple[str, str], list[Figures]]
-"""By side and load: the figures of the waves, pair by pair."""
+"""The figures of each wave, by side and load.
+
+The waves at the same position on both sides ran one after the other: they are a pair.
+"""
 
 
 def measure(provider: int, rounds: int, chance: random.Random) -> Found:
@@ -437,7 +450,7 @@ def measure(provider: int, rounds: int, chance: random.Random) -> Found:
 def resampled(
     pairs: Sequence[tuple[float, float]], chance: random.Random, draws: int = 2000
 ) -> tuple[float, float]:
-    """The middle nine tenths of the ratio of medians, with the pairs resampled."""
+    """Returns the range of the ratio of medians over resampled pairs: its middle nine tenths."""
     found = sorted(_ratio(chance.choices(pairs, k=len(pairs))) for _ in range(draws))
     return found[draws // 20], found[-draws // 20]
 
@@ -470,7 +483,10 @@ def time_rows(found: Found) -> list[Row]:
 
 
 def cpu_rows(found: Found) -> list[Row]:
-    """The cost of a turn, from turns of one delta; the cost of a delta, from the rest of longer turns."""
+    """Returns the rows on CPU time.
+
+    Turns of one delta show the cost of a turn; what longer turns cost more shows the cost of a delta.
+    """
 
     def taken(side: str, load: Load, name: str) -> float:
         spent: list[float] = [getattr(one, name) for one in found[side, load.name]]
@@ -482,13 +498,13 @@ def cpu_rows(found: Found) -> list[Row]:
         ("direct", "driver_s", "the direct client"),
         ("gateway", "driver_s", "the HTTP client"),
         ("gateway", "codex_s", "Codex behind Toolwire"),
-        ("direct", "codex_s", "Codex driven directly"),
+        ("direct", "codex_s", "Codex used directly"),
     ):
         turn = taken(side, SHORT, name)
         delta = (taken(side, MANY, name) - turn) / (MANY.pieces - SHORT.pieces)
         rows.append(
             Row(
-                f"CPU a delta: {title}",
+                f"CPU per delta: {title}",
                 delta,
                 f"{figure(turn / 1000)} ms per turn in addition to its deltas",
                 unit="µs",
@@ -498,14 +514,14 @@ def cpu_rows(found: Found) -> list[Row]:
 
 
 def missing() -> str:
-    """What the benchmark is missing, in one line; empty: nothing."""
+    """Returns one line that says which program is missing; empty if none is."""
     if not BINARY.exists():
         return "the Codex benchmark is left out: Codex is missing; npm ci --prefix tests/codex/new"
     return "" if shutil.which("node") else "the Codex benchmark is left out: node is missing"
 
 
 def run(rounds: int = 5, seed: int | None = None) -> tuple[list[Row], list[str]]:
-    """The rows of the table and the notes under it."""
+    """Returns the rows of the table and the notes under it."""
     if lacking := missing():
         return [], [lacking]
     seed = random.randrange(1 << 16) if seed is None else seed

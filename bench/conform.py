@@ -1,9 +1,9 @@
-"""`python -m bench.conform`: Toolwire and LiteLLM's proxy, judged by `toolwire conform`.
+"""`python -m bench.conform`: checks Toolwire and LiteLLM's proxy with `toolwire conform`.
 
 Writes into docs/conform.md. Both have the same upstream, Toolwire's demo model, which passes every check
-itself: a failure is therefore the gateway's own. LiteLLM is tested as configured for an upstream with both of
-OpenAI's APIs, and for one that has only chat completions, so that LiteLLM produces Responses itself. Messages
-are produced from Responses or from chat completions.
+itself, so each failure is caused by the gateway. LiteLLM is configured for an upstream with both of OpenAI's
+APIs, and for one with only chat completions, so that LiteLLM produces Responses itself. It produces Messages
+from Responses in the first case and from chat completions in the second.
 """
 
 from __future__ import annotations
@@ -45,10 +45,11 @@ ROUTES = {
 }
 WIDTH = 110
 SIX = """\
-These fill the trackers of gateways; the sources are with the checks. Here the upstream has only chat
-completions, and its streams deviate as those of real servers do. *Right* means: with every upstream. Whether
-`cache_control` reaches a Claude upstream is not visible here. For servers that repeat the arguments in every
-chunk, Toolwire has the setting `cumulative_arguments`; without it, the answer is an error."""
+Issue trackers of gateways have many reports of these; the checks below name their sources. Here the upstream
+has only chat completions, and its streams deviate like those of real servers. *Right* means that the gateway
+is right with every upstream. These tests cannot see whether `cache_control` reaches a Claude upstream. For
+servers that repeat the arguments in every chunk, Toolwire has the setting `cumulative_arguments`; without it,
+the answer is an error."""
 START_S = 120.0
 SEEN = 150
 
@@ -70,7 +71,7 @@ def toolwire(name: str, models: str, env: dict[str, str] | None = None) -> tuple
 
 
 def before_chat(upstream: int) -> tuple[Process, int]:
-    """Toolwire in front of a server with chat completions."""
+    """Starts Toolwire in front of a server with chat completions."""
     model = f'base_url = "http://127.0.0.1:{upstream}/v1"\napi_key = "{KEY}"\nmodel = "native"\n'
     return toolwire("chat", f'[models.native]\nbackend = "openai"\n{model}')
 
@@ -85,7 +86,7 @@ def litellm(upstream: int, model: str) -> tuple[Process, int]:
         "router_settings": {"disable_cooldowns": True},
     }
     path, port = WORK / "conform-litellm.json", free_port()
-    path.write_text(json.dumps(config))  # JSON is YAML
+    path.write_text(json.dumps(config))  # JSON is valid YAML
     command = [
         str(LITELLM),
         "--config",

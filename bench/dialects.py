@@ -1,8 +1,9 @@
-"""Every dialect: random calls at random splits come back exactly, and a cut call is never completed.
+"""Checks that each dialect reads random calls back exactly and never completes a cut call.
 
-`python bench/dialects.py --cases 1000 --cuts 100 --json FILE`: reads that many random texts of each dialect
-back, and cuts that many at every position. The laws are in `fuzz/dialect_laws.py`. Seed, dialect and number
-identify a case. Exit status: 0 all laws held, 1 a law did not.
+`python bench/dialects.py --cases 1000 --cuts 100 --json FILE`: for each dialect, reads that many random texts
+back, in randomly split pieces, and cuts that many texts at every position. The laws are in
+`fuzz/dialect_laws.py`. Seed, dialect and number identify a case. Exit status: 0 if all laws held, otherwise
+1.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ ROUND_TRIP, CUT_OFF = "round_trip", "cut_off"
 
 
 def try_dialect(work: Work) -> dict[str, Any]:
-    """One line of the table."""
+    """Tests one dialect and returns its line of the table."""
     dialect, seed, cases, cuts = work
     failures: list[dict[str, Any]] = []
     calls = 0

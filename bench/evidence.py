@@ -1,8 +1,8 @@
-"""`make evidence`: runs the long versions of what the tests show in short, and writes docs/evidence.md.
+"""`make evidence`: runs long versions of tests and benchmarks, writes docs/evidence.md.
 
-The sections are data: a name, a title, a command and a reader of what it left. `--only NAME` runs one of them
-again and keeps the others on the page; `--quick` runs short versions, to see that everything works. Exit
-status: 0 all went well, 1 something failed.
+The sections are data: a name, a title, a command, and a function that reads the file that the command writes.
+`--only NAME` runs one section again and keeps the others on the page; `--quick` runs short versions, to check
+that everything works. Exit status: 0 if all sections passed, 1 if something failed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ JOBS = str(len(os.sched_getaffinity(0)))
 
 
 class Reading(NamedTuple):
-    """A section's result: figures in one line, whether it passed (None: not judged), and Markdown."""
+    """A section's result: a line of figures, whether it passed (None: not judged), Markdown."""
 
     figures: str
     passed: bool | None
@@ -40,9 +40,10 @@ class Reading(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """`command` and `quick` are arguments of the project's Python, run in the checkout.
+    """A section of the page, and how its figures are made.
 
-    `left` is the file that the command writes. `read` gets it: JSON as a value, anything else as text.
+    `command` and `quick` are arguments of the project's Python, run in the checkout. `left` is the file that
+    the command writes. `read` gets its content: parsed if it is JSON, otherwise as text.
     """
 
     name: str
@@ -52,12 +53,12 @@ class Section:
     left: Path
     read: Callable[[Any], Reading]
     variables: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    """The environment: a value for `command` and one for `quick`."""
+    """Environment variables: a value for `command` and one for `quick`."""
     must: bool = False
-    """Whether anything but a pass is a failure, rather than a missed target."""
+    """True: anything but a pass is a failure. False: it is only a missed target."""
 
 
-# --- readers ------------------------------------------------------------------------------------------------
+# --- readers ---
 
 
 def read_fuzz(data: Any) -> Reading:
@@ -80,7 +81,10 @@ def read_fuzz(data: Any) -> Reading:
 
 
 def read_dialects(data: Any) -> Reading:
-    """How cut calls came out: as text, as cut off, or as whole because only markup was missing."""
+    """Reads the results of `bench/dialects.py`.
+
+    A cut call was read as text, as truncated, or as complete because only its closing markup was missing.
+    """
     lines = [
         "| dialect | texts | calls read back | texts cut | cuts | read as text | as truncated | as "
         "complete | failed |",
@@ -120,7 +124,7 @@ def read_rows(data: Any) -> Reading:
 
 
 def read_tests(data: str) -> Reading:
-    """pytest's XML report, which includes the lines that a test printed."""
+    """Reads pytest's XML report, which includes the lines that a test printed."""
     suite = ElementTree.fromstring(data).find("testsuite")
     assert suite is not None
     counts = {name: int(suite.get(name, "0")) for name in ("tests", "skipped", "failures", "errors")}
@@ -146,7 +150,7 @@ def read_tests(data: str) -> Reading:
 
 
 def read_steps(data: Any) -> Reading:
-    """The steps of a user's path, with their times."""
+    """Reads the steps of a new user's first minute, with their times."""
     steps = data["steps"]
     called, arguments = data["call"]
     lines = [
@@ -156,7 +160,7 @@ def read_steps(data: Any) -> Reading:
     ]
     began = (data["answer"].strip().splitlines() or [""])[0][
         :120
-    ]  # a line: what a model writes may be Markdown of its own
+    ]  # shortened: the model's text may contain Markdown
     said = (
         f"- The model `{data['model']}` called `{called}({json.dumps(arguments)})`, and the answer began: "
         f"{began}"
@@ -168,7 +172,7 @@ def read_steps(data: Any) -> Reading:
     )
 
 
-# --- what is run --------------------------------------------------------------------------------------------
+# --- what is run ---
 
 FUZZ, SCANNER, GATEWAY, CODEX = (
     WORK / "fuzz.json",
@@ -183,7 +187,10 @@ LOCAL, LOCAL_CALLS, VAULT = WORK / "local.json", WORK / "local-calls.json", WORK
 
 
 def tested(name: str, title: str, file: str, which: str, variables: Mapping[str, tuple[str, str]]) -> Section:
-    """Tests that have a long version, enabled by variables, with enough time for it."""
+    """Returns a section for tests that have a long version.
+
+    `variables` enable the long version; the time limit is long enough for it.
+    """
     left = WORK / f"{name}.xml"
     report = ("--timeout=1800", "-o", "junit_logging=system-out", f"--junitxml={left}")
     command = ("-m", "pytest", "-q", f"tests/{file}", "-k", which, *report)
@@ -248,9 +255,16 @@ SECTIONS: tuple[Section, ...] = (
         "kill_9",
         {"TOOLWIRE_KILL_ROUNDS": ("50", "3")},
     ),
+    tested(
+        "claude-code",
+        "Claude Code on every strategy, in every scenario, with each of its settings",
+        "conform/test_claude_code.py",
+        "claude",
+        {"TOOLWIRE_CLAUDE_CODE": ("all", "few")},
+    ),
     Section(
         "codex-bench",
-        "Codex through Toolwire, compared with Codex driven directly",
+        "Codex through Toolwire, compared with Codex used directly",
         ("-m", "bench", "codex", "--rounds", "9", "--json", str(CODEX)),
         ("-m", "bench", "codex", "--quick", "--json", str(CODEX)),
         CODEX,
@@ -419,16 +433,20 @@ def run(section: Section, quick: bool) -> tuple[dict[str, Any], str]:
     return line, reading.details
 
 
-# --- the page -----------------------------------------------------------------------------------------------
+# --- the page ---
 
 _BLOCK = re.compile(r"<!-- evidence (\{.*?\}) -->\n(.*?)(?=\n<!-- evidence |\Z)", re.S)
 INTRODUCTION = """# Evidence
 
-The long versions of the tests. `make evidence` runs all of them; the command in a row runs one of them."""
+This page records the results of the long versions of the tests. `make evidence` runs all of them. The
+command in a row runs one of them."""
 
 
 def existing(page: Path) -> dict[str, tuple[dict[str, Any], str]]:
-    """The sections that the page has already, by name."""
+    """Returns the sections that the page already has, by name.
+
+    Each is its line of the table of contents, and its block of the page.
+    """
     if not page.exists():
         return {}
     found = [(json.loads(head), body) for head, body in _BLOCK.findall(page.read_text())]
@@ -479,7 +497,7 @@ def main(argv: list[str] | None = None) -> int:
             arguments.page.parent.mkdir(exist_ok=True)
             arguments.page.write_text(
                 compose([held[name] for name in names if name in held])
-            )  # after each: a long run may be cut short
+            )  # written after each section, because a long run may be interrupted
     failed = [name for name, (head, _) in held.items() if head["verdict"] == "FAIL"]
     print(f"written to {arguments.page.name}" + (f"; failed: {', '.join(failed)}" if failed else ""))
     return 1 if failed else 0

@@ -1,9 +1,9 @@
-"""A load of tool loops whose every answer is known in advance, and the judge of the answers.
+"""A load of tool loops whose answers are known in advance, and the checks of the answers.
 
-A stream asks, gets a call, sends its result, gets an answer that contains the result, and begins again. Every
-request ends with one of these outcomes: `right`; `503 overloaded`, an HTTP error with OpenAI's error object;
-`in-band stream_interrupted`, an error that ended a stream; `cut`, a lost connection; `hung` and `wrong: …`,
-which nothing excuses.
+Each stream repeats a loop: it asks, gets a call, sends the call's result, and gets an answer that contains
+the result. Every request ends with one of these outcomes: `right`; `503 overloaded`, an HTTP error with
+OpenAI's error object; `in-band stream_interrupted`, an error that ended a stream; `cut`, a lost connection;
+`hung` or `wrong: …`, which are always failures.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from toolwire.conform.judge import fold, judge_body, judge_error, judge_sse
 
 PATIENCE_S = 60.0
 BREATH_S = 0.5
-"""How long a stream waits after an error, as a client would."""
+"""How long a stream waits after an error before it continues, as a client would."""
 PARAMETERS = {
     "type": "object",
     "properties": {"at": {"type": "string"}},
@@ -39,8 +39,8 @@ Place = Literal["balanced", "alone"]
 class Kind:
     """A kind of request.
 
-    `store`: Responses that are stored, and continued by `previous_response_id`. Others send their whole
-    history.
+    `store`: the responses are stored, and continued by `previous_response_id`. Without it, each request sends
+    its whole history.
     """
 
     api: Literal["chat", "responses"]
@@ -80,7 +80,7 @@ KINDS: tuple[Kind, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How one request ended. `turn` is the header `x-toolwire-turn`."""
+    """How one request ended. `turn` is the value of the header `x-toolwire-turn`."""
 
     kind: Kind
     request_id: str
@@ -96,7 +96,10 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A response that was reported as completed and stored: the key that created it must find it again."""
+    """A response that was reported as completed and stored.
+
+    The key that created it must be able to retrieve it.
+    """
 
     id: str
     place: Place
@@ -106,7 +109,7 @@ class Kept:
 
 @dataclass
 class Outcome:
-    """An answer as a client receives it. `body` is None if there is no correct one."""
+    """An answer as a client receives it. `body` is None if the answer is not correct."""
 
     how: str
     body: dict[str, Any] | None = None
@@ -117,7 +120,10 @@ class Outcome:
 async def ask(
     client: aiohttp.ClientSession, url: str, key: str, kind: Kind, body: dict[str, Any], request_id: str
 ) -> Outcome:
-    """One request, and whether its answer is legal. The caller judges its content."""
+    """Sends one request and checks that its answer is legal.
+
+    The caller checks the content.
+    """
     path = "chat/completions" if kind.api == "chat" else "responses"
     headers = {"authorization": f"Bearer {key}", "x-request-id": request_id}
     try:
@@ -157,7 +163,7 @@ async def ask(
 
 
 def call_of(kind: Kind, outcome: dict[str, Any]) -> str | None:
-    """The id of the one call that the first answer must be; None if it is anything else."""
+    """Returns the id of the one call that the first answer must be, or None if it is not that."""
     if kind.api == "chat":
         (choice,) = outcome["choices"]
         calls = choice["message"].get("tool_calls") or []
@@ -184,7 +190,7 @@ def call_of(kind: Kind, outcome: dict[str, Any]) -> str | None:
 
 
 def text_of(kind: Kind, outcome: dict[str, Any]) -> str | None:
-    """The text that the second answer must be; None if it is anything else."""
+    """Returns the text of the second answer, or None if it is not a plain text."""
     if kind.api == "chat":
         (choice,) = outcome["choices"]
         message = choice["message"]
@@ -200,7 +206,10 @@ def text_of(kind: Kind, outcome: dict[str, Any]) -> str | None:
 
 @dataclass
 class Load:
-    """A number of streams, and their records. `name` distinguishes their requests from others."""
+    """A number of concurrent streams, and the records of their requests.
+
+    `name` distinguishes these requests from those of other loads.
+    """
 
     name: str
     client: aiohttp.ClientSession
@@ -222,7 +231,7 @@ class Load:
         ]
 
     async def stop(self) -> None:
-        """Waits until every loop that has begun has ended."""
+        """Starts no new loops and waits until all running ones have ended."""
         self._stopped = True
         await asyncio.gather(*self._tasks)
 
@@ -232,7 +241,10 @@ class Load:
                 await asyncio.sleep(BREATH_S)
 
     async def loop(self, kind: Kind, key: str, url: str, second_url: str = "") -> bool:
-        """Two requests; whether both ended right. `second_url`: where the result is sent."""
+        """Runs one loop of two requests. Returns True if both ended right.
+
+        `second_url`: where the result is sent; empty: to `url`.
+        """
         number = next(self._numbers)
         result = f"duck number {number}"
         body: dict[str, Any] = {
@@ -287,7 +299,10 @@ class Load:
         request_id: str,
         judge: Callable[[dict[str, Any]], str | None],
     ) -> tuple[str, str] | None:
-        """What `judge` returns for the answer, and the answer's id; None if it did not end right."""
+        """Sends one request of a loop.
+
+        Returns the result of `judge` for the answer, and the answer's id; None if it did not end right.
+        """
         began = time.monotonic()
         self.under_way += 1
         self.most_under_way = max(self.most_under_way, self.under_way)
@@ -316,7 +331,7 @@ class Load:
 async def lost(
     client: aiohttp.ClientSession, places: dict[Place, str], kept: Sequence[Kept], at_once: int = 8
 ) -> list[str]:
-    """The stored responses that cannot be retrieved as they were sent."""
+    """Returns the stored responses that cannot be retrieved as they were sent."""
     gone: list[str] = []
     left = iter(kept)
 
@@ -333,14 +348,14 @@ async def lost(
     return gone
 
 
-# --- limits -------------------------------------------------------------------------------------------------
+# --- limits ---
 
 
 @dataclass
 class Limited:
-    """One key that sends far too many requests, to every node.
+    """A single key that sends far too many requests to every node.
 
-    Over t minutes at most rate × (t + 1) of its requests may be admitted.
+    In t minutes at most rate × (t + 1) of its requests may be admitted.
     """
 
     client: aiohttp.ClientSession
@@ -353,7 +368,7 @@ class Limited:
     refused: int = 0
     other: dict[str, int] = field(default_factory=dict)
     answered: dict[str, float] = field(default_factory=dict)
-    """When the last request that each node decided was sent."""
+    """For each node, when the last request that it decided was sent."""
     _began: float = 0.0
     _ended: float = 0.0
     _stopped: bool = False
@@ -407,11 +422,11 @@ class Limited:
         return outcome.how
 
     async def known_everywhere(self) -> None:
-        """Waits until every node has decided a request that was sent from now on.
+        """Waits until every node has decided a request that is sent after this call.
 
         A node that has just started knows nothing of a key before it has asked Redis for it once. If Redis
-        stops before that, the node allows its whole share again: two faults at once, which is not what is
-        measured here.
+        stops before that, the node allows its whole share again. That would be two faults at once, which is
+        not measured here.
         """
         since = time.monotonic()
         while any(self.answered.get(node, 0.0) < since for node in self.nodes):

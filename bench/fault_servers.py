@@ -1,4 +1,4 @@
-"""Everything that a fault can hit, as real processes on loopback.
+"""The servers that the faults affect, as real processes on loopback.
 
 Two nodes behind nginx that share PostgreSQL and Redis, an upstream, and a single node with an SQLite file on
 a small disk.
@@ -33,7 +33,7 @@ STORE, FILLER = "toolwire.db", "filler"
 
 
 def lacking() -> list[str]:
-    """The programs that are not installed."""
+    """Returns the names of the programs that are not installed."""
     return [
         *missing(),
         *(["PostgreSQL"] if binaries() is None else []),
@@ -61,7 +61,7 @@ class Upstream(Server):
 
 
 class Disk:
-    """A small disk for one node; if none can be mounted, a limit on the size of its files."""
+    """A small disk for one node. If none can be mounted, a limit on the size of its files instead."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -89,7 +89,7 @@ class Disk:
         with contextlib.closing(sqlite3.connect(place / STORE)) as store:
             store.execute(
                 "PRAGMA wal_checkpoint(TRUNCATE)"
-            )  # or SQLite writes for a while into space that it has already
+            )  # otherwise SQLite first writes into space that it already has
         with (place / FILLER).open("ab", buffering=0) as filler:
             for size in (1 << 20, 1 << 12):
                 try:
@@ -106,12 +106,12 @@ class Disk:
             resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
     def _place(self, pid: int) -> Path:
-        """The disk, as the node sees it."""
+        """Returns the path of the disk as the node sees it."""
         return Path(f"/proc/{pid}/root{self.folder}")
 
 
 class Clock:
-    """The wall clock of one node. Time advances evenly, as on a machine whose clock is set."""
+    """The wall clock of one node, which can be set. Time then advances at the normal rate."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -121,11 +121,14 @@ class Clock:
             "FAKETIME_TIMESTAMP_FILE": str(file),
             "FAKETIME_CACHE_DURATION": "1",
             "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-            "FAKETIME_FORCE_MONOTONIC_FIX": "0",  # with it every wait for a lock is a busy one
+            "FAKETIME_FORCE_MONOTONIC_FIX": "0",  # otherwise every wait for a lock uses the CPU
         }
 
     def set(self, seconds: int) -> None:
-        """Sets the clock this far ahead of the right time, or behind it. The node sees it within a second."""
+        """Sets the clock this many seconds ahead of the correct time; negative: behind it.
+
+        The node sees the change within a second.
+        """
         self.ahead = seconds
         written = self._file.with_suffix(".new")
         written.write_text(f"{seconds:+d}\n")
@@ -169,7 +172,7 @@ class Servers:
             self.postgres.close()
 
     def _start(self) -> None:
-        self.postgres.start()  # ends with the thread that starts it
+        self.postgres.start()  # PostgreSQL ends with the thread that starts it
         with ThreadPoolExecutor() as at_once:
             for ready in [at_once.submit(start) for start in (self.redis.start, self.upstream.start)]:
                 ready.result()
@@ -223,7 +226,7 @@ class Servers:
         return "\n".join(lines)
 
     async def limited_key(self, rate: int) -> str:
-        """A new key in the store, with this limit of requests a minute."""
+        """Creates a key in the store with this limit of requests per minute. Returns the key."""
         store = Store(self.store)
         try:
             return (await KeyRecords(store).add("limited", {}, {"requests_per_minute": rate}))[1]
@@ -231,7 +234,7 @@ class Servers:
             await store.close()
 
     def ended(self) -> list[str]:
-        """The processes that have ended by themselves."""
+        """Returns the names of the processes that have ended by themselves."""
         servers = {"nginx": self.nginx, "redis": self.redis, "upstream": self.upstream, "alone": self.alone}
         servers |= {f"node {place}": node for place, node in enumerate(self.nodes)}
         return [

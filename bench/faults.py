@@ -1,9 +1,10 @@
-"""`python -m bench.faults`: two nodes, nginx, Redis and PostgreSQL under load, and each fault in turn.
+"""`python -m bench.faults`: a cluster under load, and one fault after the other.
 
-The faults are data: what begins and ends each, which requests it may affect, the errors that these may get,
-how its effect shows, and how the recovery shows. The judgement: every request ended with a right answer or
-one clear error that a fault explains; nothing stored is lost; a limit holds over all nodes; nothing was
-restarted by hand. Exit status: 0 all held, 1 something did not, 2 a program is missing.
+The cluster is two nodes, nginx, Redis and PostgreSQL. The faults are data: what begins and ends each, which
+requests it may affect, the errors that these may get, and how its effect and the recovery show. A run passes
+if every request ended with a right answer or one clear error that a fault explains, nothing stored is lost, a
+limit holds over all nodes, and nothing was restarted by hand. Exit status: 0 passed, 1 failed, 2 a program is
+missing.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from bench.report import Row, figure, table
 
 JUMP_S = 3600
 GRACE_S = 1.0
-"""How long after the recovery an error may still be due to the fault: its request began before."""
+"""How long after the recovery an error may still be due to the fault: its request began earlier."""
 FELT_WITHIN_S = 40.0
 BACK_WITHIN_S = 60.0
 KEY = LOAD_KEYS[0]
@@ -42,17 +43,20 @@ CHAT, STORED, PASSED_ON = (
 
 @dataclass
 class Scene:
-    """What a fault works on. `probe` sends requests beside the load, which are not judged."""
+    """What a fault affects.
+
+    `probe` sends requests beside the load whose answers are not judged.
+    """
 
     servers: Servers
     load: Load
     probe: Load
     during: list[Ended] = field(default_factory=list)
-    """The requests that ended since the fault began."""
+    """The requests that have ended since the fault began."""
     unkept_before: int = 0
     workers_before: frozenset[str] = frozenset()
     killed: tuple[float, float] = (0.0, 0.0)
-    """Between these two moments."""
+    """The moments before and after the kill."""
 
     async def answers(self, url: str, kind: Kind = CHAT, second_url: str = "") -> bool:
         return await self.probe.loop(kind, KEY, url, second_url)
@@ -71,7 +75,7 @@ class Scene:
         return await self.answers(first.url, CHAT, second.url) and self.probe.ends[-1].turn == "resumed"
 
     async def clock_is_set(self) -> bool:
-        """Whether the second node's clock is set as it should be, by the time in an answer."""
+        """Returns True if an answer of the second node has the time that its clock was set to."""
         body = {"model": "quick", "messages": [{"role": "user", "content": "go"}]}
         headers = {"authorization": f"Bearer {KEY}"}
         async with self.probe.client.post(
@@ -97,7 +101,7 @@ async def _silent(scene: Scene) -> bool:
 
 
 async def _replayed(scene: Scene) -> bool:
-    """Results whose run cannot be reached are answered by a new run."""
+    """Returns True if results whose run cannot be reached were answered by a new run."""
     await scene.passes_on()
     return any(one.turn == "replayed" for one in (*scene.during, scene.probe.ends[-1]))
 
@@ -117,9 +121,9 @@ def _workers(servers: Servers) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class Fault:
-    """`begin`, `halfway` and `end` run beside the load.
+    """A fault. `begin`, `halfway` and `end` run beside the load.
 
-    `felt` becomes true while the fault lasts, `back` when everything it hit works again.
+    `felt` becomes true while the fault lasts, `back` when everything that it affected works again.
     """
 
     name: str
@@ -144,7 +148,7 @@ def _reload(scene: Scene) -> None:
 
 
 NO_STORE = frozenset({"503 overloaded", "400 previous_response_not_found"})
-"""The errors of a Responses loop whose stored response cannot be read, or could not be written."""
+"""The errors of a Responses loop whose stored response could not be read or written."""
 FAULTS: tuple[Fault, ...] = (
     Fault(
         "node kill -9",
@@ -220,7 +224,7 @@ def _done(_: object) -> None:
 
 @dataclass(frozen=True)
 class Window:
-    """When a fault lasted: until `ended`; at `back` everything worked again."""
+    """The period of a fault: it lasted until `ended`, and at `back` everything worked again."""
 
     fault: Fault
     began: float
@@ -236,7 +240,7 @@ class Window:
 
 
 async def suffer(fault: Fault, scene: Scene, hold_s: float) -> Window:
-    """Runs the fault for this long, and until its effect shows."""
+    """Runs the fault for `hold_s`, and longer if its effect has not shown yet."""
     scene.unkept_before = scene.load.unkept
     at, began = len(scene.load.ends), time.monotonic()
     await asyncio.to_thread(fault.begin, scene)
@@ -266,20 +270,20 @@ async def _until(true: Callable[[], Awaitable[bool]], within_s: float) -> bool:
     return True
 
 
-# --- the judgement ------------------------------------------------------------------------------------------
+# --- the judgement ---
 
 
 def ways(ends: Sequence[Ended]) -> str:
-    """How they ended, in a line: the right ones first."""
+    """Returns one line with the number of requests for each outcome, the right ones first."""
     counts = Counter(end.how if not end.how.startswith("wrong") else "wrong" for end in ends)
     right = counts.pop("right", 0)
     return ", ".join([f"{right:,} right", *(f"{count:,} × {how}" for how, count in counts.most_common())])
 
 
 def elsewhere(ends: Sequence[Ended], scene: Scene) -> list[Ended]:
-    """Connections that were lost although their node was not killed.
+    """Returns the requests whose connection was lost although their node was not killed.
 
-    The other node had them from nginx, or they were not in progress when a node was killed.
+    Either nginx had sent them to the other node, or they were not in progress when a node was killed.
     """
     killed, other = (node.log.read_text() for node in scene.servers.nodes)
     before, after = scene.killed
@@ -288,7 +292,7 @@ def elsewhere(ends: Sequence[Ended], scene: Scene) -> list[Ended]:
         mark = f"request_id={end.request_id} "
         passed_on = any(
             mark in line for line in killed.splitlines() if " passed_on " in line
-        )  # then the other one had it from the killed one
+        )  # the killed node had passed it on to the other one
         return (mark not in other or passed_on) and end.began <= after and end.ended >= before
 
     return [end for end in ends if end.how == "cut" and not excused(end)]
@@ -381,9 +385,10 @@ def judged(
 
 @dataclass(frozen=True)
 class Length:
-    """The length of a run. A fault lasts `hold_s`, with `calm_s` between two faults.
+    """The length of a run.
 
-    An answer has three pauses; `rate` is that of the limited key.
+    A fault lasts `hold_s`, with `calm_s` between two faults. An answer has three pauses of `pause_ms`. `rate`
+    is the limit of the limited key.
     """
 
     streams: int
@@ -392,7 +397,7 @@ class Length:
     pause_ms: int
     rate: int
     within_s: float
-    """How soon there must be right answers again."""
+    """How soon after a fault there must be right answers again."""
 
 
 LONG = Length(200, 12.0, 6.0, 1500, 300, 15.0)

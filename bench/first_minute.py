@@ -1,11 +1,11 @@
-"""A new user's path, timed: clone, `make serve`, and the first tool call by an SDK.
+"""Measures a new user's first steps: clone, `make serve`, and the first tool call by an SDK.
 
     python bench/first_minute.py [--from REPOSITORY] [--json FILE]
 
 Everything happens in a temporary folder: a clone of this checkout's last commit (or of REPOSITORY), its
-virtual environment, a home without any settings, and the openai package in an environment of its own, as a
-user's program would have it. The program is a tool loop as the README shows it. Needs what the user needs:
-Python, git, make, and a package index that pip can reach. Standard library only.
+virtual environment, a home without any settings, and the openai package in a separate environment, as a
+user's program would have it. The program is the tool loop of the README. Needs what the user needs: Python,
+git, make, and a package index that pip can reach. Standard library only.
 """
 
 from __future__ import annotations
@@ -110,7 +110,10 @@ def pinned() -> str:
 
 @contextmanager
 def serving(clone: Path, home: Path) -> Iterator[str]:
-    """`make serve` as a user types it, but on a free port and without this machine's settings."""
+    """Runs `make serve` as a user does, and yields the address.
+
+    The port is a free one, and this machine's settings are not used.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

@@ -1,11 +1,11 @@
-"""Toolwire and its baselines in one run: a byte relay, the upstream alone, other gateways on request.
+"""Compares Toolwire with a byte relay, the upstream alone and, on request, other gateways.
 
-All servers are started once and every round visits all of them, so that a disturbance of the machine hits
+All servers are started once and every round visits all of them, so that a disturbance of the machine affects
 all. Each round begins with another server, so that none always follows the busiest one. The rounds begin when
 all servers have reached a steady cost. A gateway on Node halves its cost in its first ten seconds of load:
 the cost of plain requests is therefore also measured on freshly started gateways, and both are judged by the
-same target. CPU is the gateway's own, from /proc, for each request; the median of all loads counts. Ratios
-are of medians.
+same target. CPU time is that of the gateway's processes, from /proc, per request; the median of all loads
+counts. Ratios are ratios of medians.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from bench.report import Row, figure
 from bench.side import Side
 from bench.targets import STARTS, TITLES, Target, start_toolwire
 
-CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
+CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
 ROUNDS = 5
 PIECES = 200
 _TOOL = {
@@ -48,7 +48,10 @@ def chat(model: str, *, stream: bool = True, tools: bool = False) -> dict[str, A
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """One kind of load. `requests` 0: as many as fit into `seconds`. `only`: the targets that it is for."""
+    """One kind of load. `requests` 0: as many as fit into `seconds`.
+
+    `only`: the names of the targets that run it; empty: all.
+    """
 
     name: str
     body: dict[str, Any]
@@ -58,18 +61,21 @@ class Measure:
     path: str = CHAT
     only: tuple[str, ...] = ()
     holds: str = ""
-    """What a right answer contains: figures of something that does not work would be worthless."""
+    """A text that a right answer contains: the figures of wrong answers would be worthless."""
     again: int = 0
-    """How many more times the targets of `BESIDE` run this load in a round."""
+    """How many more times the targets in `BESIDE` run this load in a round."""
 
 
 BESIDE = ("upstream", "toolwire", "relay")
-"""Targets whose paced streams are compared by small ratios, which need more samples on a busy machine."""
+"""Targets whose paced streams are compared by small ratios.
+
+These need more samples on a busy machine.
+"""
 FRESH = ", just started"
 STEADY, MOST_WARM = 4, 20
-"""A gateway is steady when this many loads in a row were not cheaper by more than a twentieth.
+"""When a gateway is warm: after STEADY loads in a row that were not more than 5 % cheaper.
 
-The second figure is the number of loads after which to give up.
+After MOST_WARM loads the benchmark stops waiting for this.
 """
 CALLED = '"finish_reason":"tool_calls"'
 MEASURES = (
@@ -103,6 +109,21 @@ MEASURES = (
         ("toolwire",),
         again=4,
     ),
+    Measure(
+        "messages paced",
+        {
+            "model": "bench-paced",
+            "max_tokens": 1000,
+            "messages": [{"role": "user", "content": "Say hi."}],
+            "stream": True,
+        },
+        32,
+        1.0,
+        32,
+        MESSAGES,
+        ("toolwire", "litellm"),
+        again=4,
+    ),
 )
 ONE, PLAIN, BURST = MEASURES[0], MEASURES[1], MEASURES[3]
 FIRST = (
@@ -110,16 +131,19 @@ FIRST = (
     replace(BURST, connections=4, seconds=0.7),
     *[replace(ONE, seconds=0.6)] * 3,
 )
-"""The load of a freshly started gateway before it is measured."""
+"""The load on a freshly started gateway before it is measured."""
 CROWD = Measure("crowd", chat("bench-paced"), 256, 1.0, 256)
 
 
 class Failed(RuntimeError):
-    """A target gave a wrong answer, so its figures mean nothing."""
+    """A target gave a wrong answer, so its figures are worthless."""
 
 
 def load(target: Target, measure: Measure, *, watch: Any = None) -> dict[str, float]:
-    """Runs one load; the generator's report, with the target's CPU in milliseconds for each request."""
+    """Runs one load.
+
+    Returns the generator's report, with the target's CPU time in milliseconds per request.
+    """
     body = WORK / "request.json"
     body.write_text(json.dumps(measure.body))
     before = target.process.cpu_s() if target.process else 0.0
@@ -150,7 +174,7 @@ def load(target: Target, measure: Measure, *, watch: Any = None) -> dict[str, fl
 
 
 Figures = dict[tuple[str, str], dict[str, float]]
-"""By target and measure: the medians of the rounds."""
+"""The medians of the rounds, by target and measure."""
 
 
 def measure_all(targets: Sequence[Target], rounds: int) -> tuple[Figures, list[str]]:
@@ -196,7 +220,7 @@ def _medians(loads: list[dict[str, float]]) -> dict[str, float]:
 
 
 def warm(target: Target) -> None:
-    """Plain requests until their cost no longer falls, then a burst."""
+    """Sends plain requests until their cost no longer falls, then a burst."""
     cheapest, since = load(target, PLAIN)["cpu_ms"], 0
     for _ in range(MOST_WARM if target.process else 0):
         cost = load(target, PLAIN)["cpu_ms"]
@@ -210,7 +234,10 @@ def warm(target: Target) -> None:
 def just_started(
     starts: Mapping[str, Callable[[int], Target]], upstream: int, rounds: int
 ) -> tuple[Figures, list[str]]:
-    """The cost of a plain request in the first seconds of each gateway, restarted for each round."""
+    """Measures a plain request in the first seconds of each gateway.
+
+    The gateways are restarted for each round.
+    """
     found: dict[tuple[str, str], list[dict[str, float]]] = {}
     notes: list[str] = []
     for number in range(rounds):
@@ -219,7 +246,7 @@ def just_started(
             try:
                 target = start(upstream)
             except (RuntimeError, OSError, subprocess.CalledProcessError):
-                continue  # said when all are started
+                continue  # reported when all targets are started
             try:
                 for measure in FIRST:
                     load(target, measure)
@@ -234,7 +261,7 @@ def just_started(
 
 
 def crowd(target: Target, rounds: int) -> list[float]:
-    """The largest resident size in each round of 256 streams."""
+    """Returns the largest resident size in each round of 256 streams."""
     peaks = []
     assert target.process is not None
     process = target.process
@@ -245,12 +272,13 @@ def crowd(target: Target, rounds: int) -> list[float]:
     return peaks
 
 
-# --- the table ----------------------------------------------------------------------------------------------
+# --- the table ---
 
 PEER_TARGETS = {
     ("litellm", "plain"): 25.0,
     ("portkey", "plain"): 6.0,
     ("litellm", "paced"): 8.0,
+    ("litellm", "messages paced"): 8.0,
     ("portkey", "paced"): 1.6,
 }
 
@@ -283,7 +311,10 @@ def _peer_rows(figures: Figures, peers: Sequence[str]) -> list[Row]:
             ("plain", "", "plain request"),
             ("plain", FRESH, "plain request"),
             ("paced", "", "paced stream"),
+            ("messages paced", "", "paced stream of the Messages API"),
         ):
+            if (peer, name) not in PEER_TARGETS:
+                continue
             mine, other = figures.get(("toolwire", name + when)), figures.get((peer, name + when))
             title, target = f"{words}, CPU: times cheaper than {TITLES[peer]}{when}", PEER_TARGETS[peer, name]
             if mine is None or other is None:
@@ -332,6 +363,9 @@ def ratio_rows(figures: Figures, peers: Sequence[str]) -> list[Row]:
         _ratio_row(
             "Responses against chat, CPU a chunk", figures, "responses paced", ("toolwire", "paced"), 1.3
         ),
+        _ratio_row(
+            "Messages against chat, CPU a chunk", figures, "messages paced", ("toolwire", "paced"), 1.2
+        ),
         _first_token_row(figures),
     ]
 
@@ -363,7 +397,7 @@ def memory_rows(ours: Target, peaks: list[float], cold: list[float]) -> list[Row
 
 
 def absolute_rows(figures: Figures) -> list[Row]:
-    """The absolute figures behind the ratios, for this machine."""
+    """Returns the absolute figures from which the ratios are made."""
     rows = []
     for (target, name), one in figures.items():
         times = f"p50 {figure(one['total_p50'] / 1000)}, p99 {figure(one['total_p99'] / 1000)} ms"
@@ -378,7 +412,7 @@ def absolute_rows(figures: Figures) -> list[Row]:
 
 
 def side(target: Target, figures: Figures, peaks: list[float] | None) -> Side:
-    """One gateway's column of the comparison."""
+    """Returns one gateway's column of the comparison."""
 
     def of(measure: str, field: str, scale: float = 1.0, beyond: bool = False) -> float | None:
         one, bare = figures.get((target.name, measure)), figures.get(("upstream", measure))
@@ -406,7 +440,7 @@ def side(target: Target, figures: Figures, peaks: list[float] | None) -> Side:
 
 
 def run(rounds: int = ROUNDS, peers: Sequence[str] = ()) -> tuple[list[Row], list[Side], list[str]]:
-    """The rows of the table, the comparison of the gateways, and the notes."""
+    """Returns the rows of the table, the comparison of the gateways, and the notes."""
     upstream_port = free_port()
     upstream = Process([*tool("upstream"), str(upstream_port)], core=LOAD_CORE, log="upstream")
     targets = [Target("upstream", upstream_port)]

@@ -26,7 +26,7 @@ from doubles.clients import HOSTILE, ToolLoop, harass
 from doubles.watched import Watched
 
 KEYS = tuple(f"honest-{number}" for number in range(10))
-"""One honest client each."""
+"""The keys of the honest clients, one for each."""
 COUNTS = {
     "dribbles_head": 100,
     "dribbles_body": 50,
@@ -39,7 +39,7 @@ COUNTS = {
 GROWTH_MB = 150
 ROUNDS = 3
 MARGIN_S = 3.0
-"""From the start of the hostile clients until the times count."""
+"""The time after the start of the hostile clients in which nothing is measured yet."""
 
 SETTINGS = """
 [server]
@@ -89,7 +89,7 @@ async def harm(port: int) -> None:
 
 
 async def settled(server: Watched, wanted: int) -> int:
-    """How many more descriptors than before stay open after all clients have left."""
+    """Returns how many more descriptors than before stay open after all clients have left."""
     until = time.monotonic() + 20
     while (extra := server.held().descriptors - wanted) > 0 and time.monotonic() < until:
         await asyncio.sleep(0.2)
@@ -129,7 +129,7 @@ async def measure(seconds: float) -> tuple[list[Row], list[str]]:
             os.sched_setaffinity(0, LOAD_CORE)
             await time_loops(server.port, 1)
             held, before = server.held(), server.rss_mb()
-            for _ in range(ROUNDS):  # by turns: what else the machine does falls on both alike
+            for _ in range(ROUNDS):  # in turns, so that other load on the machine affects both alike
                 await calm.time(server, seconds / ROUNDS)
                 enemy = subprocess.Popen(
                     [sys.executable, "-m", "bench.hostile", "--harm", str(server.port)],
@@ -148,7 +148,7 @@ async def measure(seconds: float) -> tuple[list[Row], list[str]]:
 
 
 def _times(loops: Sequence[ToolLoop]) -> tuple[float, float, int]:
-    """Median and p99 in milliseconds, and the number of loops."""
+    """Returns the median and p99 in milliseconds, and the number of loops."""
     times = [1000 * one for loop in loops for one in loop.times]
     return (
         (median(times), quantiles(times, n=100)[98], len(times))

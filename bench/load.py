@@ -1,4 +1,4 @@
-"""The load generator in Python, for machines without a C compiler: the same interface as `load.c`."""
+"""The load generator in Python, for machines without a C compiler; used like `load.c`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Tally:
 
 
 class Answer:
-    """What was seen of one body."""
+    """What was received of one response body, and when."""
 
     def __init__(self) -> None:
         self.first = self.token = 0.0

@@ -1,4 +1,4 @@
-"""The embedded model through Toolwire and through llama.cpp's own HTTP server, in turns.
+"""Compares the embedded model behind Toolwire with llama.cpp's own HTTP server, in turns.
 
 Both use the same file, settings and requests. Every request has a different prompt, so that neither side
 finds it in its cache, and ends at its token limit. Tokens per second are those of the whole request, as its
@@ -39,7 +39,7 @@ NOTE = ToolSpec(
     {"type": "object", "properties": {"text": {"type": "string", "minLength": 2000}}, "required": ["text"]},
 )
 Ask = Callable[[int], Awaitable[int]]
-"""Runs one request, by its number; the tokens that came."""
+"""Runs the request with this number; returns how many tokens arrived."""
 
 
 def run(rounds: int) -> tuple[list[Row], list[str]]:
@@ -69,7 +69,7 @@ async def _run(rounds: int) -> tuple[list[Row], list[str]]:
             ),
         }
         rows = [await _compare(name, ours, theirs, rounds) for name, (ours, theirs) in sides.items()]
-    return rows, [f"{TOKENS} tokens a request, {rounds} rounds in turns, medians"]
+    return rows, [f"{TOKENS} tokens per request; medians of {rounds} alternating rounds"]
 
 
 async def _compare(name: str, ours: Ask, theirs: Ask, rounds: int) -> Row:
@@ -95,7 +95,7 @@ async def _compare(name: str, ours: Ask, theirs: Ask, rounds: int) -> Row:
     return Row(f"embedded model, {name}", statistics.median(ratios), detail, "at least", TARGET)
 
 
-# --- the sides ----------------------------------------------------------------------------------------------
+# --- the sides ---
 
 
 def _turn(number: int, held: bool) -> Turn:
@@ -152,7 +152,7 @@ def _by_gateway(session: aiohttp.ClientSession, url: str) -> Ask:
 
 
 async def _read(session: aiohttp.ClientSession, url: str, body: bytes) -> int:
-    """A client that parses every chunk, as clients do."""
+    """Reads a stream as a client does, parsing every chunk. Returns the number of tokens."""
     tokens = 0
     async with session.post(
         url, data=body, headers={"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}

@@ -1,7 +1,7 @@
-"""Required calls of varied tools by the embedded model, judged against their schemas.
+"""Checks required calls of varied tools by the embedded model against their schemas.
 
-`python -m bench.local_calls --count 200 --json FILE`. For comparison, the same tools by llama.cpp's own
-`tools` with `tool_choice: "required"`, on the same model.
+`python -m bench.local_calls --count 200 --json FILE`. For comparison, the same tools are sent to llama.cpp's
+own server with `tool_choice: "required"`, on the same model.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ from toolwire.gateway.pipeline import Caller, Gateway
 from toolwire.settings.types import Settings
 
 CUT = 300
-"""The token limit of llama.cpp's answers: text instead of a call would continue to the end of the context."""
+"""The token limit of llama.cpp's answers.
+
+Without it, text in place of a call would continue to the end of the context.
+"""
 
 
 def request(tool: ToolSpec, seed: int) -> dict[str, Any]:
@@ -47,7 +50,7 @@ def request(tool: ToolSpec, seed: int) -> dict[str, Any]:
 
 
 def problem(tool: ToolSpec, body: dict[str, Any]) -> str:
-    """What is wrong with an answer; empty: it is a valid call."""
+    """Returns what is wrong with an answer; empty if it is a valid call."""
     if "choices" not in body:
         return f"error: {body.get('error', {}).get('message', '')[:80]}"
     choice = body["choices"][0]

@@ -1,8 +1,8 @@
-"""`python -m bench path`: where the time of a request goes inside the gateway.
+"""`python -m bench path`: measures where the time of a request goes inside the gateway.
 
 No sockets: the application is called as a server calls it, in front of an upstream that answers at once, and
-parts of it are switched off in turn. The difference is the cost of a part. CPU time of the best of several
-rounds, without the HTTP server, the upstream's client and system calls.
+parts of it are switched off in turn. The difference is the cost of a part. The figures are the CPU time of
+the best of several rounds, without the HTTP server, the upstream's client and system calls.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from toolwire.surfaces.http.server import lighten_generators, settle_memory
 KEY = "sk-bench-0123456789"
 CHUNKS = 500
 WITHOUT = (("all", "memory", "info"), ("log", "memory", "warning"), ("journal", "off", "info"))
-"""What is left out, the journal's contents, and the log level."""
+"""For each measurement: its name, the journal's `contents` setting, and the log level."""
 PLAIN = {
     "id": "chatcmpl-1",
     "object": "chat.completion",
@@ -68,7 +68,7 @@ ASKED = {
 
 
 class _Reply:
-    """An upstream's answer, one block per read. Between two reads the event loop runs once."""
+    """An upstream's answer, one block per read. The event loop runs once between two reads."""
 
     status = 200
 
@@ -88,7 +88,7 @@ class _Reply:
 
 
 class _Wire:
-    """A client that has sent everything, and reads at once."""
+    """The connection to a client that has sent its whole request and reads at once."""
 
     def __init__(self, raw: bytes) -> None:
         self._raw = raw
@@ -158,7 +158,10 @@ async def _ask(app: App, stream: bool) -> None:
 
 
 async def _took(app: App, stream: bool, times: int) -> float:
-    """CPU microseconds of one request, including the work after its response."""
+    """Returns the CPU microseconds of one request, the average of `times` requests.
+
+    This includes the work after the response.
+    """
     began = time.process_time()
     for _ in range(times):
         await _ask(app, stream)
@@ -180,7 +183,10 @@ def _logging(level: str) -> Iterator[None]:
 
 
 async def _measure(rounds: int) -> tuple[dict[str, float], dict[str, float]]:
-    """The best round of each, measured side by side, so that a disturbance hits all."""
+    """Returns the best round of each measurement.
+
+    They are measured in turns, so that a disturbance affects all.
+    """
     lighten_generators()
     plain: dict[str, list[float]] = {}
     chunk: dict[str, list[float]] = {}
@@ -202,12 +208,12 @@ def run(rounds: int = 8) -> list[Row]:
     plain, chunk = uvloop.run(_measure(rounds))
     rows = []
     for what, found in (("a plain request", plain), ("a streamed chunk, alone in its read", chunk)):
-        rows.append(Row(f"{what}: all of the gateway's own work", found["all"], unit="µs"))
-        for part, words in (("journal", "the journal of contents"), ("log", "the line of the log")):
+        rows.append(Row(f"{what}: all work of the gateway", found["all"], unit="µs"))
+        for part, words in (("journal", "the journal's contents"), ("log", "the log line")):
             cost = max(0.0, found["all"] - found[part])
             rows.append(
                 Row(
-                    f"{what}: of it {words}",
+                    f"{what}: share of {words}",
                     cost,
                     f"{100 * cost / found['all']:.0f} %; {figure(found[part])} µs without it",
                     unit="µs",

@@ -1,4 +1,7 @@
-"""Other gateways, measured on request: installed into bench/work by pip or npm, which takes minutes."""
+"""Other gateways, measured on request.
+
+They are installed into bench/work by pip or npm, which takes minutes.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ def _litellm(upstream: int) -> Target:
         "general_settings": {"master_key": KEY, "disable_spend_logs": True},
     }
     path = WORK / "litellm.json"
-    path.write_text(json.dumps(config))  # JSON is YAML
+    path.write_text(json.dumps(config))  # JSON is valid YAML
     port = free_port()
     env = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOG": "ERROR", "LITELLM_MODE": "PRODUCTION"}
     words = [
@@ -66,7 +69,7 @@ def _portkey(upstream: int) -> Target:
     entry = home / "node_modules" / "@portkey-ai" / "gateway" / "build" / "start-server.js"
     if not entry.exists():
         home.mkdir(parents=True, exist_ok=True)
-        # its streaming needs an older server adapter than the one it asks for
+        # The gateway's streaming needs an older server adapter than the one it requires.
         wanted = {
             "name": "portkey",
             "dependencies": {"@portkey-ai/gateway": "1.15.2"},
@@ -104,7 +107,7 @@ STARTS: dict[str, Callable[[int], Target]] = {"litellm": _litellm, "portkey": _p
 
 
 def version_of(name: str) -> str:
-    """The gateway and its version."""
+    """Returns the gateway's name and version."""
     try:
         if name == "litellm":
             found = next((WORK / "litellm" / "lib").glob("python*/site-packages/litellm-*.dist-info")).name

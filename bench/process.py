@@ -1,8 +1,8 @@
-"""Processes under measurement: started on one core, watched through /proc, stopped by id.
+"""Processes that are measured: started on one core, watched through /proc, stopped by id.
 
-CPU time is read from `schedstat`, in nanoseconds, over the whole tree of a process. Where there are two cores
-or more, gateways run on the first and the upstream and the load generator on the second, so that they do not
-take time from what is measured. Linux only.
+CPU time is read from `schedstat`, in nanoseconds, for a process and all its children. With two cores or more,
+gateways run on the first, and the upstream and the load generator on the second, so that they do not take
+time from what is measured. Linux only.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ def free_port() -> int:
 
 
 def tool(name: str) -> list[str]:
-    """The command of `upstream` or `load`: compiled if there is a C compiler, or else the Python version."""
+    """Returns the command of `upstream` or `load`.
+
+    It is compiled if there is a C compiler; otherwise it is the Python version.
+    """
     compiler = shutil.which("cc") or shutil.which("gcc")
     source, binary = HERE / f"{name}.c", WORK / name
     WORK.mkdir(exist_ok=True)
@@ -72,13 +75,13 @@ class Process:
                     **os.environ,
                     **(env or {}),
                     "PYTHONDONTWRITEBYTECODE": "",
-                },  # as it is installed: compiled once, not at every start
+                },  # as installed: compiled once, not at every start
                 start_new_session=True,
                 preexec_fn=lambda: os.sched_setaffinity(0, core),
             )
 
     def wait_until(self, ready: Callable[[], bool], seconds: float = 20.0) -> float:
-        """Seconds from the start until it is ready."""
+        """Waits until the program is ready. Returns the seconds since its start."""
         while not ready():
             if self._popen.poll() is not None or time.monotonic() - self.began > seconds:
                 raise RuntimeError(
@@ -112,7 +115,7 @@ class Process:
     def stop(self) -> None:
         for sign, patience in ((signal.SIGTERM, 8), (signal.SIGKILL, 5)):
             try:
-                os.killpg(self._popen.pid, sign)  # its own session: only what it started
+                os.killpg(self._popen.pid, sign)  # a separate session: only what it started
                 self._popen.wait(patience)
                 return
             except ProcessLookupError:
@@ -137,14 +140,14 @@ def _entries(path: str) -> list[str]:
 
 
 def answers(port: int, path: str, headers: Mapping[str, str] | None = None, body: Any = None) -> bool:
-    """Whether a request is answered with 200 now."""
+    """Returns True if a request is now answered with status 200."""
     return answer(port, path, headers, body)[0] == 200
 
 
 def answer(
     port: int, path: str, headers: Mapping[str, str] | None = None, body: Any = None
 ) -> tuple[int, str]:
-    """Status and text of one answer; status 0 if there is none."""
+    """Sends one request. Returns the status and text of the response; status 0: no response."""
     connection = HTTPConnection("127.0.0.1", port, timeout=10)
     try:
         sent = json.dumps(body) if body is not None else None

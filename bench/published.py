@@ -1,16 +1,16 @@
 """The cost of other servers' parsers, as published or measured on their own code.
 
-`make bench` measures nothing of this: the parsers need the servers around them. The figures are of their code
-of August 2026, fed pieces of four characters on two cores and Python 3.11, in thread CPU time. The pull
-requests are those in which the projects report the same.
+`make bench` does not measure these: the parsers need the servers around them. The figures are for their code
+of August 2026, fed in pieces of four characters on two cores and Python 3.11, in thread CPU time. In the pull
+requests, the projects report the same costs.
 """
 
 from __future__ import annotations
 
 PAGE = """## Emulated calls compared with the parsers of model servers
 
-Toolwire's rows are above: a chunk costs the same after 1 KB and after 1 MB. These figures of other parsers \
-were not measured in this run:
+The table above has Toolwire's figures: a chunk costs the same after 1 KB and after 1 MB. The figures of \
+other parsers were measured separately, not in this run:
 
 | parser | a chunk of a call, after 1 KB | 10 KB | 100 KB of arguments | source |
 |---|---:|---:|---:|---|
@@ -19,14 +19,14 @@ were not measured in this run:
 | vLLM, engine for Qwen3 | 0.11 s for the whole call | 6.1 s | 56 s at 30 KB \
 | a014e35f, measured separately; vLLM's pull requests 51577 and 52865 |
 
-The results also differ:
+The parsers also give different results:
 
 | case | vLLM, Hermes | SGLang, Hermes | Toolwire |
 |---|---|---|---|
 | the same text, split differently, gives different results (22 texts) \
-| 9 differ | 22 differ, 17 of them in the calls | none: a law with fuzz tests |
+| 9 differ | 22 differ, 17 of them in the calls | none differ, as fuzz tests check |
 | `</tool_call>` inside a string of the arguments | ends the call \
-| ends it when not streamed | is part of the string |
-| prose that mentions `<tool_call>` | silence | silence | is text |
+| ends the call when not streamed | is part of the string |
+| prose that mentions `<tool_call>` | no output | no output | is text |
 | a call that the token limit cuts | varies | varies | is cut, never completed |
 """

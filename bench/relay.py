@@ -1,4 +1,4 @@
-"""The baseline: a relay of bytes that parses nothing.
+"""The baseline: a relay that copies bytes and parses nothing.
 
 Raw ASGI, served by uvicorn, with an aiohttp client, like Toolwire's own request path. Run as `uvicorn
 bench.relay:app` with UPSTREAM set to the server's base URL.

@@ -18,7 +18,10 @@ SHOWN = ("toolwire", "uvicorn", "uvloop", "httptools", "aiohttp", "msgspec", "st
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """`number` (mostly a ratio) is judged against `target`; without a `sense` it is only shown."""
+    """A row of a benchmark's table.
+
+    `number` (mostly a ratio) is compared with `target`. Without a `sense` it is only shown.
+    """
 
     measure: str
     number: float | None
@@ -53,7 +56,7 @@ HEADINGS = ("measure", "result", "target", "verdict", "figures")
 
 
 def figure(number: float) -> str:
-    """Three significant places, without powers of ten."""
+    """Returns the number with three significant digits, without powers of ten."""
     size = abs(number)
     return (
         f"{number:,.0f}"
@@ -67,7 +70,7 @@ def figure(number: float) -> str:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """For the terminal."""
+    """Returns the rows as a table for the terminal."""
     cells = [HEADINGS, *(row.cells() for row in rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(HEADINGS))]
     return "\n".join(
@@ -86,7 +89,7 @@ def missed(rows: Iterable[Row]) -> int:
 
 
 def machine() -> str:
-    """The machine and the versions in one line, without names and paths."""
+    """Returns the machine and the versions in one line, without names and paths."""
     name = next(
         (line.split(":", 1)[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")),
         platform.machine(),

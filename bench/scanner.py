@@ -1,8 +1,8 @@
-"""What the scanner costs: CPU time for each piece of four characters, about a token.
+"""Measures the scanner: CPU time for each piece of four characters, about a token.
 
-In prose and inside a call, and whether the cost grows with the text before. The baselines run in the same
-process: a method call that appends to a list, and `json.loads` of the whole. Medians of several rounds of CPU
-time.
+In prose and inside a call, and whether the cost grows with the length of the text before. The baselines run
+in the same process: a method call that appends to a list, and `json.loads` of the whole text. The figures are
+medians of several rounds of CPU time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from toolwire.emulate.scanner import ToolCallParser
 PIECE = 4
 SIZES = {"1 KB": 1_000, "10 KB": 10_000, "100 KB": 100_000, "1 MB": 1_000_000}
 MARK_US = 3.0
-"""The highest cost of a piece on the reference machine."""
+"""The maximum cost of a piece on the reference machine."""
 FLAT_PERCENT = 20.0
 TOOLS: list[dict[str, Any]] = [
     {"name": "look", "parameters": {"type": "object", "properties": {"text": {"type": "string"}}}}
@@ -36,19 +36,19 @@ def _filled(sentence: str, size: int) -> str:
 
 
 def _text_arguments(size: int) -> str:
-    """One long string with escapes, as the argument of a tool that writes a file."""
+    """Returns one long string with escapes, like the argument of a tool that writes a file."""
     return f'{{"text": "{STRING * max(1, size // len(STRING))}"}}'
 
 
 def _member_arguments(size: int) -> str:
-    """Many small members: the most tokens for the fewest characters."""
+    """Returns many small members, which have the most tokens for their length."""
     return (
         "{" + ", ".join(f'"k{number}": [{number}, true, "v"]' for number in range(max(1, size // 28))) + "}"
     )
 
 
 Stream = tuple[str, str, str]
-"""The text before the measurement, the measured text, and the end of the block."""
+"""The text before the measured text, the measured text, and the end of the block."""
 ENVELOPE = '<tool_call>{"name": "look", "arguments": '
 STREAMS: dict[str, Callable[[int], Stream]] = {
     "prose": lambda size: ("", _filled(WORDS, size), ""),
@@ -65,7 +65,7 @@ DIALECTS_OF = {"tagged call, eager": ("hermes", "qwen_xml")}
 
 
 class _Empty:
-    """The cheapest possible `feed`."""
+    """The baseline: a parser whose `feed` only appends to a list."""
 
     def __init__(self) -> None:
         self.out: list[str] = []
@@ -80,7 +80,10 @@ def _pieces(text: str) -> list[str]:
 
 
 def _cost(make: Callable[[], Any], pieces: Sequence[str], rounds: int) -> float:
-    """Microseconds of CPU for each piece. Short texts are read repeatedly, each time by a fresh parser."""
+    """Returns the CPU microseconds for each piece.
+
+    Short texts are read repeatedly, each time by a new parser.
+    """
     again = max(1, 12_500 // max(1, len(pieces)))
     found = []
     for _ in range(rounds if len(pieces) < 100_000 else min(rounds, 3)):
@@ -104,7 +107,7 @@ def _opened(kind: str, before: str) -> ToolCallParser:
 
 
 def _checked(kind: str, stream: Stream) -> None:
-    """Checks the result: figures of something that does not work would be worthless."""
+    """Checks the parser's result: figures of a wrong result would be worthless."""
     before, inside, behind = stream
     parser = _opened(kind, "")
     events = parser.feed(before + inside + behind) + parser.finish()
@@ -113,10 +116,10 @@ def _checked(kind: str, stream: Stream) -> None:
         raise RuntimeError(f"{kind}: expected one good call, got {statuses}")
 
 
-# --- all dialects against one -------------------------------------------------------------------------------
+# --- all dialects against one ---
 
 ALL_MARK = 1.5
-"""The highest cost of a piece with all dialects on, relative to one."""
+"""The maximum cost of a piece with all dialects on, relative to a single dialect."""
 MARKDOWN = (
     "- [ ] See [the notes](notes.md), [[Links]] and [1]: f(x)[0] is `a[i]` <b>or</b> {set}, 2 < 3.\n"
     "> [!note] *[look](look.md)*, [tool_7](b)\n"
@@ -128,11 +131,11 @@ COMPARED: dict[str, tuple[str, Stream]] = {
     "JSON call": ("hermes", (ENVELOPE, _text_arguments(50_000), "}</tool_call>")),
     "tagged call": ("qwen_xml", STREAMS["tagged call, eager"](50_000)),
 }
-"""The text, and the one dialect that all are compared with."""
+"""For each kind of text, the one dialect that all dialects are compared with, and the text."""
 
 
 def _feeding(make: Callable[[], ToolCallParser], pieces: Sequence[str]) -> float:
-    """Microseconds of CPU for each piece."""
+    """Returns the CPU microseconds for each piece."""
     feed = make().feed
     gc.collect()
     began = process_time_ns()
@@ -142,7 +145,10 @@ def _feeding(make: Callable[[], ToolCallParser], pieces: Sequence[str]) -> float
 
 
 def against_one(quick: bool = False) -> list[Row]:
-    """All dialects against one, in turns, so that a disturbance hits both; the median of the pairs."""
+    """Compares all dialects with a single one.
+
+    Both run in turns, so that a disturbance affects both. The median of the pairs counts.
+    """
     rows = []
     for tools, many in ((TOOLS, "1 tool"), (MANY, "128 tools")):
         for kind, (one, (before, inside, _)) in COMPARED.items():
@@ -175,7 +181,7 @@ def against_one(quick: bool = False) -> list[Row]:
 
 
 def costs(quick: bool = False) -> list[Row]:
-    """Cost by size for each kind of text, with the spread that decides whether it is constant."""
+    """Returns the cost by size for each kind of text, and whether the cost is constant."""
     rows: list[Row] = []
     rounds = 3 if quick else 5
     _cost(lambda: _opened("prose", ""), _pieces(_filled(WORDS, 100_000)), 3)  # the interpreter warms up
@@ -234,7 +240,7 @@ ADVERSE: dict[str, tuple[str, int]] = {
 
 
 def _adverse_cost(text: str, piece: int) -> float:
-    """Microseconds for each 4 characters, including the end."""
+    """Returns the microseconds for each 4 characters, including the end of the text."""
     parser = ToolCallParser(TOOLS, tuple(DIALECTS), nonce="k7Qz")
     pieces = [text[start : start + piece] for start in range(0, len(text), piece)]
     kept = 0
@@ -250,16 +256,16 @@ def _adverse_cost(text: str, piece: int) -> float:
 
 
 def adverse(quick: bool = False, rounds: int = 1) -> list[Row]:
-    """Texts made to hurt: the cost per chunk at full length against a tenth of it, in pieces and in one.
+    """Measures texts that are made to be expensive, in pieces and in one.
 
-    Both by turns, as above.
+    Compares the cost per character at full length with that at a tenth of it, in turns.
     """
     rows = []
     for name, (unit, times) in ADVERSE.items():
         if quick:
             name, times = f"{name}, a tenth of it", times // 10
         text, tenth = unit * times, unit * (times // 10)
-        for piece, how in ((PIECE, "in pieces of 4"), (len(text), "in one")):
+        for piece, how in ((PIECE, "in pieces of 4"), (len(text), "in one piece")):
             pairs = [
                 (median(_adverse_cost(tenth, piece) for _ in range(3)), _adverse_cost(text, piece))
                 for _ in range(rounds)
@@ -288,5 +294,5 @@ def adverse(quick: bool = False, rounds: int = 1) -> list[Row]:
 
 
 def run(quick: bool = False, rounds: int = 1) -> list[Row]:
-    """`rounds`: of the hostile texts at full length, which take seconds each."""
+    """Runs all measurements. `rounds`: of the hostile texts, which take seconds each."""
     return costs(quick) + against_one(quick) + adverse(quick, rounds)

@@ -1,4 +1,7 @@
-"""The gateways of one run: a table of their costs, and a chart of a request's and a stream's cost."""
+"""The gateways of one run: a table of their costs, and a chart.
+
+The chart shows the cost of a request and of a stream.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ COLOURS = {"plain": "#2563eb", "paced": "#0d9488"}
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One gateway. What was not measured, or did not work, is None."""
+    """The figures of one gateway. None: not measured, or it did not work."""
 
     name: str
     plain_rps: float | None = None
@@ -43,7 +46,10 @@ COLUMNS = (
 
 
 def markdown(sides: Sequence[Side]) -> str:
-    """With the ratio to the relay in brackets, if there is one."""
+    """Returns the table as Markdown.
+
+    If the relay was measured, each figure has its ratio to the relay's in brackets.
+    """
     relay = next((side for side in sides if side.name.startswith("byte relay")), None)
     lines = [
         "| gateway | " + " | ".join(words for _, words in COLUMNS) + " |",
@@ -67,7 +73,11 @@ def markdown(sides: Sequence[Side]) -> str:
 
 
 def picture(sides: Sequence[Side]) -> str:
-    """An SVG: CPU of a plain request and of a paced stream, relative to the relay, on a logarithmic scale."""
+    """Returns a chart as SVG, or "" without a relay.
+
+    It shows the CPU time of a plain request and of a paced stream relative to the relay, on a logarithmic
+    scale.
+    """
     relay = next((side for side in sides if side.name.startswith("byte relay")), None)
     shown = [side for side in sides if side.plain_cpu_ms and side.paced_cpu_ms]
     if relay is None or relay not in shown:

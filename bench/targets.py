@@ -1,4 +1,4 @@
-"""The gateways that are measured, as data. Each has its own port, and all have the same upstream."""
+"""The gateways that are measured. Each has its own port, and all have the same upstream."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from bench.process import GATEWAY_CORE, HERE, LOAD_CORE, WORK, Process, answers,
 KEY = "sk-bench-0123456789"
 MODELS = ("bench-plain", "bench-paced", "bench-burst", "bench-native-paced", "bench-written-paced")
 EMULATED = {"emulated-paced": "bench-paced", "emulated-written-paced": "bench-written-paced"}
-"""Toolwire's models with emulated tools, and the upstream's model of each."""
+"""Toolwire's models with emulated tools, and the upstream's model for each."""
 AUTHORIZATION = {"Authorization": f"Bearer {KEY}"}
 ALL_CORES = GATEWAY_CORE | LOAD_CORE
 
 
 @dataclass(slots=True)
 class Target:
-    """A running server. `process` None: not ours to measure (the upstream itself)."""
+    """A running server. `process` is None if it is not measured (the upstream itself)."""
 
     name: str
     port: int
@@ -36,7 +36,7 @@ class Target:
 
 
 def toolwire_config(upstream: int) -> Path:
-    """Keys, logs and metrics are on, as in real use."""
+    """Writes Toolwire's settings file. Keys, logs and metrics are on, as in real use."""
     lines = ["[server]", f'keys = ["{KEY}"]', "[store]", f'url = "sqlite:///{WORK / "bench.db"}"']
     for name in (*MODELS, *EMULATED):
         lines += [
@@ -54,7 +54,7 @@ def toolwire_config(upstream: int) -> Path:
 def start_toolwire(upstream: int) -> Target:
     shutil.rmtree(
         WORK / "journal", ignore_errors=True
-    )  # what was before is read again: it would count as memory of this one
+    )  # an earlier journal would be loaded and count as memory
     port = free_port()
     command = [
         sys.executable,
@@ -109,7 +109,7 @@ def start_relay(upstream: int) -> Target:
 
 
 def codex_options(provider: int, binary: Path) -> dict[str, Any]:
-    """The keys of the Codex model. Both sides of its benchmark share them, and therefore the home."""
+    """Returns the settings of the Codex model. Both sides share them, and therefore the home."""
     return {
         "bin": str(binary),
         "home": str(WORK / "codex-home"),
@@ -119,7 +119,7 @@ def codex_options(provider: int, binary: Path) -> dict[str, Any]:
 
 
 def start_toolwire_codex(provider: int, binary: Path) -> Target:
-    """Toolwire in front of Codex, on all cores: Codex has many threads."""
+    """Starts Toolwire in front of Codex, on all cores, because Codex has many threads."""
     lines = [
         "[server]",
         f'keys = ["{KEY}"]',

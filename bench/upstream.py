@@ -1,6 +1,6 @@
-"""The upstream in Python, for machines without a C compiler: the same answers as `upstream.c`.
+"""The upstream in Python, for machines without a C compiler. Answers like `upstream.c`.
 
-It costs more of the core that it shares with the load.
+It uses more of the core that it shares with the load generator.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 PIECES = 200
 STEP_S = 0.01
 MARK = "Zz00"
-"""Part of the first piece of every streamed answer, by which the load generator knows the first token."""
+"""A mark in the first piece of every streamed answer. The load generator looks for it."""
 HEAD = (
     b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-cache\r\n"
     b"Transfer-Encoding: chunked\r\n\r\n"
@@ -51,7 +51,7 @@ def _delta(kind: str, word: str) -> dict[str, object]:
 
 
 def render_stream(kind: str) -> list[bytes]:
-    """The writes of a streamed answer, one for each piece."""
+    """Returns the writes of a streamed answer, one for each piece."""
     call = {
         "index": 0,
         "id": "call_bench",

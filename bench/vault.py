@@ -1,7 +1,7 @@
-"""What a vault search costs, compared with ripgrep and with a scan of names and contents.
+"""Compares the cost of a vault search with ripgrep and with a scan of names and contents.
 
-The vaults are generated: words by Zipf's law from a fixed seed, headings, tags, links and frontmatter, about
-two kilobytes a note, in a temporary folder. A query's figure is the median over several queries of its kind,
+The vaults are generated in a temporary folder: words by Zipf's law from a fixed seed, headings, tags, links
+and frontmatter, about two kilobytes a note. A query's figure is the median over several queries of its kind,
 each run several times, with warm caches for all three. The index is built in a separate process, whose peak
 memory is reported.
 """
@@ -37,11 +37,11 @@ KINDS = ("rare word", "two words", "no hits")
 NOT_MEASURED = "ripgrep is not installed here (Debian: apt install ripgrep)"
 
 
-# --- the vault ----------------------------------------------------------------------------------------------
+# --- the vault ---
 
 
 def vocabulary() -> list[str]:
-    """Made-up words, the most common first."""
+    """Returns made-up words, the most common first."""
     rng = Random(1)
     found: dict[str, None] = {}
     while len(found) < VOCABULARY:
@@ -53,7 +53,7 @@ def vocabulary() -> list[str]:
 
 
 def generate(root: Path, notes: int) -> None:
-    """The same notes for the same number."""
+    """Creates a vault. The same number of notes always results in the same notes."""
     rng = Random(notes)
     words = vocabulary()
     weights = list(accumulate(1 / (rank + 2.7) for rank in range(len(words))))
@@ -92,11 +92,14 @@ def queries() -> dict[str, list[str]]:
     }
 
 
-# --- the three ways -----------------------------------------------------------------------------------------
+# --- the three ways ---
 
 
 def linear_scan(root: Path, query: str, limit: int = LIMIT) -> list[str]:
-    """The scan of Seed 002: each note's name, then its content, compared without case, until the limit."""
+    """Returns up to `limit` notes whose name or content contains the query, ignoring case.
+
+    Reads one note after the other.
+    """
     wanted = query.lower()
     found: list[str] = []
     for path in sorted(root.rglob("*.md")):
@@ -108,7 +111,7 @@ def linear_scan(root: Path, query: str, limit: int = LIMIT) -> list[str]:
 
 
 def ripgrep() -> str | None:
-    """The system's ripgrep, or else the one that comes with the Codex binary of the tests."""
+    """Returns the path of ripgrep: the system's, or that of the tests' Codex package, or None."""
     bundled = Path(__file__).resolve().parent.parent / "tests" / "codex" / "new" / "node_modules" / "@openai"
     return shutil.which("rg") or next(
         (
@@ -127,7 +130,7 @@ def asked_by_ripgrep(program: str, root: Path, query: str) -> list[str]:
 
 
 def timed(action: Callable[[str], object], asked: list[str], times: int) -> float:
-    """The median of the queries' medians, in milliseconds."""
+    """Runs each query `times` times. Returns the median of their medians, in milliseconds."""
     found = []
     for query in asked:
         rounds = []
@@ -139,7 +142,7 @@ def timed(action: Callable[[str], object], asked: list[str], times: int) -> floa
     return median(found) * 1000
 
 
-# --- building -----------------------------------------------------------------------------------------------
+# --- building ---
 
 BUILD = """
 import json, resource, sys, time
@@ -159,7 +162,7 @@ print(json.dumps([done.seconds, spent, done.added, done.changed, memory / 1024])
 
 
 class Built(NamedTuple):
-    """`memory` is the peak, in megabytes."""
+    """The result of building an index. `memory` is the peak, in megabytes."""
 
     seconds: float
     processor_s: float
@@ -183,7 +186,7 @@ def rows_of(notes: int, quick: bool, memories: dict[int, float]) -> Iterator[Row
         root, cache = Path(folder) / "vault", Path(folder) / "cache"
         generate(root, notes)
         total = sum(path.stat().st_size for path in root.rglob("*.md"))
-        time.sleep(1.1)  # so that no note counts as changed just now
+        time.sleep(1.1)  # so that no note looks as if it had just changed
         first = build(root, cache)
         assert first.added == notes
         memories[notes] = first.memory
@@ -234,7 +237,7 @@ def _query_rows(size: str, root: Path, cache: Path, quick: bool) -> Iterator[Row
 
 
 def run(quick: bool = False, sizes: tuple[int, ...] | None = None) -> tuple[list[Row], list[str]]:
-    """Rows, and notes on how they were measured."""
+    """Returns the rows, and notes on how they were measured."""
     rows: list[Row] = []
     memories: dict[int, float] = {}
     for notes in sizes or (QUICK if quick else SIZES):

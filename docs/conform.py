@@ -1,4 +1,7 @@
-"""Writes the list of checks in docs/conform.md. `--check` only reports whether the page is up to date."""
+"""Writes the list of checks in docs/conform.md.
+
+`--check` only reports whether the page is up to date.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ def row(check: Check) -> str:
 
 
 def page(text: str) -> str:
-    """The page with a new list."""
+    """Returns the page with a new list."""
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     assert begin and end, "docs/conform.md lacks the markers of its list"

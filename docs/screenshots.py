@@ -1,9 +1,9 @@
 """`make screenshots`: takes screenshots of the web pages for docs/screenshots/.
 
 A real server has a small vault, scripted models and a day of traffic. Debian's Chromium visits the scenes,
-which are data, at widths of 390, 1024 and 1920 pixels: all in the light theme, those of 1024 also in the dark
-one; scenes for the guides at 1024 only. `--all` takes every width in both themes, `--only NAME` takes one
-scene. The accessibility tests visit the same scenes.
+which are data, at widths of 390, 1024 and 1920 pixels: all in the light theme, those of 1024 pixels also in
+the dark one. Scenes for the guides are taken at 1024 pixels only. `--all` takes every width in both themes,
+`--only NAME` takes one scene. The accessibility tests visit the same scenes.
 """
 
 from __future__ import annotations
@@ -110,7 +110,10 @@ The plan itself is in [[Projects/Greenhouse/Plan]]."""
 
 
 def paced(word: str, text: str, pieces: int, pause: int) -> str:
-    """Steps of a script that write a text in several pieces, with milliseconds between them."""
+    """Returns the steps of a script that write a text in several pieces.
+
+    `pause` is the number of milliseconds between them.
+    """
     size = -(-len(text) // pieces)
     return "".join(
         f"pause {pause}ms\n{word} {json.dumps(text[at : at + size])}\n" for at in range(0, len(text), size)
@@ -166,7 +169,7 @@ TOOLS = ("vault_search", "file_read", "note_edit", "vault_tasks", "get_weather")
 
 
 def history(folder: Path) -> None:
-    """A day of traffic in the journal: one line a turn, as the server itself would have left them."""
+    """Writes a day of traffic into the journal: one line for each turn, as the server does."""
     chance, now, records = random.Random(7), time.time(), []
     usual = (
         ("qwen3-8b", "emulated", 420),
@@ -207,7 +210,7 @@ def history(folder: Path) -> None:
 
 
 async def elsewhere(folder: Path, vault: str) -> None:
-    """Questions that were asked outside of these pages: by an MCP client, and in a terminal."""
+    """Stores questions that were asked elsewhere: by an MCP client, and in a terminal."""
     store = Store(f"sqlite:///{folder}/toolwire.db")
     now = time.time()
     tomatoes = Preview((Touched("Garden/Tomatoes.md", "Garden/Tomatoes.md", 84),), pick=True)
@@ -236,7 +239,10 @@ async def elsewhere(folder: Path, vault: str) -> None:
 
 @dataclass
 class Stage:
-    """A signed-in tab, and the API behind it for what happened before anybody looked."""
+    """A signed-in tab.
+
+    `call` uses the API to prepare what the scenes show.
+    """
 
     page: Page
     site: Site
@@ -261,13 +267,13 @@ class Stage:
         return found
 
     def ask(self, model: str, text: str, id: str = "") -> str:
-        """A message to a model, in a conversation of its own; the conversation's id."""
+        """Sends a message to a model, by default in a new conversation. Returns the conversation's id."""
         id = id or self.call("POST", "/conversations", {"model": model})["id"]
         self.call("POST", f"/conversations/{id}/turns", {"text": text, "model": model})
         return id
 
     def asked(self, id: str, stage: str = "run") -> list[dict[str, Any]]:
-        """The questions of a conversation, once there are some."""
+        """Waits for the questions of a conversation and returns them."""
 
         def look() -> list[dict[str, Any]]:
             waiting = self.call("GET", "/approvals?status=pending&limit=200")["approvals"]
@@ -310,7 +316,7 @@ class Stage:
 
 
 def prepare(stage: Stage) -> None:
-    """Conversations with answers, questions that wait, one that nobody answered, and grants."""
+    """Creates conversations, waiting questions, a question that nobody answered, and grants."""
     ids = stage.ids
     tea = stage.ask("mistral-small", "How hot should green tea be?")
     failed = stage.ask("phi-4-mini", "Summarise my journal of this week")
@@ -410,7 +416,7 @@ def settings_confirm(stage: Stage) -> None:
 
 
 def settings_again(stage: Stage) -> None:
-    """What the scene before switched off."""
+    """Turns on again what the scene before turned off."""
     stage.call("PUT", "/settings", {"tool_calling": True})
 
 
@@ -459,7 +465,7 @@ def turn(tab: str, model: str = "qwen3-8b", calls: bool = True) -> Callable[[Sta
 
 
 def below(stage: Stage) -> None:
-    """The tabs at the top: their contents are the scene."""
+    """Scrolls the tabs to the top, because the scene shows their contents."""
     stage.page.get_by_role("tab", selected=True).scroll_into_view_if_needed()
     stage.page.get_by_role("tablist").evaluate("node => node.scrollIntoView({block: 'start'})")
 
@@ -469,7 +475,10 @@ def nothing(stage: Stage) -> None: ...
 
 @dataclass(frozen=True)
 class Scene:
-    """`look` is done again whenever the window has another size; `after` when the scene is over."""
+    """A scene. `act` prepares it.
+
+    `look` runs after each change of the window's size, `after` when the scene is over.
+    """
 
     name: str
     act: Callable[[Stage], None]
@@ -498,7 +507,7 @@ SCENES = (
     Scene("wire", wire),
     Scene("turn", turn("overview")),
     *(Scene(f"turn-{tab}", turn(tab), below) for tab in ("request", "frames", "events", "wire", "sides")),
-    Scene("settings-confirm", settings_confirm, after=settings_again),  # the last: what waits lapses with it
+    Scene("settings-confirm", settings_confirm, after=settings_again),  # last: ends the questions
 )
 
 GUIDES = (
@@ -508,17 +517,17 @@ GUIDES = (
         for name, model in (("native", "llama-3.1-8b"), ("constrained", "gemma-3-4b"), ("parked", "codex"))
     ),
 )
-"""More pictures for the guides, in one width: the same pages as above, with something else on them."""
+"""More scenes for the guides, in one width: the same pages with other contents."""
 
 
 def opened(folder: Path, port: int = 0) -> Site:
-    """The server of the scenes, with its vault and its past, which is at home in this folder."""
+    """Starts the server of the scenes in this folder, with a vault and a day of traffic."""
     vault = folder / "Notes"
     for path, text in NOTES.items():
         (vault / path).parent.mkdir(parents=True, exist_ok=True)
         (vault / path).write_text(text)
     history(folder)
-    with ThreadPoolExecutor() as threads:  # Playwright has a loop in this one
+    with ThreadPoolExecutor() as threads:  # Playwright runs an event loop in this thread
         threads.submit(asyncio.run, elsewhere(folder, str(vault.resolve()))).result()
     config = {
         "server": {"host": "127.0.0.1", "drain_s": 1},
@@ -530,7 +539,7 @@ def opened(folder: Path, port: int = 0) -> Site:
 
 
 def usual_port() -> int:
-    """The port that the guides name, where nobody has it."""
+    """Returns the port that the guides use, or 0 if it is taken."""
     with socket.socket() as probe:
         try:
             probe.bind(("127.0.0.1", USUAL_PORT))
@@ -540,7 +549,7 @@ def usual_port() -> int:
 
 
 def begin(page: Page, site: Site) -> Stage:
-    """Signed in, and everything is there that the scenes show."""
+    """Signs in and prepares everything that the scenes show."""
     page.goto(site.link)
     expect(page.get_by_role("textbox", name="Message")).to_be_visible()
     stage = Stage(page, site)
@@ -550,8 +559,8 @@ def begin(page: Page, site: Site) -> Stage:
 
 # --- pictures ---
 
-# At most 256 colours: those that a picture has most of, then those that are farthest from the ones chosen;
-# and for each pixel the nearest of them. Done by the browser, which can read its own pictures.
+# Reduces a picture to at most 256 colours: the most frequent ones, then those that differ most from them.
+# Each pixel gets the nearest colour. The browser does this, because it can read its own pictures.
 QUANTISE = """async (picture) => {
   const bitmap = await createImageBitmap(await (await fetch(`data:image/png;base64,${picture}`)).blob())
   const canvas = new OffscreenCanvas(bitmap.width, bitmap.height).getContext('2d')
@@ -586,7 +595,7 @@ QUANTISE = """async (picture) => {
 
 
 def small(image: dict[str, Any]) -> bytes:
-    """A PNG with a palette."""
+    """Returns the picture as a PNG with a palette."""
     width, height, indices = image["width"], image["height"], base64.b64decode(image["indices"])
     rows = b"".join(b"\0" + indices[row * width : (row + 1) * width] for row in range(height))
 
@@ -613,7 +622,7 @@ FONTS = """<?xml version="1.0"?><!DOCTYPE fontconfig SYSTEM "fonts.dtd">
 
 
 def take(stage: Stage, easel: Page, scenes: list[Scene], looks: list[tuple[int, str]], folder: Path) -> int:
-    """Every scene in every look; how many bytes they are."""
+    """Takes every scene in every look. Returns their size in bytes."""
     total = 0
     for scene in scenes:
         stage.page.set_viewport_size({"width": 1280, "height": 800})

@@ -28,10 +28,10 @@ ROOT_FILES = {
 }
 LOGO = ROOT / "src" / "toolwire" / "surfaces" / "web" / "static" / "favicon.svg"
 MADE_BY_COMMANDS = ("benchmarks.md", "conform.md", "websocket.md")
-"""Pages that may be missing; the navigation omits them until they exist."""
+"""Pages that may be missing. The navigation omits them until they exist."""
 
 OWN_SCRIPT = (re.compile(r"https://[^\"]*/iframe-worker/shim"), "assets/worker.js")
-"""The one file that Zensical's pages would load from another host, and the local replacement."""
+"""The only file that Zensical's pages would load from another host, and the local replacement."""
 
 FENCED = re.compile(r"(?ms)^(`{3,}|~{3,}).*?^\1[ \t]*$")
 COMMENT = re.compile(r"(?ms)^<!--.*?-->\n?")
@@ -41,14 +41,14 @@ FILE_NAME = re.compile(r"\[(?:docs/)?([\w-]+\.md)\](?=\(\1[)#])")
 
 
 class SiteError(Exception):
-    """A problem with the site, as a one-line message."""
+    """A problem with the site. The message is one line."""
 
 
 # --- navigation ---
 
 
 def named(nav: list[Any]) -> list[tuple[str, str]]:
-    """The titles and pages of a navigation, in its order."""
+    """Returns the titles and pages of a navigation, in its order."""
     out: list[tuple[str, str]] = []
     for entry in nav:
         for title, value in entry.items():
@@ -57,13 +57,14 @@ def named(nav: list[Any]) -> list[tuple[str, str]]:
 
 
 def sources() -> dict[str, Path]:
-    """Every page of the site, by its name there."""
+    """Returns every page of the site by its name in the site."""
     return {path.name: path for path in [*sorted(DOCS.glob("*.md")), *(ROOT / name for name in ROOT_PAGES)]}
 
 
 def checked(nav: list[Any], there: set[str]) -> set[str]:
-    """The pages that the navigation names and that are not there yet; an error where page and navigation do
-    not fit.
+    """Returns the pages that the navigation names and that do not exist yet.
+
+    Raises `SiteError` if the pages and the navigation do not match.
     """
     pages = [page for _, page in named(nav)]
     if twice := sorted({page for page in pages if pages.count(page) > 1}):
@@ -80,7 +81,7 @@ def checked(nav: list[Any], there: set[str]) -> set[str]:
 
 
 def outside_fences(text: str, change: Any) -> str:
-    """`text` with `change` applied to everything that is not a fenced block."""
+    """Applies `change` to everything in the text that is not in a fenced block."""
     out, end = [], 0
     for fence in FENCED.finditer(text):
         out += [change(text[end : fence.start()]), fence[0]]
@@ -89,9 +90,9 @@ def outside_fences(text: str, change: Any) -> str:
 
 
 def laid_out(text: str, pages: Path, titles: dict[str, str]) -> str:
-    """A page as the site has it: a link that is written as a file's name bears the page's title.
+    """Returns a page as the site shows it, and copies the pictures and files that it needs.
 
-    Copies the pictures and files that it needs.
+    A link whose text is a file name gets the title of the page instead.
     """
 
     def link(match: re.Match[str]) -> str:
@@ -137,7 +138,7 @@ def copy(source: Path, target: Path) -> None:
 
 
 def without(settings: str, absent: set[str]) -> str:
-    """The settings without the lines of the navigation that name an absent page."""
+    """Returns the settings without the navigation's entries for absent pages."""
     return (
         "\n".join(line for line in settings.splitlines() if not any(f'"{page}"' in line for page in absent))
         + "\n"
@@ -145,7 +146,7 @@ def without(settings: str, absent: set[str]) -> str:
 
 
 def build(folder: Path, out: Path) -> None:
-    """Lays the pages out in `folder`, builds, and puts the site at `out`."""
+    """Prepares the pages in `folder`, builds the site, and moves it to `out`."""
     pages = folder / "pages"
     shutil.rmtree(folder, ignore_errors=True)
     pages.mkdir(parents=True)

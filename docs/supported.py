@@ -1,4 +1,4 @@
-"""Writes docs/supported.md from the code: what is supported, field by field and backend by backend.
+"""Writes docs/supported.md from the code: what is supported, by field and by backend.
 
 No cell is written by hand. For each row, the real decoder reads a small request, the real planner plans it,
 and the cell is the plan's report. Repaired histories, repaired JSON and dialects are shown by running them.
@@ -89,7 +89,7 @@ def base(api: Api) -> Body:
 
 
 def fields_of(api: Api) -> dict[str, Body]:
-    """For each field, the part of a request that uses it."""
+    """Returns for each field the part of a request that uses it."""
     tools_beside = {"tools": [function(api)]}
     functions = {"functions": [{"name": "get_weather", "parameters": SCHEMA}]}
     logprobs = {"include": ["message.output_text.logprobs"]}
@@ -193,12 +193,12 @@ def verdict(api: Api, more: Body, backend: Backend, field: str) -> str:
         report = dict(plan_of(api, {**base(api), **more}, backend).report)
     except ToolwireError:
         return "refused"
-    holder = field.partition(".")[0]  # a field that is not supported at all is reported without its members
+    holder = field.partition(".")[0]  # the report names an unsupported field without its members
     return report.get(field, report.get(holder, "honoured")).partition(":")[0]
 
 
 def on_both(cell: dict[Api, str]) -> str:
-    """One word if both APIs agree."""
+    """Returns one word if both APIs agree, otherwise both."""
     return " / ".join(dict.fromkeys(cell.values()))
 
 
@@ -216,7 +216,7 @@ def code(words: Iterable[str]) -> str:
 
 
 def fields_table(api: Api) -> str:
-    """Fields that all backends treat the same as a list, the others as a table."""
+    """Returns the fields that all backends treat alike as a list, and the others as a table."""
     alike: dict[str, list[str]] = {"honoured": [], "ignored": [], "refused": []}  # in this order
     rows: list[tuple[str, ...]] = []
     for name, (_, apis) in FIELDS.items():
@@ -375,8 +375,9 @@ def items_table() -> str:
 
 
 OTHER_PARTS = (
-    "unchanged: passed on by openai, and by hosted if the provider accepts it; refused by codex and local; "
-    "named in the text for cursor and acp; an `input_file` with a URL is refused by all but the last two"
+    "kept unchanged. `openai` passes it on, and so does `hosted` if the provider accepts it. `codex` and "
+    "`local` refuse it. `cursor` and `acp` get its name in the text. All except `cursor` and `acp` refuse an "
+    "`input_file` with a URL"
 )
 
 
@@ -393,13 +394,10 @@ def images() -> str:
     limits = ImageLimits()
     takers = code(name for name, backend in BACKENDS.items() if not backend.capabilities.image_urls)
     return (
-        f"The URL of an image is passed to a backend that accepts URLs. For {takers}, Toolwire downloads "
-        "the image:\n"
-        f"over http and https, from public addresses only, at most {limits.images} images of "
-        f"{limits.bytes // 2**20} MB\n"
-        f"and {limits.pixels // 10**6} million pixels; PNG, JPEG, GIF or WebP. The embedded model "
-        "(`local`) does not\n"
-        "support images."
+        "If a backend accepts URLs of images, Toolwire passes them on. For "
+        f"{takers},\nToolwire downloads the image over http or https, from public addresses only: "
+        f"at most {limits.images} images\nof {limits.bytes // 2**20} MB and {limits.pixels // 10**6} million "
+        "pixels each, as PNG, JPEG, GIF or WebP. The embedded model (`local`)\ndoes not support images."
     )
 
 
@@ -455,10 +453,10 @@ HISTORIES: tuple[tuple[str, str, list[Body]], ...] = (
     ),
     (
         "a call without a result, and the conversation continues",
-        "a result that says so is added",
+        "Toolwire adds a result that says that there was none",
         [called("a"), SAID],
     ),
-    ("no result for any call of the last step", "left open", [SAID, called("a")]),
+    ("no result for any call of the last step", "the calls stay open", [SAID, called("a")]),
     ("the same call twice", "the second is dropped", [called("a"), called("a"), result("a"), SAID]),
     (
         "a call id again, after its result",
@@ -506,7 +504,8 @@ def mistakes_table() -> str:
         return what, f"`{arguments}`".replace("\n", "↵"), f"`{repaired}`", code(end.issues)
 
     return table(
-        ("the model wrote", "for example", "the client receives", "noted as"), (row(*one) for one in MISTAKES)
+        ("the model wrote", "for example", "the client receives", "name of the issue"),
+        (row(*one) for one in MISTAKES),
     )
 
 
@@ -516,7 +515,7 @@ TOKEN = "7c41d09be2"
 
 
 def example(name: str) -> str:
-    """A call as the dialect writes it; the scanner must read it back."""
+    """Returns a call as the dialect writes it. The scanner must be able to read it back."""
     text = render(name, "get_weather", '{"city": "Paris"}', schema=SCHEMA, nonce=TOKEN)
     events = parse(text, [function("chat")], [name], nonce=TOKEN)
     assert [event.name for event in events if isinstance(event, CallBegin)] == ["get_weather"], (name, events)
@@ -566,30 +565,30 @@ def page() -> str:
 
 # What is supported
 
-Every table on this page is generated: a small request goes through the real decoder and planner, and the
-table shows their result. The header `x-toolwire-report` of each response uses the same words.
+Every table on this page is generated: Toolwire decodes and plans a small request for each entry, and the
+table shows the result. The header `x-toolwire-report` of each response uses the same words.
 
-- **honoured**: has the same effect as with OpenAI, through the model's server or through Toolwire.
+- **honoured**: the field has the same effect as with OpenAI. The model's server or Toolwire does it.
 - **constrained**: the prompt describes the tools, and the decoder is constrained to calls that match their
   schema.
-- **emulated**: done by Toolwire because the model's server cannot, see [Emulation](emulation.md).
-- **passed**: passed on unchanged to a server that may support it.
-- **ignored**: no effect, listed in the report.
-- **refused**: returns an error that names the field.
+- **emulated**: Toolwire does it instead of the model's server, see [Emulation](emulation.md).
+- **passed**: Toolwire sends the field unchanged to a server that may support it.
+- **ignored**: the field has no effect, and the report lists it.
+- **refused**: the request returns an error that names the field.
 
 The columns:
 
 - `openai, native`, `openai, constrained`, `openai, emulated`: an OpenAI-compatible server, by the setting
-  `tools`. `constrained` is shown for a server that can constrain text with calls in it (vLLM). A server that
-  can only constrain a single call uses it for `required` and named choices, and emulates `auto`:
-  [Servers](servers.md#how-tools-are-served).
+  `tools`. The column `constrained` is for a server that can constrain calls within text (vLLM). If a server
+  can only constrain a single call, Toolwire constrains required and named calls and emulates tools with
+  `auto`: [Servers](servers.md#how-tools-are-served).
 - `local`: the [embedded model](local.md).
 - `hosted, Claude`, `hosted, Gemini`: [hosted providers](hosted.md). Some of their models support less; the
   report says so.
-- `codex, native`: a [Codex](codex.md) version with support for the client's tools, parked or replayed;
-  `codex, emulated`: an [older version](codex.md#versions).
+- `codex, native`: a [Codex](codex.md) version that supports the client's tools. `codex, emulated`: an [older
+  version](codex.md#versions).
 - `cursor`, `acp`: [Cursor](cursor.md) and [other agents](acp.md). They cannot be forced to call a tool:
-  Toolwire asks twice, then the request fails.
+  if a required call is missing, Toolwire asks once more; then the request fails.
 - `scripted`: the [demo and scripted model](scripted.md).
 
 ## Request fields
@@ -618,12 +617,12 @@ calls. If Toolwire separates `<think>` reasoning from the text, they are dropped
 and so does the comment at the end of a stream, whose headers may have been sent before. In a Responses
 request, `top_logprobs` has no effect without that value of `include`, as at OpenAI.
 
-Fields that are not part of OpenAI's API are reported as `passed` or `ignored`, at most {MOST_NOTES} of them.
-Names that do not fit into a header are reported together as `unknown_fields=ignored`. These fields are passed
-on to every server except OpenAI's and Ollama's: {code(sorted(VENDOR))}. A passed field never overrides one
-that Toolwire sets itself.
+The report lists fields that are not part of OpenAI's API as `passed` or `ignored`, at most {MOST_NOTES} of
+them. If there are more, or if a name does not fit into a header, the report adds `unknown_fields=ignored`.
+Toolwire passes these fields on to every server except OpenAI's and Ollama's: {code(sorted(VENDOR))}. A passed
+field never overrides one that Toolwire sets itself.
 
-Unsupported members of messages, parts, input items and tools are reported by name too, for example
+The report also names unsupported members of messages, parts, input items and tools, for example
 `tools.defer_loading=ignored`, `messages.audio=ignored` or `input.content.annotations=ignored`. If the model
 does not receive the reasoning that a client sends back, the report says `input.reasoning=ignored` or
 `messages.reasoning_content=ignored`.
@@ -632,15 +631,17 @@ does not receive the reasoning that a client sends back, the report says `input.
 
 {tools_table()}
 
-If a backend only supports functions, a custom tool is offered as a function with one text parameter, and its
-calls are converted back. Agents receive every tool as not strict. A call of an undeclared tool is [sent as
-text](configuration.md#tools); Codex itself answers such a call with an error, and the model continues.
+If a backend only supports functions, Toolwire offers it a custom tool as a function with one text parameter,
+and converts its calls back. Agents receive every tool as not strict. If a model calls an undeclared tool, the
+call is [sent as text](configuration.md#tools). With Codex, the model receives an error and continues.
 
 ## tool_choice
 
 {choices_table()}
 
 ## Messages and input items
+
+Toolwire reads each message and each input item as a message, a call, a result or reasoning.
 
 {roles_table()}
 
@@ -654,15 +655,16 @@ text](configuration.md#tools); Codex itself answers such a call with an error, a
 
 A step is a sequence of reasoning, text and calls of the assistant. Servers expect the results of a step
 directly after it, but clients lose results, send them twice or send them elsewhere. Toolwire repairs such a
-history if that invents no facts, and lists each repair in the report, under `input` (Responses) or `messages`
-(chat completions). Messages keep their order, and a conversation that ends with a result still does.
+history if it can do so without inventing facts. The report lists each repair, under `input` (Responses) or
+`messages` (chat completions). Messages keep their order. If a conversation ended with a result, it still does
+after the repair.
 
 {repairs_table()}
 
 ## JSON that is repaired
 
-Common mistakes in the arguments of calls are repaired while they are sent; sent text is never changed. An
-emulated block with any other invalid JSON is plain text. In a native call, other invalid JSON is passed on
+Toolwire repairs common mistakes in the arguments of calls while it sends them; sent text never changes. If an
+emulated call has any other invalid JSON, it is plain text. In a native call, other invalid JSON is passed on
 unchanged.
 
 {mistakes_table()}
@@ -677,8 +679,9 @@ One call in each dialect, with the token `{TOKEN}`:
 
 ## Failures
 
-Before the first byte, a failure is an HTTP error with OpenAI's error object. After it, chat streams end with
-the same object as their last event, and Responses streams end with `response.failed`.
+Before the first byte of a response, a failure is an HTTP error with OpenAI's error object. After it, a chat
+completions stream ends with the same object as its last event, and a Responses stream with
+`response.failed`.
 
 {kinds_table()}
 """

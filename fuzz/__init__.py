@@ -1,5 +1,5 @@
-"""Random tests of the laws.
+"""Random tests of the laws, which are properties that hold for every input.
 
-`generate.py` draws cases, `properties.py` lists the laws, `shrink.py` makes a failing case small, `run.py`
-drives.
+`generate.py` draws cases, `properties.py` lists the laws, `shrink.py` makes a failing case small, and
+`run.py` runs them all.
 """

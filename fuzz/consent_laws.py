@@ -1,7 +1,8 @@
-"""The law of consent: before a grant, what a model sees does not depend on the contents of the notes.
+"""The law of consent: without a grant, the model learns nothing about the notes' contents.
 
-A case is two vaults with the same names and different contents, and the same calls over both. No call is
-granted: the person denies it, or nobody decides, or remembered grants and rules apply to other tools only.
+A case is two vaults with the same names and different contents, and the same calls over both. The model must
+get the same results. No call is granted: the person denies it, nobody decides, or remembered grants and rules
+apply to other tools only.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from toolwire.tools.vault_tools import tools_of
 NAMES = ("Bank.md", "a/Plan.md", "é.md", "list.txt")
 MISSING = ("Nowhere.md", "a", "../out.md", ".obsidian/x.md", "board.canvas", "")
 MOST_BYTES = 300
-"""The limit of a file in these vaults, so that a note may be too large at little cost."""
+"""The size limit of a file in these vaults. It is small, so that cases with too large notes are cheap."""
 WORDS = (
     "PIN:",
     "4711",
@@ -54,7 +55,7 @@ ABSENT = "☠ no such text ☠"
 ASKING = Asking("session", "model", "test", vault="v")
 
 
-# --- cases --------------------------------------------------------------------------------------------------
+# --- cases ---
 
 
 def _text(rng: Random) -> str:
@@ -73,7 +74,7 @@ def _content(rng: Random) -> bytes:
 
 
 def _pair(rng: Random) -> tuple[bytes, bytes]:
-    """A note's contents in both vaults: the same, nearly the same, or different."""
+    """Returns a note's contents in both vaults: the same, nearly the same, or different."""
     one = _content(rng)
     kind = rng.random()
     if kind < 0.15:
@@ -85,7 +86,7 @@ def _pair(rng: Random) -> tuple[bytes, bytes]:
 
 
 class _Arguments:
-    """Draws arguments that match: texts and hashes of either vault, and some that are in none."""
+    """Draws arguments: texts and hashes that occur in either vault, and some that occur in none."""
 
     def __init__(self, rng: Random, files: Sequence[dict[str, Any]]) -> None:
         self.rng = rng
@@ -96,7 +97,7 @@ class _Arguments:
         return self.rng.choice(NAMES if self.rng.random() < 0.85 else MISSING)
 
     def probe(self) -> str:
-        """A passage of a note, or a text that no note has."""
+        """Returns a passage of a note, or a text that no note contains."""
         text = self.rng.choice(self.texts)
         if not text or self.rng.random() < 0.2:
             return self.rng.choice((ABSENT, "x", ""))
@@ -121,7 +122,7 @@ class _Arguments:
         return {"oldText": old, "newText": self.rng.choice((old + "☃", old, "", self.probe()))}
 
     def edits(self) -> list[dict[str, str]]:
-        if self.rng.random() < 0.2:  # there and back again: no net effect
+        if self.rng.random() < 0.2:  # two edits that undo each other
             probe = self.probe()
             return [{"oldText": probe, "newText": probe + "☃"}, {"oldText": probe + "☃", "newText": probe}]
         return [self.edit() for _ in range(self.rng.choice((1, 1, 2, 3)))]
@@ -158,12 +159,12 @@ def _draw(rng: Random) -> Case:
     mode = rng.choice(("denied", "expired", "grants", "rules"))
     granted = rng.sample(sorted(DRAWN), rng.randrange(1, 8)) if mode in ("grants", "rules") else []
     asked = [name for name in DRAWN if name not in granted]
-    asked += [name for name in CHANGES if name in asked] * 3  # they look at a note before anybody is asked
+    asked += [name for name in CHANGES if name in asked] * 3  # these read a note before anybody is asked
     calls = [
         {"name": name, "arguments": DRAWN[name](arguments)}
         for name in (rng.choice(asked) for _ in range(rng.randrange(4, 13)))
     ]
-    # A search that may run and share nothing: its results are as little granted as it would be without.
+    # A search that may run without sharing its results: they are no more granted than without a search.
     runs = mode == "grants" and "vault_search" not in granted and rng.random() < 0.5
     return {
         "files": files,
@@ -175,11 +176,11 @@ def _draw(rng: Random) -> Case:
     }
 
 
-# --- judging ------------------------------------------------------------------------------------------------
+# --- judging ---
 
 
 class _Person:
-    """Denies every question, or decides none."""
+    """A person who denies every question, or who decides none."""
 
     def __init__(self, approvals: Approvals, denies: bool) -> None:
         self._approvals = approvals
@@ -192,7 +193,7 @@ class _Person:
 
 
 async def _seen(case: Case, which: str, folder: Path) -> tuple[list[Any], int]:
-    """What the model gets for each call over one of the vaults, and the number of lines in the audit log."""
+    """Returns what the model gets for each call over one vault, and the length of the audit log."""
     root = folder / "vault"
     for file in case["files"]:
         path = root / file["name"]
@@ -232,7 +233,7 @@ def _insert(connection: Connection, insert: str, row: tuple[Any, ...]) -> None:
 
 
 async def _grant(store: Store, held: Sequence[tuple[str, Any]]) -> None:
-    """Remembered grants for other tools and other stages, as an approved question leaves them."""
+    """Stores grants for other tools and other stages, as approved questions do."""
     for number, (tool, stage) in enumerate(held):
         grant = Grant(
             f"grant_{number}", 0.0, "", "tool", tool, stage, "", "", vault=ASKING.vault, model=ASKING.model

@@ -23,12 +23,11 @@ from toolwire.wire.chat.encode import ChatBody
 
 NAMES = ("look", "get_weather", "write-file", "a")
 PLAIN, TRUNCATED, WHOLE = range(3)
-"""How a cut call comes out: its beginning as text, as a cut call, or whole if all its arguments were there.
-"""
+"""How a cut call is read: as text, as a truncated call, or as complete (all arguments were there)."""
 
 
 class Written(NamedTuple):
-    """One call in a text: where it begins and ends, and what it says."""
+    """One call in a text: its position, its name and its arguments."""
 
     start: int
     stop: int
@@ -37,7 +36,7 @@ class Written(NamedTuple):
 
 
 def draw_calls(rng: Random, dialect: str | None = None, most: int = 3) -> Case:
-    """Calls between prose, all in one dialect."""
+    """Draws calls between prose, all in one dialect."""
     dialect = dialect or rng.choice(generate.RENDERED)
     calls = [(rng.choice(NAMES), generate.arguments(rng)) for _ in range(rng.randint(1, most))]
     names = sorted({name for name, _ in calls})
@@ -74,7 +73,7 @@ def _object(written: str) -> dict[str, Any] | None:
 
 
 def written(case: Case) -> tuple[str, list[Written]] | None:
-    """The text of a case and the positions of its calls; None for a smaller case without calls."""
+    """Returns the text of a case and its calls; None if a shrunk case has no valid calls."""
     text, found = case["prose"][0], []
     for (name, arguments), after in zip(case["calls"], case["prose"][1:], strict=False):
         value, schema = _object(arguments), _schema(case["tools"], name)
@@ -86,7 +85,7 @@ def written(case: Case) -> tuple[str, list[Written]] | None:
     return text, found
 
 
-# --- round trip ---------------------------------------------------------------------------------------------
+# --- round trip ---
 
 
 def judge_round_trip(case: Case) -> None:
@@ -127,7 +126,7 @@ def judge_round_trip(case: Case) -> None:
         )
 
 
-# --- cut off ------------------------------------------------------------------------------------------------
+# --- cut off ---
 
 
 def draw_cut(rng: Random, dialect: str | None = None) -> Case:
@@ -135,29 +134,30 @@ def draw_cut(rng: Random, dialect: str | None = None) -> Case:
 
 
 def judge_some_cuts(case: Case) -> None:
-    """A few positions, chosen by the case's cuts: enough if there are many cases."""
+    """Judges a few positions, given by the case's cuts. This is enough if there are many cases."""
     made = written(case)
     if made is not None:
         judge_cuts(case, made, sorted(int(cut * len(made[0])) for cut in case["cuts"]))
 
 
 def judge_every_cut(case: Case) -> list[int]:
-    """Every position of the text; how many cuts came out as text, as cut, as whole."""
+    """Judges every position of the text. Returns how many cuts were read as text, truncated, complete."""
     made = written(case)
     return judge_cuts(case, made, range(len(made[0]) + 1)) if made is not None else [0, 0, 0]
 
 
 def judge_cuts(case: Case, made: tuple[str, list[Written]], places: Iterable[int]) -> list[int]:
-    """The text cut by length at each position, in order.
+    """Cuts the text at each position and judges how the cut call is read.
 
-    A cut call comes out as text, then as cut, then as whole.
+    With growing length, it must be read first as text, then as truncated, then as complete. Returns the
+    number of each.
     """
     text, calls = made
     state, last, counts = PLAIN, -1, [0, 0, 0]
     for place in places:
         complete = sum(call.stop <= place for call in calls)
         cut = calls[complete] if complete < len(calls) and calls[complete].start < place else None
-        now = _told(case, text[:place], calls[:complete], cut)
+        now = _outcome(case, text[:place], calls[:complete], cut)
         if complete == last and now < state:
             raise Broken(
                 f"a longer piece of a call is state no worse ({case['dialect']})",
@@ -170,8 +170,8 @@ def judge_cuts(case: Case, made: tuple[str, list[Written]], places: Iterable[int
     return counts
 
 
-def _told(case: Case, text: str, complete: list[Written], cut: Written | None) -> int:
-    """How the cut call comes out. Judges all calls of the text, and the finish reason."""
+def _outcome(case: Case, text: str, complete: list[Written], cut: Written | None) -> int:
+    """Returns how the cut call is read. Also judges the other calls of the text, and the finish reason."""
     parser = ToolCallParser(case["tools"], case["dialects"], case["arguments"], generate.TOKEN)
     events = parser.feed(text) + parser.finish("length")
     answer = ChatBody("m", id="c", created=0, ids=counting_ids())

@@ -1,8 +1,8 @@
-"""Random cases, made of dicts, lists, texts, numbers, booleans and None.
+"""Draws random cases, made of dicts, lists, texts, numbers, booleans and None.
 
 A failing case can therefore be printed, shrunk and pasted into a test. Nothing here knows what is right: that
-is in `properties.py`. The markers come from the dialects' own table, so that a new dialect is fuzzed from the
-start.
+is in `properties.py`. The markers come from the dialects' own table, so that a new dialect is tested
+automatically.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ T = TypeVar("T")
 Case = dict[str, Any]
 TOKEN = "k7Qz"
 RENDERED = ("sentinel", *RENDER)
-"""The dialects that the project can write as well as read."""
+"""The dialects that Toolwire can write as well as read."""
 LINE_START = frozenset(
     name for name, dialect in DIALECTS.items() if any(opener.line_start for opener in dialect.openers)
 )
 
-# --- texts --------------------------------------------------------------------------------------------------
+# --- texts ---
 
 
 _NO_MARKERS = ("first", "separators", "name_keys", "arguments_keys", "known_keys")
@@ -39,7 +39,7 @@ _LOOSE = """</think>|```|```json\n|~~~\n|<tool_call|tool_call>|<name>look</name>
 
 
 def _texts_of(shape: Any) -> Iterator[str]:
-    """Every text in a dialect's data: openers, closers, marks and tags, whatever grammar they belong to."""
+    """Yields every text in a dialect's data: openers, closers, marks and tags of any grammar."""
     if isinstance(shape, str):
         yield shape
     elif isinstance(shape, tuple):
@@ -52,7 +52,7 @@ def _texts_of(shape: Any) -> Iterator[str]:
 
 
 def _markers() -> list[str]:
-    """The dialects' own markers, and the tags of a call if the data has them as patterns only."""
+    """Returns the dialects' markers, and the tags of a call that the data has only as patterns."""
     found = {*_LOOSE.split("|"), *_texts_of(tuple(dialect.openers for dialect in DIALECTS.values()))}
     for written in ('{"q": "x", "n": 1}', '{"<": 1}'):
         for dialect in DIALECTS:
@@ -92,23 +92,23 @@ WORDS = "The|cat|sat|on|a|mat.|So|x|Ich|gehe|weiß|日本|1 < 2|5 > 3|ok;|then:|
 
 
 def text(rng: Random, most: int = 6) -> str:
-    """Any text at all."""
+    """Returns any text at all."""
     return "".join(
         rng.choice(rng.choice((MARKERS, JSONISH, ODD, WORDS))) for _ in range(rng.randint(0, most))
     )
 
 
 def prose(rng: Random) -> str:
-    """Text that no dialect may take for a call, though it may begin like one.
+    """Returns text that no dialect may read as a call, though it may begin like one.
 
-    Never ends inside a line that matters for the following text.
+    It never ends in a way that changes how the text after it is read.
     """
     size = rng.randint(0, 6)
     return "".join(rng.choice(WORDS) + rng.choice((" ", " ", " ", "\n", "\n\n")) for _ in range(size))
 
 
 def cuts(rng: Random, size: int) -> list[int]:
-    """Where a text is cut into pieces: often everywhere, else at a few places."""
+    """Returns where a text is cut into pieces: everywhere (often), or at a few positions."""
     if rng.random() < 0.3:
         return list(range(1, size))
     return sorted(rng.randint(0, size) for _ in range(rng.randint(0, 12)))
@@ -125,7 +125,7 @@ def batches(whole: Sequence[T], places: Sequence[int]) -> list[list[T]]:
 
 
 def mutated(rng: Random, whole: str) -> str:
-    """The text with a few accidents: pieces lost, doubled, swapped, cut off, or foreign text inserted."""
+    """Returns the text with a few pieces removed, doubled, swapped, cut off or inserted."""
     for _ in range(rng.randint(1, 3)):
         start = rng.randint(0, len(whole))
         stop = min(len(whole), start + rng.choice((1, 1, 1, 2, 5, 20)))
@@ -143,7 +143,7 @@ def mutated(rng: Random, whole: str) -> str:
     return whole
 
 
-# --- JSON ---------------------------------------------------------------------------------------------------
+# --- JSON ---
 
 
 def key(rng: Random) -> str:
@@ -195,7 +195,7 @@ def arguments(rng: Random) -> dict[str, Any]:
 
 
 def dumped(rng: Random, what: Any) -> str:
-    """One of the many ways to write the same JSON: white space, escapes, separators."""
+    """Returns the value as JSON, with random white space, escapes and separators."""
     style = rng.randrange(4)
     if style == 0:
         return json.dumps(what, ensure_ascii=False)
@@ -218,7 +218,7 @@ SLOPPY: tuple[Callable[[str], str], ...] = (
 
 
 def jsonish(rng: Random) -> str:
-    """JSON, JSON as models get it wrong, or something like it."""
+    """Returns JSON, JSON with the mistakes that models make, or something like it."""
     whole = dumped(rng, value(rng))
     kind = rng.randrange(4)
     if kind == 1:
@@ -232,7 +232,7 @@ def jsonish(rng: Random) -> str:
     return whole
 
 
-# --- tools and calls ----------------------------------------------------------------------------------------
+# --- tools and calls ---
 
 _TYPES: dict[type, str] = {
     **{bool: "boolean", int: "integer", float: "number", str: "string"},
@@ -241,7 +241,7 @@ _TYPES: dict[type, str] = {
 
 
 def schema_for(rng: Random, calls: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """A schema that allows the arguments of all these calls: every key typed, some, or none."""
+    """Returns a schema that allows the arguments of all calls. All, some or no keys have a type."""
     typed = rng.choice((0.0, 0.5, 1.0))
     properties: dict[str, Any] = {}
     for name in dict.fromkeys(key for values in calls for key in values):
@@ -270,7 +270,7 @@ def toolbox(rng: Random) -> list[dict[str, Any]]:
 
 
 def parser_settings(rng: Random) -> Case:
-    """All arguments of a parser, except the text and its cuts."""
+    """Returns all arguments of a parser, except the text and its cuts."""
     names = list(DIALECTS)
     roll = rng.random()
     limits = [
@@ -303,7 +303,7 @@ def call_text(rng: Random, dialect: str, sloppy: bool = True) -> str:
 
 
 def _block(rng: Random, *inner: str) -> str:
-    """Envelopes between the markers of a dialect that takes them."""
+    """Returns calls as JSON between the markers of a dialect that accepts them."""
     sentinel = (f"<tool_call:{TOKEN}>\n", f"\n</tool_call:{TOKEN}>")
     opener, closer = rng.choice(
         (("<tool_call>", "</tool_call>"), sentinel, ("```json\n", "\n```"), ("\n", "\n"))
@@ -336,7 +336,7 @@ def _several(rng: Random, name: str, written: str) -> str:
 
 
 def _tagged(rng: Random, name: str, written: str) -> str:
-    """Tags, one wrapper around several calls, with values that are not always closed."""
+    """Returns calls in tags, several in one wrapper, with values that are not always closed."""
     tags = "".join(
         f"<parameter={key(rng)}>{rng.choice(('', chr(10)))}{text(rng, 3)}</parameter>"
         for _ in range(rng.randint(0, 2))
@@ -457,7 +457,10 @@ WRAPPED: tuple[tuple[str, str, str, str], ...] = (
     ),
     ("<|tool_call|>[", '{"arguments": JSON, "name": "NAME"}', ", ", "]"),
 )
-"""Calls as models write them: the text before several, one call, the text between, the text after."""
+"""Calls as models write them.
+
+Each entry has the text before the calls, one call, the text between two calls, and the text after them.
+"""
 
 
 def _wrapped(rng: Random, name: str, written: str) -> str:
@@ -484,7 +487,7 @@ ENVELOPES: tuple[Callable[[Random, str, str], str], ...] = (
 
 
 def thought(rng: Random, around: str = "") -> str:
-    """Reasoning as models mark it, not always closed."""
+    """Returns reasoning as models mark it, not always closed."""
     markers = rng.choice(THOUGHTS)
     closer = markers.closer + rng.choice(("", "", *markers.then)) if rng.random() < 0.8 else ""
     space = rng.choice(("", "\n", " ", "\n\n"))
@@ -500,7 +503,10 @@ def thought(rng: Random, around: str = "") -> str:
 
 
 def model_text(rng: Random) -> str:
-    """What a model may write: random markup, calls between prose, or damaged calls; sometimes very long."""
+    """Returns a text that a model may write; sometimes very long.
+
+    It is random markup, or calls between prose, or damaged calls.
+    """
     kind = rng.random()
     if kind < 0.25:
         return text(rng, 14)

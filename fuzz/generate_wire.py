@@ -1,6 +1,6 @@
-"""Random runs and requests: events as lists of a class name and its values, and damaged request bodies.
+"""Draws random runs and damaged request bodies.
 
-Cases as in `generate.py`.
+An event is a list of a class name and its values, so that cases are plain data as in `generate.py`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 from fuzz.generate import NAMES, WORDS, Case, arguments, pieces, text, value
 
-# --- events -------------------------------------------------------------------------------------------------
+# --- events ---
 
 
 def _short(rng: Random) -> str:
@@ -35,9 +35,9 @@ def call_events(rng: Random, index: int, custom: bool) -> list[list[Any]]:
 
 
 def run_events(rng: Random, wild: bool, custom: bool = True) -> list[list[Any]]:
-    """The events of a run, as lists of a class name and its values.
+    """Returns the events of a run, each as a list of a class name and its values.
 
-    As a correct backend sends them, or `wild`, with repetitions and stray events.
+    They are those of a correct backend or, with `wild`, have repetitions and stray events.
     """
     events: list[list[Any]] = []
     calls = 0
@@ -76,7 +76,7 @@ def run_events(rng: Random, wild: bool, custom: bool = True) -> list[list[Any]]:
     return events
 
 
-# --- requests -----------------------------------------------------------------------------------------------
+# --- requests ---
 
 _FUNCTION = {
     "name": "look",
@@ -259,7 +259,7 @@ _STRANGE: list[Any] = [
 
 
 def _strange(rng: Random) -> Any:
-    return json.loads(json.dumps(rng.choice(_STRANGE)))  # a copy: the next accident may happen to it
+    return json.loads(json.dumps(rng.choice(_STRANGE)))  # a copy, because a later accident may change it
 
 
 def _places(what: Any, out: list[tuple[Any, Any]]) -> None:
@@ -276,7 +276,7 @@ def _places(what: Any, out: list[tuple[Any, Any]]) -> None:
 
 
 def strange_body(rng: Random, body: Case) -> Case:
-    """A request with a few of its values replaced, lost, doubled or swapped with one another."""
+    """Returns a request with a few of its values replaced, removed, doubled or swapped."""
     fresh: Case = json.loads(json.dumps(body))
     for name in [name for name in fresh if rng.random() < 0.3 and name not in ("model", "messages", "input")]:
         del fresh[name]
@@ -306,7 +306,7 @@ def strange_body(rng: Random, body: Case) -> Case:
 
 
 def strange_bytes(rng: Random, raw: bytes) -> bytes:
-    """The bytes of a request with a few accidents; some are no longer UTF-8 or JSON."""
+    """Returns the bytes of a request with a few accidents; some are no longer UTF-8 or JSON."""
     for _ in range(rng.randint(0, 3)):
         place = rng.randint(0, len(raw))
         junk = rng.choice(

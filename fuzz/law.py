@@ -1,4 +1,7 @@
-"""A law, as the driver sees it: draws a case and judges it. A failed case is judged again, smaller."""
+"""A law: a function that draws a random case, and one that judges it.
+
+A failed case is judged again in smaller versions.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ Case = dict[str, Any]
 
 
 class Broken(AssertionError):
-    """A law did not hold. `rule`: which part of it.
+    """A law did not hold. `rule` says which part of it.
 
     A smaller case counts as the same failure if it breaks the same rule.
     """
@@ -28,9 +31,10 @@ def holds(rule: str, expected: Any, got: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Law:
-    """`law(rng)` draws one case and judges it. `shrinks`: the keys of a case that may be made smaller.
+    """A property that must hold. `law(rng)` draws one case and judges it.
 
-    `cost`: how many cases of other laws one case counts for. A costly law is tried less often.
+    `shrinks`: the keys of a case that may be made smaller. `cost`: how many cases of other laws one case
+    counts for; a costly law is tried less often.
     """
 
     draw: Callable[[Random], Case]

@@ -1,8 +1,8 @@
-"""Law of damaged calls: one accident in the markup gives the same call, or text, or a broken call.
+"""The law of damaged calls: damaged markup never results in a wrong call marked as good.
 
-Never a call with other arguments that is marked as good. Values and keys are plain words, so that every
-position outside of them is markup. An accident inside a value is tried only if the dialect quotes values,
-because elsewhere it is just another value.
+One accident results in the same call, in text, or in a call marked as broken. Values and keys are plain
+words, so that every position outside of them is markup. An accident inside a value is tried only if the
+dialect quotes values, because elsewhere the result is simply another valid value.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ NAME = "get_weather"
 KEYS = {"city": "string", "unit": "string", "days": "integer", "tags": "array", "where": "object"}
 WORDS = ("Alpha", "Bravo", "Delta", "Echo", "Golf")
 TAGGED = frozenset({"use_tool", "qwen_xml", "anthropic", "glm", "minimax", "dsml", "kimi_k3", "tag_is_tool"})
-"""Dialects whose values are text between tags: what is not inside a tag belongs to a value."""
+"""Dialects whose values are text between tags: everything outside of tags belongs to a value."""
 QUOTED = frozenset(generate.RENDERED) - TAGGED - {"gemma"}
-"""Dialects whose values are JSON or Python: a quotation mark inside one has a meaning."""
+"""Dialects whose values are JSON or Python, so that a quotation mark inside a value has a meaning."""
 JOINING = frozenset({"pythonic", "lfm2"})
-"""Python joins neighbouring strings: a list that lost a comma is another list, and valid."""
+"""Dialects in which adjacent strings are joined: a list that lost a comma is a different valid list."""
 TWIN = "cityTwin"
 _TOKEN = re.compile(r"<\|[^<>]*\|>|<[^<>\n]+>|\[/?[A-Z_]+\]|```\w*|\"[}\]]+|[{}\[\]():,=\"\n;]")
 _WORD = re.compile(r"\w+")
@@ -65,14 +65,17 @@ def draw(rng: Random, dialect: str | None = None) -> Case:
 
 
 def schema(case: Case) -> dict[str, Any]:
-    """All keys are required: a call that lost some is not one that only lost its closing tags."""
+    """Returns the schema of the case's tool. All keys are required.
+
+    So a call that lost some keys cannot pass as one that only lost its closing tags.
+    """
     required = sorted(set(case["calls"][0]) - {TWIN}) if case["calls"] else []
     properties = {key: {"type": kind} for key, kind in KEYS.items()} if case["declared"] else {}
     return {"type": "object", "properties": properties, "required": required}
 
 
 def damaged(case: Case) -> str | None:
-    """The text of a case; None if this accident cannot happen there."""
+    """Returns the damaged text of a case, or None if this accident is not possible in it."""
     separators = (",", ":") if case["compact"] else (", ", ": ")
     written = [
         render(
@@ -123,7 +126,7 @@ def _accident(case: Case, text: str, inside: set[int], values: set[int]) -> str 
         only = quoted or case["dialect"] in (
             "dsml",
             "kimi_k3",
-        )  # there an apostrophe has no meaning: it makes another value, or another key
+        )  # an apostrophe has no meaning there: it results in another value or key
         mark = (
             ('"' if only else case["mark"])
             if kind == "quote"
@@ -139,7 +142,7 @@ def _accident(case: Case, text: str, inside: set[int], values: set[int]) -> str 
     if kind == "double":
         return text[:stop] + text[start:]
     if "\n" in text[start:end] or '"' in text[start:end]:
-        return None  # something would move into a value, which is another value then
+        return None  # markup would move into a value, and so make another valid value
     return text[:start] + text[after:end] + text[stop:after] + text[start:stop] + text[end:]
 
 

@@ -1,4 +1,4 @@
-"""All laws by name. `PROPERTIES[name](rng)` tries one random case and raises if the law does not hold.
+"""All laws by name. `PROPERTIES[name](rng)` tries one random case and raises if the law is broken.
 
 The tests run a few hundred cases of each law, `run.py` any number.
 """

@@ -1,7 +1,7 @@
-"""The driver: `fuzz/run.py --cases 100000 --seed 1 --jobs 2` tries every law in turn with random cases.
+"""Tries every law in turn with random cases: `fuzz/run.py --cases 100000 --seed 1 --jobs 2`.
 
 Seed, law and number identify a case: `--only LAW --seed S --case N` repeats a failure. A failing case is made
-smaller and printed as a Python literal. Exit status: 0 all laws held, 1 some did not.
+smaller and printed as a Python literal. Exit status: 0 if all laws held, otherwise 1.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from fuzz.properties import PROPERTIES  # noqa: E402
 from fuzz.shrink import failure_of, shrink  # noqa: E402
 
 SLICE = 250
-MOST_FAILURES = 5  # of one law: more of the same teach nothing
+MOST_FAILURES = 5  # per law; more of them would show nothing new
 
 Slice = tuple[str, int, int, int]
-"""A law's name, the seed, the first case's number and how many."""
+"""A law's name, the seed, the number of the first case, and the number of cases."""
 
 
 def try_slice(work: Slice) -> tuple[str, int, float, list[dict[str, Any]]]:
@@ -67,7 +67,7 @@ def _slices(names: list[str], seed: int, cases: int) -> list[Slice]:
         for name, total in each.items()
         for first in range(0, total, SLICE)
     ]
-    return sorted(found, key=lambda work: work[2])  # the laws take turns, so that an early stop has tried all
+    return sorted(found, key=lambda work: work[2])  # in turns: an early stop has tried all laws
 
 
 def _report(failure: dict[str, Any]) -> str:
@@ -121,7 +121,7 @@ def main(argv: list[str] | None = None) -> int:
                 if (
                     name,
                     failure["kind"][1],
-                ) not in kinds:  # the first of its kind is printed, the others are counted
+                ) not in kinds:  # the first of its kind is printed, the others are only counted
                     kinds.add((name, failure["kind"][1]))
                     print(_report(failure), flush=True)
             if tty or done % 40 == 0 or done == len(work):
@@ -157,7 +157,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 class _Inline:
-    """One process: the same interface as a pool."""
+    """Runs the work in this process, with the interface of a pool."""
 
     def __enter__(self) -> _Inline:
         return self

@@ -1,4 +1,7 @@
-"""Laws of the scanner and of the JSON flows: split invariance, nothing lost, verbatim."""
+"""Laws of the scanner and of the JSON flows.
+
+How the input is split makes no difference, nothing is lost, and text passes verbatim.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +22,11 @@ from toolwire.emulate.tools import INPUT, Unwrap, wrap
 from toolwire.wire.sse import scrub
 
 Plain = list[list[Any]]
-"""Events as a reader sees them: neighbouring texts and neighbouring pieces of arguments are one."""
+"""Events as a client sees them: adjacent texts, and adjacent pieces of arguments, are joined."""
 
 
 def exact(value: Any) -> str:
-    """Equality that distinguishes 1 from 1.0, True from 1 and -0.0 from 0."""
+    """Returns a text to compare values by: 1 and 1.0, True and 1, -0.0 and 0 are different."""
     return json.dumps(value)
 
 
@@ -71,7 +74,10 @@ def _parser(case: Case) -> ToolCallParser:
 
 
 def _thoughts(case: Case) -> Any:
-    """Whether the request mentions a marker is a constant of the case; None: reasoning is not split."""
+    """Returns the parser's `thoughts` function; None: reasoning is not split off.
+
+    The function says whether the request mentions a marker, which is fixed for a case.
+    """
     mentioned = case.get("thoughts")
     return None if mentioned is None else lambda marker: mentioned
 
@@ -87,7 +93,7 @@ def scan(case: Case, pieces: list[str]) -> tuple[Plain, list[str]]:
     return plain(events), parser.unknown
 
 
-# --- split invariance ---------------------------------------------------------------------------------------
+# --- split invariance ---
 
 
 def draw_text(rng: Random) -> Case:
@@ -123,7 +129,7 @@ def judge_one_shot(case: Case) -> None:
     holds("one shot is the stream", whole, streamed)
 
 
-# --- nothing is lost ----------------------------------------------------------------------------------------
+# --- nothing is lost ---
 
 
 _MARKUP = re.compile(
@@ -138,7 +144,10 @@ def _markup_end(text: str, start: int) -> int:
 
 
 def _end_of(text: str, start: int, piece: str) -> int | None:
-    """Where a piece that begins at `start` ends. Adjacent thoughts are one piece."""
+    """Returns where a piece that begins at `start` ends, or None if it is not there.
+
+    Adjacent thoughts are one piece.
+    """
     place = start
     for character in piece:
         if text[place : place + 1] != character:
@@ -150,7 +159,10 @@ def _end_of(text: str, start: int, piece: str) -> int | None:
 
 
 def judge_nothing_lost(case: Case) -> None:
-    """Every text and thought of the output is in the input, in order, with only calls and markers between."""
+    """Judges that nothing is lost.
+
+    Every text and thought of the output is in the input, in order, with only calls and markers between them.
+    """
     text = case["text"]
     events = [
         event
@@ -160,7 +172,7 @@ def judge_nothing_lost(case: Case) -> None:
     if case.get("thoughts") is None and all(event[0] == "text" for event in events):
         holds("without calls the text is the input", text, "".join(event[1] for event in events))
         return
-    places, called = {0}, False  # where the last event may have ended
+    places, called = {0}, False  # the positions at which the last event may have ended
     for event in events:
         if event[0] == "begin":
             called = True
@@ -192,7 +204,10 @@ def judge_nothing_lost(case: Case) -> None:
 
 
 def judge_legal(case: Case) -> None:
-    """Calls come one at a time, counted from 0, and what is called `ok` or `repaired` is a JSON object."""
+    """Judges that the events are legal.
+
+    Calls come one at a time, counted from 0. Arguments that are marked `ok` or `repaired` are a JSON object.
+    """
     open_call, count, written, texts = -1, 0, "", 0
     for event in scan(case, generate.pieces(case["text"], case["cuts"]))[0]:
         if event[0] == "begin":
@@ -235,11 +250,11 @@ def _is_object(written: str) -> None:
         raise Broken("arguments that are called good are a JSON object", "a JSON object", written)
 
 
-# --- off ----------------------------------------------------------------------------------------------------
+# --- off ---
 
 
 def judge_off(case: Case) -> None:
-    """Without tools, or without a dialect, every piece passes at once and unchanged."""
+    """Judges that without tools, or without a dialect, every piece passes at once and unchanged."""
     case = {**case, "thoughts": None}
     for settings in ({**case, "tools": [], "unknown_tool": "text"}, {**case, "dialects": []}):
         parser = _parser(settings)
@@ -252,11 +267,11 @@ def judge_off(case: Case) -> None:
         holds("without tools nothing is held", [], parser.finish(case["reason"]))
 
 
-# --- JSON ---------------------------------------------------------------------------------------------------
+# --- JSON ---
 
 
 def flow_through(flow: JsonFlow | StringFlow, pieces: list[str]) -> tuple[str, int]:
-    """What came out, and how many characters were taken."""
+    """Returns the output, and the number of characters that the flow took."""
     rest, out, taken = "", [], 0
     for piece in pieces:
         buffer = rest + piece
@@ -279,7 +294,7 @@ def judge_verbatim(case: Case) -> None:
     try:
         json.loads(case["text"], parse_constant=_refuse)
     except ValueError:
-        return  # a smaller case that is not JSON any more
+        return  # a shrunk case that is no longer JSON
     flow = JsonFlow()
     out, taken = flow_through(flow, generate.pieces(case["text"], case["cuts"]))
     text = case["text"].rstrip(" \t\r\n")
@@ -296,7 +311,10 @@ def draw_jsonish(rng: Random) -> Case:
 
 
 def judge_mended(case: Case) -> None:
-    """For any input: the output of a finished flow is strict JSON, and does not depend on the cuts."""
+    """Judges repaired JSON, for any input.
+
+    The output of a finished flow is strict JSON, and does not depend on how the input was cut.
+    """
     whole = JsonFlow()
     out, taken = flow_through(whole, [case["text"]])
     if whole.done:
@@ -321,7 +339,7 @@ def judge_mended(case: Case) -> None:
 
 
 def judge_string(case: Case) -> None:
-    """JSON inside a JSON string is unescaped once, wherever the pieces were cut."""
+    """Judges that JSON inside a JSON string is unescaped once, wherever the pieces were cut."""
     quoted = json.dumps(case["text"], ensure_ascii=bool(len(case["text"]) % 2))[1:] + " tail"
     flow = StringFlow()
     out, taken = flow_through(flow, [quoted])
@@ -340,9 +358,9 @@ def draw_input(rng: Random) -> Case:
 
 
 def judge_custom_input(case: Case) -> None:
-    """A custom tool's input survives as a function's argument.
+    """Judges that a custom tool's input is unchanged after it was sent as a function's argument.
 
-    Bare surrogates can only come as escapes, because UTF-8 cannot carry them.
+    Lone surrogates are sent as escapes only, because UTF-8 cannot represent them.
     """
     unwrap = Unwrap(("free",))
     written = json.dumps({INPUT: case["text"]}) if case["escaped"] else wrap(scrub(case["text"]))

@@ -1,4 +1,7 @@
-"""Makes a failing case smaller while it fails by the same rule: cuts pieces out of texts, bytes and lists."""
+"""Makes a failing case smaller as long as it breaks the same rule.
+
+Cuts pieces out of texts, bytes and lists.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,10 @@ Failure = tuple[str, str]
 
 
 def failure_of(judge: Callable[[Case], None], case: Case) -> tuple[Failure, BaseException] | None:
-    """How the case fails: by a rule of the law, or by an exception at a place; None when it does not."""
+    """Returns how the case fails, or None if it passes.
+
+    A case fails by a rule of the law, or by an exception at a line of code.
+    """
     try:
         judge(case)
     except Broken as error:
@@ -25,7 +31,7 @@ def failure_of(judge: Callable[[Case], None], case: Case) -> tuple[Failure, Base
 
 
 def shrink(law: Law, case: Case, seconds: float = 5.0) -> Case:
-    """The smallest case found within the time."""
+    """Returns the smallest failing case that is found in this time."""
     judge = law.judge
     found = failure_of(judge, case)
     if found is None:

@@ -1,4 +1,4 @@
-"""The vault's laws: where a path may lead, and which notes and queries are possible."""
+"""Laws of the vault: which files a path can reach, and how notes and queries are handled."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _FILES = ("b.md", "C.md", "e\u0301.md", "a/inner.md", "a/a/b.md", ".git/b.md", "
 
 
 def _make(outside: Path) -> None:
-    """A small vault with something outside that a path might reach."""
+    """Creates a small vault, and files outside of it that a path must not reach."""
     root = outside / "vault"
     for folder in _FOLDERS:
         (root / folder).mkdir(parents=True)
@@ -73,7 +73,10 @@ def _make(outside: Path) -> None:
 
 @cache
 def _vault() -> tuple[Vault, Path]:
-    """Created once and shared by all processes: one may be killed before it cleans up."""
+    """Returns the vault, which is created once and shared by all processes.
+
+    A temporary one for each process could stay behind, because a process may be killed.
+    """
     _WORK.mkdir(parents=True, exist_ok=True)
     kept = _WORK / f"fuzz-vault-{crc32(repr((_FOLDERS, _FILES)).encode()):08x}"
     if not kept.exists():

@@ -1,4 +1,7 @@
-"""Laws of the wire: encoders, fragments, decoders and the SSE reader, against an independent judge."""
+"""Laws of the wire: encoders, fragments, decoders and the SSE reader.
+
+The streams are judged by the independent checker of `toolwire conform`.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +32,14 @@ from toolwire.wire.responses import decode as responses
 from toolwire.wire.responses.encode import ResponsesEncoder
 from toolwire.wire.sse import SseReader, encode
 
-# --- encoders -----------------------------------------------------------------------------------------------
+# --- encoders ---
 
 FAULTS_OF_THE_RUN = frozenset(
     {"invalid_arguments", "cumulative_arguments", "call_id_repeated", "id_repeated"}
 )
-"""What the judge may report for a wild run: the encoder passes on the backend's arguments and ids unchanged.
+"""Problems that the checker may report for a wild run.
+
+The encoder forwards the backend's arguments and ids unchanged.
 """
 
 
@@ -87,7 +92,7 @@ def judge_chat_run(case: Case) -> None:
     stream += encoder.finish(case["comment"])
     judged = {"include_usage": case["include_usage"], "legacy": case["legacy"]}
     problems = judge_sse(stream, "chat", **judged)
-    if len(runs) > 1:  # the judge does not know the number of choices: one may fail before its first event
+    if len(runs) > 1:  # the checker cannot know of a choice that fails before its first event
         problems = [
             problem for problem in problems if problem.code not in ("error_after_finish", "choice_index")
         ]
@@ -105,7 +110,7 @@ def judge_chat_run(case: Case) -> None:
             answer = {
                 **answer,
                 "usage": json.loads(stream.rsplit(b"data: ", 2)[1])["usage"],
-            }  # a stream that must report usage reports zeros
+            }  # a stream that must report usage reports zeros if it is unknown
     _accepted("the stream folds to the body", same(stream, answer, "chat"), False)
 
 
@@ -149,11 +154,11 @@ def judge_messages_run(case: Case) -> None:
     _accepted("the stream folds to the body", same(stream, answer, "messages"), False)
 
 
-# --- fragments ----------------------------------------------------------------------------------------------
+# --- fragments ---
 
 
 def draw_fragments(rng: Random) -> Case:
-    """Calls, and the order of their pieces: one after another, or interleaved as some servers do."""
+    """Draws calls and the order of their pieces: one call after another, or interleaved."""
     calls = []
     for number in range(rng.randint(1, 3)):
         written = generate.dumped(rng, generate.arguments(rng))
@@ -177,7 +182,10 @@ def draw_fragments(rng: Random) -> Case:
 
 
 def _arrivals(case: Case) -> list[tuple[int, str | None, str | None, str]]:
-    """(number, id, name, piece): the openers of the calls in order, then the pieces as in the case."""
+    """Returns (number, id, name, piece) for each fragment.
+
+    First the beginnings of all calls in order, then the pieces in the order of the case.
+    """
     out: list[tuple[int, str | None, str | None, str]] = [
         (number, call[0], call[1], "") for number, call in enumerate(case["calls"])
     ]
@@ -268,7 +276,7 @@ def judge_assembler(case: Case) -> None:
     holds("every call comes out whole", [[call[0], call[1], "".join(call[2])] for call in case["calls"]], got)
 
 
-# --- requests -----------------------------------------------------------------------------------------------
+# --- requests ---
 
 
 def draw_chat_request(rng: Random) -> Case:
@@ -313,7 +321,7 @@ def judge_messages_request(case: Case) -> None:
     _judge_request(case, messages.decode, "messages")
 
 
-# --- SSE, and calls as XML ----------------------------------------------------------------------------------
+# --- SSE, and calls as XML ---
 
 
 def draw_bytes(rng: Random) -> Case:
@@ -361,7 +369,7 @@ def draw_record(rng: Random) -> Case:
 
 
 def judge_obsidian(case: Case) -> None:
-    """A call that goes out as XML names its tool and can be found again in the text."""
+    """Judges that a call written as XML has its tool's name and can be found in a text."""
     block = to_obsidian_xml(case["name"], json.dumps(case["value"], ensure_ascii=False))
     text = case["before"] + block + case["behind"]
     found, behind = extract_use_tool_blocks(text)

@@ -97,7 +97,7 @@ TOGETHER = {
 Every other file goes to a worker as a whole.
 """
 LONG = (
-    "conform/test_client",
+    "conform/test_cl",
     "web",
     "backends/local",
     "service",

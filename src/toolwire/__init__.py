@@ -1,7 +1,7 @@
 """Toolwire: OpenAI-grade tool calling for any model or coding agent.
 
-The library (the parser of textual tool calls, the aggregator of fragments, the judge of wire streams) needs
-only the standard library. The gateway is `toolwire serve`.
+The library needs only the standard library: a parser of tool calls in text, an aggregator of fragments of
+tool calls, and a checker of OpenAI streams (`OrderJudge`). The gateway is `toolwire serve`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = [
 __version__ = "0.2.0"
 
 Limits = ScanLimits
-"""The name of `ScanLimits` in 0.1."""
+"""The name that `ScanLimits` had in version 0.1."""
 
 _LAZY = {"ToolCallAggregator": "toolwire.wire.aggregator", "OrderJudge": "toolwire.conform.judge"}
 

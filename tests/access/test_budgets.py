@@ -1,6 +1,4 @@
-"""Monthly budgets: never more is served than the budget allows, and nothing stays reserved after the turns
-ended.
-"""
+"""Monthly budgets: no more is served than the budget, and ended turns leave no reservations."""
 
 from __future__ import annotations
 
@@ -59,7 +57,7 @@ def summary(ticket: Ticket, usage: Usage, error: str | None) -> TurnSummary:
 
 @dataclass
 class Place:
-    """One node: its limits, and its count of what was used."""
+    """One node: its limits and its usage."""
 
     limits: RateLimits
     usage: UsageBook
@@ -73,13 +71,13 @@ class Place:
             return None
 
     def end(self, ticket: Ticket, usage: Usage = SMALL, error: str | None = None) -> None:
-        """As the pipeline ends a turn: it is settled first, and counted a moment later."""
+        """Ends a turn as the pipeline does: it is settled first, and counted a moment later."""
         charged = ticket.settle(usage, ran=error is None, answered=error is None)
         told = summary(ticket, charged, error)
         asyncio.get_running_loop().call_soon(self.usage.observe, told)
 
     async def settled(self) -> None:
-        """Everything that ended is counted, here and in Redis."""
+        """Waits until everything that ended is counted, here and in Redis."""
         await asyncio.sleep(0)
         async with asyncio.timeout(20):
             while self.limits._errands:
@@ -94,7 +92,7 @@ def alone(store: Store | None = None) -> Place:
 # --- one process ---
 
 
-async def test_hundreds_of_turns_at_once_get_exactly_the_budget(store: Store) -> None:
+async def test_concurrent_turns_get_exactly_the_budget(store: Store) -> None:
     place, allowed = alone(store), KeyLimits(budget_requests=3)
     tickets = [
         ticket
@@ -116,7 +114,7 @@ async def test_hundreds_of_turns_at_once_get_exactly_the_budget(store: Store) ->
     await place.usage.close()
 
 
-async def test_a_turn_that_fails_gives_its_request_and_its_tokens_back() -> None:
+async def test_a_failed_turn_returns_its_request_and_tokens() -> None:
     place, allowed = alone(), KeyLimits(budget_requests=1, budget_tokens=100)
     for _ in range(5):
         ticket = await place.admitted(allowed)
@@ -126,7 +124,7 @@ async def test_a_turn_that_fails_gives_its_request_and_its_tokens_back() -> None
     assert place.usage.held("k") == (0, 0)
 
 
-async def test_tokens_are_held_by_estimate_and_then_spent_as_counted() -> None:
+async def test_tokens_are_reserved_by_estimate_and_charged_as_counted() -> None:
     place, allowed = alone(), KeyLimits(budget_tokens=1000)
     tickets = [ticket for ticket in [await place.admitted(allowed) for _ in range(50)] if ticket is not None]
     assert len(tickets) == 5 and place.usage.held("k") == (5, 1000)
@@ -142,7 +140,7 @@ async def test_tokens_are_held_by_estimate_and_then_spent_as_counted() -> None:
     assert await place.admitted(allowed) is None and place.refusals[-1] == "quota"
 
 
-async def test_a_refusal_by_another_limit_holds_nothing() -> None:
+async def test_a_refusal_by_another_limit_reserves_nothing() -> None:
     place, allowed = alone(), KeyLimits(budget_requests=100, concurrent=2)
     tickets = [await place.admitted(allowed) for _ in range(10)]
     assert place.usage.held("k") == (2, 0)
@@ -152,7 +150,7 @@ async def test_a_refusal_by_another_limit_holds_nothing() -> None:
     assert place.usage.held("k") == (0, 0) and (await place.usage.month("k")).requests == 2
 
 
-async def test_a_restart_does_not_forget_what_was_used(store_url: str) -> None:
+async def test_usage_survives_a_restart(store_url: str) -> None:
     allowed = KeyLimits(budget_requests=3)
     for served in (3, 0):
         store = Store(store_url)
@@ -170,8 +168,8 @@ async def test_a_restart_does_not_forget_what_was_used(store_url: str) -> None:
         await store.close()
 
 
-async def test_a_process_that_is_killed_has_written_what_a_budget_was_used_for(store: Store) -> None:
-    """Without waiting for the next regular write, which a kill would lose."""
+async def test_a_killed_process_has_already_written_the_usage_of_a_budget(store: Store) -> None:
+    """The usage is written before the next regular write, which a kill would lose."""
     place, allowed = alone(store), KeyLimits(budget_requests=1)
     ticket = await place.admitted(allowed)
     assert ticket is not None
@@ -193,10 +191,10 @@ async def test_a_process_that_is_killed_has_written_what_a_budget_was_used_for(s
     ),
 )
 @settings(max_examples=60, deadline=None)
-def test_whatever_comes_and_ends_in_any_order_no_more_is_served_than_the_budget(
+def test_no_order_of_turns_exceeds_the_budget(
     requests: int, tokens: int, steps: list[tuple[int, int, bool, int]]
 ) -> None:
-    """Each step: turns that arrive together, turns that end, whether these fail, and the tokens they used."""
+    """Each step: turns that arrive together, turns that end, whether these fail, and their tokens."""
 
     async def run() -> None:
         place, allowed = alone(), KeyLimits(budget_requests=requests, budget_tokens=tokens)
@@ -231,10 +229,11 @@ Node = Callable[[], Awaitable[Place]]
 
 @pytest.fixture
 async def node(redis: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Node]:
-    """`await node()`: one more node that shares the limits and the store."""
+    """`await node()` starts one more node that shares the limits and the store."""
     monkeypatch.setattr(shared_limits, "BEAT_S", 0.1)
     monkeypatch.setattr(shared_limits, "RETRY_S", 0.1)
-    monkeypatch.setattr(shared_limits, "WITHIN_S", 20.0)  # a loaded machine is not a Redis that is away
+    # a loaded machine must not look like an unreachable Redis
+    monkeypatch.setattr(shared_limits, "WITHIN_S", 20.0)
     started: list[tuple[Place, Store]] = []
 
     async def start() -> Place:
@@ -267,7 +266,7 @@ async def race(places: list[Place], allowed: KeyLimits, each: int = 30) -> list[
     return [(place, ticket) for place, work in asked if (ticket := await work) is not None]
 
 
-async def test_nodes_together_serve_exactly_the_budget(node: Node) -> None:
+async def test_several_nodes_serve_exactly_the_budget(node: Node) -> None:
     places, allowed = [await node() for _ in range(3)], KeyLimits(budget_requests=7)
     served = await race(places, allowed)
     assert len(served) == 7
@@ -289,7 +288,7 @@ async def test_nodes_together_serve_exactly_the_budget(node: Node) -> None:
     assert shared is not None and await shared._redis.zcard(f"{shared_limits.RUNNING}{{k}}") == 0
 
 
-async def test_a_burst_of_turns_on_one_node_waits_for_redis_and_does_not_take_it_for_lost(
+async def test_a_burst_of_turns_does_not_make_redis_look_unreachable(
     node: Node, caplog: pytest.LogCaptureFixture
 ) -> None:
     places, allowed = [await node() for _ in range(2)], KeyLimits(budget_requests=7)
@@ -315,7 +314,7 @@ async def test_nodes_share_a_budget_of_tokens(node: Node) -> None:
     assert not await race(places, allowed, 20)
 
 
-async def test_what_a_dead_node_held_comes_back_and_what_it_used_does_not(
+async def test_reservations_of_a_dead_node_are_returned_and_its_usage_is_not(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shared_limits, "LEASE_S", 0.6)
@@ -335,9 +334,7 @@ async def test_what_a_dead_node_held_comes_back_and_what_it_used_does_not(
     assert await alive.admitted(allowed) is None and alive.refusals[-1] == "quota"
 
 
-async def test_a_budget_that_the_store_knows_of_is_not_given_out_by_an_empty_redis(
-    node: Node, redis: RedisServer
-) -> None:
+async def test_an_empty_redis_starts_from_the_usage_in_the_store(node: Node, redis: RedisServer) -> None:
     place, allowed = await node(), KeyLimits(budget_requests=2)
     for place_, ticket in await race([place], allowed):
         place_.end(ticket)
@@ -352,7 +349,7 @@ async def test_a_budget_that_the_store_knows_of_is_not_given_out_by_an_empty_red
     assert fresh.refusals[-1] == place.refusals[-1] == "quota"
 
 
-async def test_while_redis_is_away_nodes_share_what_is_left_and_charge_it_when_it_is_back(
+async def test_without_redis_nodes_divide_the_rest_and_report_it_later(
     node: Node, redis: RedisServer
 ) -> None:
     places, allowed = [await node(), await node()], KeyLimits(budget_requests=20)
@@ -395,7 +392,7 @@ async def test_while_redis_is_away_nodes_share_what_is_left_and_charge_it_when_i
     assert all(place.usage.held("k") == (0, 0) for place in places)
 
 
-async def test_a_client_that_leaves_while_redis_is_asked_holds_nothing(node: Node) -> None:
+async def test_a_client_that_disconnects_during_admission_reserves_nothing(node: Node) -> None:
     place, allowed = await node(), KeyLimits(budget_requests=2, budget_tokens=1000)
     for steps in (0, 1, 2, 3, 5, 8, 13, 21):
         asking = asyncio.ensure_future(place.limits.admit("k", allowed, TURN))

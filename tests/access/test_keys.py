@@ -1,6 +1,4 @@
-"""Keys: kept as hashes, found by their text alone, ended and replaced without a restart, and good for no more
-than they were given for.
-"""
+"""API keys: storing, finding, revoking and rotating them, and their permissions."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ TURN = Turn("chat", "codex-high", (Message("user", (TextPart("hi"),)),))
 
 
 class Time:
-    """A clock that tests move."""
+    """A clock that tests set."""
 
     def __init__(self) -> None:
         self.now = 1_000_000.0
@@ -51,10 +49,10 @@ def ring(
     return KeyRing(keys, admin, limits, records, clock=time, ticks=time)
 
 
-# --- at rest ---
+# --- storing ---
 
 
-async def test_a_key_is_long_and_random_and_only_its_hash_is_kept(tmp_path: Path) -> None:
+async def test_a_key_is_random_and_only_its_hash_is_stored(tmp_path: Path) -> None:
     store = Store(f"sqlite:///{tmp_path}/keys.db")
     stored, text = await KeyRecords(store).add("laptop", {"models": ["*"]}, {})
     other, another = await KeyRecords(store).add("phone", {"models": ["*"]}, {})
@@ -85,7 +83,7 @@ async def test_a_stored_key_is_found_and_a_wrong_one_is_not(store: Store, time: 
         assert found.find(wrong) is None
 
 
-async def test_a_living_name_is_not_given_twice(store: Store) -> None:
+async def test_the_name_of_an_active_key_is_not_reused(store: Store) -> None:
     records = KeyRecords(store)
     first, _ = await records.add("laptop", {}, {})
     with pytest.raises(ToolwireError, match="laptop"):
@@ -100,7 +98,9 @@ async def test_a_living_name_is_not_given_twice(store: Store) -> None:
 # --- revoked and rotated ---
 
 
-async def test_what_one_node_revokes_no_node_takes_within_five_seconds(store: Store, time: Time) -> None:
+async def test_a_revoked_key_stops_working_on_every_node_within_five_seconds(
+    store: Store, time: Time
+) -> None:
     stored, text = await KeyRecords(store, time).add("laptop", {}, {})
     nodes = [ring(store, time), ring(store, time)]
     for node in nodes:
@@ -140,7 +140,7 @@ async def test_a_busy_server_does_not_wait_for_the_keys_to_be_read_again(
     assert reads == 1
 
 
-async def test_a_rotated_key_is_the_same_one_and_its_old_text_works_for_a_while(
+async def test_a_rotated_key_keeps_its_id_and_the_old_text_works_for_a_while(
     store: Store, time: Time
 ) -> None:
     records = KeyRecords(store, time)
@@ -152,7 +152,7 @@ async def test_a_rotated_key_is_the_same_one_and_its_old_text_works_for_a_while(
     holders = [found.find(text.encode()) for text in (old, new, newest)]
     assert len(set(holders)) == 1 and holders[0] is not None and holders[0].key_id == first.id
     assert holders[0].grant == KeyGrant(("m*",), tools=False, limits=KeyLimits(requests_per_minute=7))
-    time.now += 61  # the ring has not read again: it knows by itself when a grace time is over
+    time.now += 61  # the ring has not read the keys again: it knows the end of the grace period
     assert [found.find(text.encode()) is not None for text in (old, new, newest)] == [True, False, True]
     time.now += 3600
     assert [found.find(text.encode()) is not None for text in (old, new, newest)] == [False, False, True]
@@ -162,7 +162,7 @@ async def test_a_rotated_key_is_the_same_one_and_its_old_text_works_for_a_while(
     assert not any(key.lives(time.now + 1) for key in await records.all())
 
 
-async def test_revoking_ends_a_grace_time_and_is_not_undone_by_rotating(store: Store, time: Time) -> None:
+async def test_revoking_ends_a_grace_period_and_rotating_does_not_undo_it(store: Store, time: Time) -> None:
     records = KeyRecords(store, time)
     first, old = await records.add("laptop", {}, {})
     await records.rotate(first.id, grace_s=3600)
@@ -173,8 +173,8 @@ async def test_revoking_ends_a_grace_time_and_is_not_undone_by_rotating(store: S
     assert found.find(old.encode()) is None
 
 
-async def test_a_revoked_key_is_revoked_by_every_clock(store: Store, time: Time) -> None:
-    """With a clock behind that of the revoking machine, and one that is set back. Lists show the time."""
+async def test_a_revoked_key_is_revoked_whatever_the_clock_says(store: Store, time: Time) -> None:
+    """Checked with a clock behind that of the revoking machine, and with one that is set back."""
     elsewhere = Time()
     elsewhere.now += 300
     records = KeyRecords(store, elsewhere)
@@ -183,7 +183,7 @@ async def test_a_revoked_key_is_revoked_by_every_clock(store: Store, time: Time)
     await records.rotate(first.id, grace_s=0)
     await records.revoke(plain.id)
     elsewhere.now += 60
-    await records.revoke(plain.id)  # it was revoked already
+    await records.revoke(plain.id)  # revoked already
     for back in (0, 3600):
         time.now -= back
         found = ring(store, time)
@@ -197,8 +197,8 @@ async def test_a_revoked_key_is_revoked_by_every_clock(store: Store, time: Time)
         await KeyRecords(store, time).rotate(plain.id, grace_s=60)
 
 
-async def test_a_grace_time_that_is_over_is_over_though_the_clock_goes_back(store: Store, time: Time) -> None:
-    """Also one that was over when the keys were read, as all are that older versions revoked."""
+async def test_a_grace_period_stays_over_if_the_clock_is_set_back(store: Store, time: Time) -> None:
+    """Also a grace period that was over when the keys were read."""
     records = KeyRecords(store, time)
     texts = []
     for name, grace_s in (("long over", 1), ("over", 60), ("under way", 7200)):
@@ -219,7 +219,7 @@ async def test_a_grace_time_that_is_over_is_over_though_the_clock_goes_back(stor
     assert [found.find(text) is not None for text in (*texts, new.encode())] == [False, False, True, True]
 
 
-async def test_revoking_the_last_key_does_not_open_the_door(store: Store, time: Time) -> None:
+async def test_revoking_the_last_key_does_not_open_the_server(store: Store, time: Time) -> None:
     found = ring(store, time)
     await found.refresh()
     assert not found.needed
@@ -230,7 +230,7 @@ async def test_revoking_the_last_key_does_not_open_the_door(store: Store, time: 
     assert found.needed
 
 
-async def test_a_new_key_works_at_once_and_wrong_ones_do_not_make_the_store_busy(
+async def test_a_new_key_works_at_once_and_wrong_keys_cause_few_reads(
     store: Store, time: Time, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads = 0
@@ -256,7 +256,7 @@ async def test_a_new_key_works_at_once_and_wrong_ones_do_not_make_the_store_busy
 
 
 class Broken:
-    """A store that answers only when it is told to."""
+    """A store that answers only while `up` is True."""
 
     def __init__(self, store: Store) -> None:
         self.store, self.up = store, True
@@ -267,7 +267,7 @@ class Broken:
         return await self.store.run(work, action)
 
 
-async def test_keys_that_were_read_hold_while_the_store_is_away_and_it_is_said_once(
+async def test_known_keys_work_while_the_store_is_down_which_is_logged_once(
     store: Store, time: Time, caplog: pytest.LogCaptureFixture
 ) -> None:
     _, text = await KeyRecords(store, time).add("laptop", {}, {})
@@ -288,7 +288,7 @@ async def test_keys_that_were_read_hold_while_the_store_is_away_and_it_is_said_o
     assert len(caplog.records) == 2 and "again" in caplog.records[1].message
 
 
-async def test_a_store_that_hangs_holds_one_request_up_and_no_more(
+async def test_a_store_that_hangs_delays_only_one_request(
     store: Store, time: Time, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, text = await KeyRecords(store, time).add("laptop", {}, {})
@@ -313,7 +313,7 @@ async def test_a_store_that_hangs_holds_one_request_up_and_no_more(
     assert not found._failing
 
 
-async def test_a_store_that_hangs_until_it_is_given_up_holds_nobody_up_again(
+async def test_after_a_timeout_a_hanging_store_delays_no_request(
     store: Store, time: Time, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, text = await KeyRecords(store, time).add("laptop", {}, {})
@@ -347,12 +347,8 @@ async def test_a_store_that_hangs_until_it_is_given_up_holds_nobody_up_again(
     assert reads == 5 and WAIT_S <= monotonic() - began < 2 * WAIT_S
 
 
-async def test_a_node_that_was_idle_since_the_store_was_away_takes_no_revoked_key_and_knows_the_new_ones(
-    store: Store, time: Time
-) -> None:
-    """That the store failed once says nothing of now: who asks next waits for the keys, and so does everyone
-    who asks meanwhile.
-    """
+async def test_an_idle_node_reads_the_keys_again_after_the_store_was_down(store: Store, time: Time) -> None:
+    """The earlier failure does not count: the next request waits for the keys, as do concurrent ones."""
     records = KeyRecords(store, time)
     revoked, old = await records.add("old", {}, {})
     broken: Any = Broken(store)
@@ -375,7 +371,7 @@ async def test_a_node_that_was_idle_since_the_store_was_away_takes_no_revoked_ke
         ] * 3
 
 
-async def test_a_new_key_works_as_soon_as_the_store_is_back(store: Store, time: Time) -> None:
+async def test_a_new_key_works_as_soon_as_the_store_is_reachable_again(store: Store, time: Time) -> None:
     broken: Any = Broken(store)
     gate = Gate(ServerSettings(), ring(broken, time, "of-the-settings"))
     await gate.ring.refresh()
@@ -388,10 +384,10 @@ async def test_a_new_key_works_as_soon_as_the_store_is_back(store: Store, time: 
     assert (await gate.caller({b"authorization": f"Bearer {new}".encode()}, None)).name == "new"
 
 
-async def test_who_has_a_key_of_the_settings_waits_for_no_store(
+async def test_a_key_in_the_settings_does_not_wait_for_the_store(
     store: Store, time: Time, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing that is stored can take it back. Who has a stored one waits."""
+    """The store cannot revoke such a key. A request with a stored key waits."""
     _, text = await KeyRecords(store, time).add("laptop", {}, {})
     found = ring(store, time, "of-the-settings")
     gate = Gate(ServerSettings(keys=("of-the-settings",)), found)
@@ -421,8 +417,10 @@ async def test_who_has_a_key_of_the_settings_waits_for_no_store(
     await found.close()
 
 
-async def test_behind_a_key_of_the_settings_the_stored_ones_are_read_again(store: Store, time: Time) -> None:
-    """So that when they were used is kept, and one that both have is the stored one, whoever asks."""
+async def test_a_request_with_a_key_in_the_settings_refreshes_the_stored_keys(
+    store: Store, time: Time
+) -> None:
+    """So the last use of stored keys is recorded, and a key in both places counts as the stored one."""
     records = KeyRecords(store, time)
     _, text = await records.add("laptop", {}, {})
     found = ring(store, time, "of-the-settings", text)
@@ -439,9 +437,7 @@ async def test_behind_a_key_of_the_settings_the_stored_ones_are_read_again(store
     assert [row.last_used_at is not None for row in await records.all()] == [True]
 
 
-async def test_all_who_ask_while_the_keys_are_read_for_the_first_time_wait_for_them(
-    store: Store, time: Time
-) -> None:
+async def test_all_requests_wait_for_the_first_read_of_the_keys(store: Store, time: Time) -> None:
     _, text = await KeyRecords(store, time).add("laptop", {}, {})
     gate = Gate(ServerSettings(keys=("of-the-settings",)), ring(store, time, "of-the-settings"))
     headers = {b"authorization": b"Bearer " + text.encode()}
@@ -449,9 +445,7 @@ async def test_all_who_ask_while_the_keys_are_read_for_the_first_time_wait_for_t
     assert {holder.name for holder in holders} == {"laptop"}
 
 
-async def test_before_the_keys_were_ever_read_nobody_gets_in_by_a_key_that_is_not_known(
-    store: Store, time: Time
-) -> None:
+async def test_before_the_first_read_an_unknown_key_is_not_accepted(store: Store, time: Time) -> None:
     broken: Any = Broken(store)
     broken.up = False
     found = ring(broken, time, "of-the-settings")
@@ -462,7 +456,7 @@ async def test_before_the_keys_were_ever_read_nobody_gets_in_by_a_key_that_is_no
     assert caught.value.failure.retry_after_s
 
 
-async def test_when_a_key_was_used_last_is_kept_to_the_minute(store: Store, time: Time) -> None:
+async def test_the_last_use_of_a_key_is_stored_to_the_minute(store: Store, time: Time) -> None:
     records = KeyRecords(store, time)
     _, text = await records.add("laptop", {}, {})
     found = ring(store, time)
@@ -481,10 +475,10 @@ async def test_when_a_key_was_used_last_is_kept_to_the_minute(store: Store, time
     assert (await records.all())[0].last_used_at == before
 
 
-# --- the look-up ---
+# --- lookup ---
 
 
-async def test_a_look_up_does_the_same_whether_the_key_is_there_or_not_and_however_many_there_are(
+async def test_a_lookup_does_the_same_work_for_known_and_unknown_keys(
     time: Time, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compared: list[tuple[int, int]] = []
@@ -501,12 +495,12 @@ async def test_a_look_up_does_the_same_whether_the_key_is_there_or_not_and_howev
     assert compared == [(32, 32)] * 4
 
 
-async def test_two_processes_do_not_look_keys_up_in_the_same_order(time: Time) -> None:
+async def test_two_processes_compute_different_digests_of_a_key(time: Time) -> None:
     one, other = ring(None, time, "a"), ring(None, time, "a")
     assert one._blind(b"x" * 32) != other._blind(b"x" * 32)
 
 
-# --- what a key may do ---
+# --- permissions ---
 
 
 @pytest.mark.parametrize(
@@ -517,11 +511,11 @@ async def test_two_processes_do_not_look_keys_up_in_the_same_order(time: Time) -
         (("qwen*", "claude"), "claude", True),
         (("qwen*", "claude"), "claude-2", False),
         (("ollama/*",), "ollama/llama", True),
-        (("codex-high",), "codex", True),  # by the name that was asked for
+        (("codex-high",), "codex", True),  # by the name that was requested
         (("other",), "codex", False),
     ],
 )
-def test_a_key_reaches_the_models_of_its_patterns_and_no_others(
+def test_a_key_may_use_only_the_models_of_its_patterns(
     patterns: tuple[str, ...], model: str, allowed: bool
 ) -> None:
     grant = KeyGrant(patterns)
@@ -533,7 +527,7 @@ def test_a_key_reaches_the_models_of_its_patterns_and_no_others(
         assert caught.value.failure.kind == "model_not_found" and "codex-high" in caught.value.failure.message
 
 
-def test_a_key_without_tools_is_told_so() -> None:
+def test_a_key_that_may_not_use_tools_gets_an_error() -> None:
     grant = KeyGrant(tools=False)
     grant.check(TURN, "codex")
     with pytest.raises(ToolwireError, match="may not use tools") as caught:
@@ -541,9 +535,7 @@ def test_a_key_without_tools_is_told_so() -> None:
     assert (caught.value.failure.kind, caught.value.failure.param) == ("permission", "tools")
 
 
-async def test_the_settings_limits_hold_for_keys_that_have_none_of_their_own(
-    store: Store, time: Time
-) -> None:
+async def test_limits_in_the_settings_apply_to_keys_without_their_own(store: Store, time: Time) -> None:
     records = KeyRecords(store, time)
     _, plain = await records.add("plain", {}, {})
     _, own = await records.add("own", {}, {"requests_per_minute": 5, "budget_tokens": 9})
@@ -578,7 +570,7 @@ async def test_the_settings_limits_hold_for_keys_that_have_none_of_their_own(
     assert found.anyone.grant is not None and found.anyone.grant.limits == limits["plain"]
 
 
-def test_a_key_that_may_do_everything_has_no_grant_at_all(time: Time) -> None:
+def test_an_unrestricted_key_has_no_grant(time: Time) -> None:
     found = ring(None, time, "configured", admin=("chief",))
     plain, chief = found.find(b"configured"), found.find(b"chief")
     assert plain is not None and plain.grant is None and not plain.admin
@@ -586,7 +578,7 @@ def test_a_key_that_may_do_everything_has_no_grant_at_all(time: Time) -> None:
     assert found.anyone.grant is None
 
 
-async def test_whether_there_is_a_stored_key_can_be_asked_before_serving(store_url: str) -> None:
+async def test_any_stored_reports_whether_a_store_has_keys(store_url: str) -> None:
     assert not await any_stored(store_url)
     store = Store(store_url)
     await KeyRecords(store).add("laptop", {}, {})

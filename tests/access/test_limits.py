@@ -31,7 +31,7 @@ TURN = Turn("chat", "m", (Message("user", (TextPart("x" * 400),)),), sampling=Sa
 
 
 class Time:
-    """Microseconds that tests move."""
+    """A clock in microseconds that tests set."""
 
     def __init__(self) -> None:
         self.now = 0
@@ -63,9 +63,7 @@ async def refused(work: Awaitable[Any]) -> Failure:
 # --- one node ---
 
 
-async def test_requests_beyond_the_minute_s_are_refused_as_openai_refuses_them(
-    limits: RateLimits, time: Time
-) -> None:
+async def test_requests_beyond_the_limit_get_openais_429(limits: RateLimits, time: Time) -> None:
     allowed = KeyLimits(requests_per_minute=3)
     for _ in range(3):
         (await limits.admit("k", allowed, TURN)).settle(Usage(1, 1), ran=True)
@@ -89,7 +87,7 @@ async def test_requests_beyond_the_minute_s_are_refused_as_openai_refuses_them(
     await limits.admit("another", allowed, TURN)
 
 
-async def test_tokens_are_reserved_by_estimate_and_charged_by_what_was_used(limits: RateLimits) -> None:
+async def test_tokens_are_reserved_by_estimate_and_charged_by_usage(limits: RateLimits) -> None:
     allowed = KeyLimits(tokens_per_minute=1000)
     ticket = await limits.admit("k", allowed, TURN)
     assert headers(limits, allowed)["x-ratelimit-remaining-tokens"] == "800"
@@ -98,7 +96,7 @@ async def test_tokens_are_reserved_by_estimate_and_charged_by_what_was_used(limi
     cheap = await limits.admit("k", allowed, TURN)
     cheap.settle(Usage(1, 1), ran=True)
     assert headers(limits, allowed)["x-ratelimit-remaining-tokens"] == "298"
-    cheap.settle(Usage(500, 500), ran=True)  # a turn ends once
+    cheap.settle(Usage(500, 500), ran=True)  # a second call has no effect
     assert headers(limits, allowed)["x-ratelimit-remaining-tokens"] == "298"
     await limits.admit("k", allowed, TURN)
     failure = await refused(limits.admit("k", allowed, TURN))
@@ -109,7 +107,7 @@ async def test_tokens_are_reserved_by_estimate_and_charged_by_what_was_used(limi
     assert headers(limits, allowed)["x-ratelimit-reset-tokens"] == "54.12s"
 
 
-async def test_a_turn_that_is_given_up_pays_for_what_was_seen_of_it_and_one_that_failed_pays_nothing(
+async def test_an_abandoned_turn_pays_for_what_was_sent_and_a_failed_one_pays_nothing(
     limits: RateLimits,
 ) -> None:
     allowed = KeyLimits(tokens_per_minute=1000)
@@ -122,9 +120,7 @@ async def test_a_turn_that_is_given_up_pays_for_what_was_seen_of_it_and_one_that
     assert headers(limits, allowed)["x-ratelimit-remaining-tokens"] == "860"
 
 
-async def test_a_turn_larger_than_a_minute_s_worth_runs_when_nothing_else_did(
-    limits: RateLimits, time: Time
-) -> None:
+async def test_a_turn_above_the_limit_runs_if_nothing_was_used(limits: RateLimits, time: Time) -> None:
     allowed = KeyLimits(tokens_per_minute=50)
     ticket = await limits.admit("k", allowed, TURN)
     assert ticket.reserved == 50
@@ -134,7 +130,7 @@ async def test_a_turn_larger_than_a_minute_s_worth_runs_when_nothing_else_did(
     await limits.admit("k", allowed, TURN)
 
 
-async def test_only_so_many_turns_run_at_once(limits: RateLimits) -> None:
+async def test_concurrent_turns_are_limited(limits: RateLimits) -> None:
     allowed = KeyLimits(concurrent=2, requests_per_minute=100)
     first, _ = await limits.admit("k", allowed, TURN), await limits.admit("k", allowed, TURN)
     failure = await refused(limits.admit("k", allowed, TURN))
@@ -143,7 +139,7 @@ async def test_only_so_many_turns_run_at_once(limits: RateLimits) -> None:
         and "2 requests at once" in failure.message
         and failure.retry_after_s
     )
-    assert headers(limits, allowed)["x-ratelimit-remaining-requests"] == "98"  # what is refused costs nothing
+    assert headers(limits, allowed)["x-ratelimit-remaining-requests"] == "98"  # a refusal costs nothing
     with pytest.raises(ToolwireError):
         limits.check("k", allowed)
     first.settle(Usage(0, 0), ran=False)
@@ -151,7 +147,7 @@ async def test_only_so_many_turns_run_at_once(limits: RateLimits) -> None:
     await limits.admit("k", allowed, TURN)
 
 
-async def test_what_is_known_to_be_over_is_refused_before_the_request_is_read(limits: RateLimits) -> None:
+async def test_an_exhausted_limit_refuses_before_the_body_is_read(limits: RateLimits) -> None:
     allowed = KeyLimits(requests_per_minute=1)
     limits.check("k", allowed)
     await limits.admit("k", allowed, TURN)
@@ -160,7 +156,7 @@ async def test_what_is_known_to_be_over_is_refused_before_the_request_is_read(li
     assert caught.value.failure.kind == "requests_limit" and caught.value.failure.retry_after_s == 60
 
 
-async def test_nonsense_costs_a_request_and_a_refusal_for_limits_does_not(limits: RateLimits) -> None:
+async def test_an_invalid_request_is_charged_and_a_429_is_not(limits: RateLimits) -> None:
     allowed = KeyLimits(requests_per_minute=5)
     limits.fault("k", allowed, Failure("invalid_json", "no"))
     limits.fault("k", allowed, Failure("model_not_found", "no"))
@@ -170,7 +166,7 @@ async def test_nonsense_costs_a_request_and_a_refusal_for_limits_does_not(limits
     limits.fault("free", KeyLimits(), Failure("invalid_json", "no"))
 
 
-async def test_worker_processes_without_redis_have_their_shares(time: Time) -> None:
+async def test_worker_processes_without_redis_divide_the_limits(time: Time) -> None:
     limits = RateLimits(Settings(server=ServerSettings(workers=4)), clock=time)
     allowed = KeyLimits(requests_per_minute=40, concurrent=8)
     assert headers(limits, allowed)["x-ratelimit-limit-requests"] == "10"
@@ -179,7 +175,7 @@ async def test_worker_processes_without_redis_have_their_shares(time: Time) -> N
     assert "at once" in (await refused(limits.admit("k", allowed, TURN))).message
 
 
-async def test_a_month_s_budget_is_a_quota(limits: RateLimits) -> None:
+async def test_an_exhausted_monthly_budget_is_a_quota_error(limits: RateLimits) -> None:
     usage = UsageBook(None)
     limits = RateLimits(Settings(), usage)
     spent = await usage.month("k")
@@ -196,7 +192,7 @@ async def test_a_month_s_budget_is_a_quota(limits: RateLimits) -> None:
     assert headers(limits, allowed) == {}
 
 
-async def test_while_the_store_is_away_only_a_budget_that_is_not_known_is_refused() -> None:
+async def test_while_the_store_is_down_only_an_unknown_budget_is_refused() -> None:
     class Away:
         async def run(self, work: Any, action: str) -> Any:
             raise ToolwireError("overloaded", "no store", retry_after_s=1)
@@ -274,7 +270,7 @@ Node = Callable[[], Awaitable[RateLimits]]
 
 @pytest.fixture
 async def node(redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Node]:
-    """`await node()`: one more node that shares the limits."""
+    """`await node()` starts one more node that shares the limits."""
     monkeypatch.setattr(shared_limits, "BEAT_S", 0.1)
     monkeypatch.setattr(shared_limits, "RETRY_S", 0.1)
     started: list[RateLimits] = []
@@ -303,7 +299,7 @@ async def admitted(limits: RateLimits, allowed: KeyLimits, key: str = "k") -> Ti
         return None
 
 
-async def test_nodes_together_admit_what_one_would_within_five_percent(node: Node) -> None:
+async def test_several_nodes_admit_what_one_would_within_five_percent(node: Node) -> None:
     nodes = [await node() for _ in range(3)]
     rate = 240
     allowed = KeyLimits(requests_per_minute=rate)
@@ -324,7 +320,7 @@ async def test_nodes_together_admit_what_one_would_within_five_percent(node: Nod
     assert max(shown) <= rate * 0.05
 
 
-async def test_tokens_and_turns_at_once_are_shared_too(node: Node) -> None:
+async def test_tokens_and_concurrent_turns_are_shared_between_nodes(node: Node) -> None:
     here, there = await node(), await node()
     allowed = KeyLimits(tokens_per_minute=1000, concurrent=2)
     first, second = await here.admit("k", allowed, TURN), await there.admit("k", allowed, TURN)
@@ -340,7 +336,7 @@ async def test_tokens_and_turns_at_once_are_shared_too(node: Node) -> None:
     assert failure.kind == "tokens_limit" and failure.retry_after_s and 20 < failure.retry_after_s < 45
 
 
-async def test_redis_counts_as_this_process_does(node: Node, time: Time) -> None:
+async def test_redis_counts_like_the_local_meters(node: Node, time: Time) -> None:
     shared, alone = await node(), RateLimits(Settings(), clock=time)
     for key, allowed in (
         ("a", KeyLimits(requests_per_minute=7)),
@@ -360,7 +356,7 @@ async def test_redis_counts_as_this_process_does(node: Node, time: Time) -> None
                 assert here <= there <= here + 1 + rate // 10  # some time passed there
 
 
-async def test_what_a_node_that_died_was_running_ends_by_itself(
+async def test_turns_of_a_dead_node_end_with_their_leases(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shared_limits, "LEASE_S", 0.6)
@@ -374,7 +370,7 @@ async def test_what_a_node_that_died_was_running_ends_by_itself(
     async with asyncio.timeout(10):
         while (other := await admitted(alive, allowed)) is None:
             await asyncio.sleep(0.05)
-    assert await admitted(alive, allowed) is None  # its own one still runs
+    assert await admitted(alive, allowed) is None  # its own turn is still running
     for ticket in (mine, other):
         ticket.settle(Usage(0, 0), ran=False)
 
@@ -382,7 +378,7 @@ async def test_what_a_node_that_died_was_running_ends_by_itself(
 HOUR = 3600 * 1_000_000
 
 
-async def test_a_clock_of_redis_that_goes_back_locks_nobody_out(node: Node) -> None:
+async def test_a_redis_clock_that_goes_back_locks_nobody_out(node: Node) -> None:
     limits = await node()
     allowed = KeyLimits(requests_per_minute=300)
     while await admitted(limits, allowed) is not None:
@@ -390,17 +386,17 @@ async def test_a_clock_of_redis_that_goes_back_locks_nobody_out(node: Node) -> N
     assert limits.shared is not None
     await limits.shared._redis.hincrby(
         f"{shared_limits.METERS}{{k}}", "at", HOUR
-    )  # as it stands there where the clock went back since
+    )  # as if the clock had gone back since the last request
     failure = await refused(limits.admit("k", allowed, TURN))
     assert (
         failure.retry_after_s and failure.retry_after_s <= 0.4
-    )  # two requests' time: nothing was given for the leap, and nothing taken
+    )  # the time of two requests: the jump of the clock changes nothing
     async with asyncio.timeout(5):
         while await admitted(limits, allowed) is None:
             await asyncio.sleep(0.02)
 
 
-async def test_what_a_node_that_died_was_running_ends_though_the_clock_of_redis_went_back(
+async def test_turns_of_a_dead_node_end_even_if_the_redis_clock_goes_back(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shared_limits, "LEASE_S", 0.6)
@@ -416,12 +412,12 @@ async def test_what_a_node_that_died_was_running_ends_though_the_clock_of_redis_
         while (other := await admitted(limits, allowed)) is None:
             await asyncio.sleep(0.02)
     await becomes(lambda: limits.shared is not None and limits.shared.nodes == 1)
-    assert await admitted(limits, allowed) is None  # its own one still runs
+    assert await admitted(limits, allowed) is None  # its own turn is still running
     for ticket in (mine, other):
         ticket.settle(Usage(0, 0), ran=False)
 
 
-async def test_while_redis_is_away_each_node_allows_its_share_and_says_so_once(
+async def test_without_redis_each_node_allows_its_share_and_logs_it_once(
     node: Node, redis: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     nodes = [await node(), await node()]
@@ -442,7 +438,7 @@ async def test_while_redis_is_away_each_node_allows_its_share_and_says_so_once(
         assert [record.message for record in caplog.records if "cannot be reached" in record.message] == [
             record.message for record in caplog.records
         ]
-        assert len(caplog.records) == 2 and "1/2" in caplog.text  # each node once
+        assert len(caplog.records) == 2 and "1/2" in caplog.text  # once per node
         redis.start()
         await becomes(lambda: all(limits.shared is not None and limits.shared.up for limits in nodes))
     assert caplog.text.count("redis is back") == 2
@@ -454,9 +450,7 @@ async def test_while_redis_is_away_each_node_allows_its_share_and_says_so_once(
     assert headers(nodes[0], allowed)["x-ratelimit-limit-requests"] == "100"
 
 
-async def test_a_redis_that_forgets_everything_gives_nobody_a_second_minute_s_worth(
-    node: Node, redis: RedisServer
-) -> None:
+async def test_a_redis_that_lost_its_data_does_not_reset_the_limits(node: Node, redis: RedisServer) -> None:
     nodes = [await node(), await node()]
     allowed = KeyLimits(requests_per_minute=60, tokens_per_minute=100_000)
     for key in ("quiet", "noisy"):
@@ -467,7 +461,7 @@ async def test_a_redis_that_forgets_everything_gives_nobody_a_second_minute_s_wo
     redis.kill()
     assert (
         await admitted(nodes[0], allowed, "noisy") is None
-    )  # finds out, as the other one will by its heartbeat
+    )  # this node notices that Redis is down; the other one notices with its heartbeat
     await becomes(lambda: not any(limits.shared is None or limits.shared.up for limits in nodes))
     redis.start()
     await becomes(
@@ -480,11 +474,12 @@ async def test_a_redis_that_forgets_everything_gives_nobody_a_second_minute_s_wo
         again = 0
         while await admitted(nodes[again % 2], allowed, key) is not None:
             again += 1
-        assert again <= 10 + (real_time.monotonic() - began), key  # one comes back every second
+        # one request becomes available every second
+        assert again <= 10 + (real_time.monotonic() - began), key
 
 
 async def used_up(nodes: list[RateLimits], allowed: KeyLimits) -> None:
-    """What a minute allows is taken, and every node knows it."""
+    """Uses up the limit of a minute, so that every node knows it."""
     taken = 0
     while await admitted(nodes[taken % len(nodes)], allowed) is not None:
         taken += 1
@@ -493,7 +488,7 @@ async def used_up(nodes: list[RateLimits], allowed: KeyLimits) -> None:
         assert await admitted(limits, allowed) is None
 
 
-async def test_a_redis_that_is_back_is_told_what_it_forgot_before_it_is_asked(
+async def test_a_reachable_redis_gets_missed_usage_before_new_requests(
     node: Node, redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nodes = [await node(), await node()]
@@ -522,7 +517,7 @@ async def test_a_redis_that_is_back_is_told_what_it_forgot_before_it_is_asked(
     assert got <= 2 + (real_time.monotonic() - began), "one comes back every second"
 
 
-async def test_a_node_that_did_not_notice_that_redis_began_anew_gives_nothing_out_twice(
+async def test_a_node_that_missed_a_redis_restart_does_not_reset_the_limits(
     node: Node, redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shared_limits, "BEAT_S", 60.0)
@@ -541,11 +536,11 @@ async def test_a_node_that_did_not_notice_that_redis_began_anew_gives_nothing_ou
     assert len(got) <= 2 + (real_time.monotonic() - began), "one comes back every second"
 
 
-async def test_how_many_share_the_limits_is_not_forgotten_with_redis(node: Node, redis: RedisServer) -> None:
+async def test_the_number_of_nodes_survives_a_restart_of_redis(node: Node, redis: RedisServer) -> None:
     here, there = await node(), await node()
     assert here.shared is not None and there.shared is not None
     await becomes(lambda: here.shared is not None and here.shared.nodes == 2)
-    there.shared._closed = True  # it dies, and does not come back
+    there.shared._closed = True  # this node dies and does not return
     redis.kill()
     await becomes(lambda: here.shared is not None and not here.shared.up)
     redis.start()
@@ -555,7 +550,7 @@ async def test_how_many_share_the_limits_is_not_forgotten_with_redis(node: Node,
     await becomes(lambda: here.shared is not None and here.shared.nodes == 1)
 
 
-async def test_turns_that_began_or_ended_while_redis_was_away_are_counted_when_it_is_back(
+async def test_turns_without_redis_are_counted_when_it_is_reachable_again(
     node: Node, redis: RedisServer
 ) -> None:
     limits = await node()
@@ -575,7 +570,7 @@ async def test_turns_that_began_or_ended_while_redis_was_away_are_counted_when_i
     assert await admitted(limits, allowed) is not None
 
 
-async def test_a_redis_that_hangs_holds_one_request_up_and_no_more(node: Node, redis: RedisServer) -> None:
+async def test_a_redis_that_hangs_delays_only_one_request(node: Node, redis: RedisServer) -> None:
     import signal
 
     limits = await node()
@@ -583,7 +578,7 @@ async def test_a_redis_that_hangs_holds_one_request_up_and_no_more(node: Node, r
     await limits.admit("k", allowed, TURN)
     os.kill(redis.pid, signal.SIGSTOP)
     try:
-        await limits.admit("k", allowed, TURN)  # finds out
+        await limits.admit("k", allowed, TURN)  # this request notices that Redis hangs
         began = real_time.monotonic()
         for _ in range(50):
             await limits.admit("k", allowed, TURN)
@@ -594,7 +589,7 @@ async def test_a_redis_that_hangs_holds_one_request_up_and_no_more(node: Node, r
     await limits.admit("k", allowed, TURN)
 
 
-async def test_a_client_that_leaves_while_redis_is_asked_leaves_nothing_behind(node: Node) -> None:
+async def test_a_client_that_disconnects_during_admission_leaves_no_reservation(node: Node) -> None:
     limits = await node()
     allowed = KeyLimits(tokens_per_minute=1000, concurrent=1)
     for _ in range(10):

@@ -1,4 +1,4 @@
-"""The meters' arithmetic: exact, fair over any stretch of time, and written as OpenAI writes it."""
+"""The meters: exact arithmetic, limits over any period, and durations as OpenAI writes them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from toolwire.access.meters import (
 
 
 @given(st.integers(1, 1000), st.lists(st.tuples(st.integers(0, 90_000_000), st.integers(1, 5)), max_size=60))
-def test_what_is_taken_is_what_exact_fractions_would_allow(rate: int, asked: list[tuple[int, int]]) -> None:
+def test_meters_agree_with_exact_fractions(rate: int, asked: list[tuple[int, int]]) -> None:
     meters, now, level = Meters(), 0, Fraction(0)
     for pause, amount in asked:
         now += pause
@@ -39,9 +39,7 @@ def test_what_is_taken_is_what_exact_fractions_would_allow(rate: int, asked: lis
 
 
 @given(st.integers(1, 600), st.lists(st.integers(0, 2_000_000), min_size=1, max_size=200))
-def test_over_any_stretch_no_more_than_the_rate_and_one_minute_s_worth_goes_through(
-    rate: int, pauses: list[int]
-) -> None:
+def test_in_any_period_at_most_the_rate_plus_one_minute_is_admitted(rate: int, pauses: list[int]) -> None:
     meters, now, taken = Meters(), 0, []
     for pause in pauses:
         now += pause
@@ -52,7 +50,7 @@ def test_over_any_stretch_no_more_than_the_rate_and_one_minute_s_worth_goes_thro
             assert last - first + 1 <= rate * (taken[last] - taken[first] + MINUTE) / MINUTE
 
 
-def test_the_wait_that_is_told_is_enough_and_a_microsecond_less_is_not() -> None:
+def test_the_reported_wait_is_exact_to_the_microsecond() -> None:
     rates, meters = Rates(requests=7), Meters()
     for _ in range(7):
         assert take(meters, rates, 1000, 1, 0) is None
@@ -70,14 +68,14 @@ def test_requests_and_tokens_are_taken_together_or_not_at_all() -> None:
     assert (remaining(meters.requests, 10), remaining(meters.tokens, 100)) == (9, 10)
 
 
-def test_more_than_a_minute_s_worth_is_taken_when_a_whole_minute_s_worth_is_there() -> None:
+def test_more_than_a_minutes_allowance_is_taken_when_nothing_is_used() -> None:
     rates, meters = Rates(tokens=100), Meters()
     assert take(meters, rates, 0, 1, 5000) is None
     assert take(meters, rates, 0, 1, 1) is not None
     assert take(meters, rates, MINUTE, 1, 5000) is None
 
 
-def test_what_was_used_beyond_the_estimate_is_owed_and_what_was_not_used_comes_back() -> None:
+def test_charges_correct_the_estimate_in_both_directions() -> None:
     rates, meters = Rates(tokens=600), Meters()
     take(meters, rates, 0, 1, 100)
     charge(meters, rates, 0, 1100 * MINUTE)
@@ -88,7 +86,7 @@ def test_what_was_used_beyond_the_estimate_is_owed_and_what_was_not_used_comes_b
     assert meters.tokens == 0
 
 
-def test_a_clock_that_goes_back_frees_nobody_and_blocks_nobody() -> None:
+def test_a_clock_that_goes_back_changes_nothing() -> None:
     rates, meters = Rates(requests=60), Meters()
     for _ in range(60):
         take(meters, rates, 10 * MINUTE, 1, 0)
@@ -96,7 +94,7 @@ def test_a_clock_that_goes_back_frees_nobody_and_blocks_nobody() -> None:
     assert take(meters, rates, 1_000_000, 1, 0) is None
 
 
-def test_a_node_s_share_is_never_nothing() -> None:
+def test_a_nodes_share_is_at_least_one() -> None:
     assert Rates(10, 0).shared_by(3) == Rates(3, 0)
     assert Rates(1, 5).shared_by(8) == Rates(1, 1)
 
@@ -116,5 +114,5 @@ def test_a_node_s_share_is_never_nothing() -> None:
         (3_661_000_000, "1h1m1s"),
     ],
 )
-def test_times_are_written_as_openai_writes_them(microseconds: int, written: str) -> None:
+def test_durations_are_written_as_openai_writes_them(microseconds: int, written: str) -> None:
     assert duration(microseconds) == written

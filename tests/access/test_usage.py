@@ -1,6 +1,4 @@
-"""Usage: every turn is counted once, whatever happens to the store meanwhile, and can be asked for by time,
-key and model.
-"""
+"""Usage: every turn is counted once, even if the store fails, and can be queried."""
 
 from __future__ import annotations
 
@@ -86,7 +84,7 @@ def day(time: Time, **more: Any) -> UsageQuery:
     return UsageQuery(start, start + DAY, HOUR, **more)
 
 
-async def test_turns_are_summed_by_hour_and_told_at_once(book: UsageBook, time: Time) -> None:
+async def test_turns_are_summed_by_hour_and_reported_at_once(book: UsageBook, time: Time) -> None:
     book.observe(turn(calls=2))
     book.observe(turn(tokens=(1, 1)))
     book.observe(turn(error="backend", tokens=(0, 0)))
@@ -99,7 +97,7 @@ async def test_turns_are_summed_by_hour_and_told_at_once(book: UsageBook, time: 
     await book.close()
 
 
-async def test_what_was_counted_is_there_after_the_close(store_url: str, time: Time) -> None:
+async def test_counts_are_stored_on_close(store_url: str, time: Time) -> None:
     store = Store(store_url)
     book = UsageBook(store, clock=time)
     book.observe(turn())
@@ -110,7 +108,7 @@ async def test_what_was_counted_is_there_after_the_close(store_url: str, time: T
     await again.close()
 
 
-async def test_it_is_written_by_itself_after_a_moment(
+async def test_counts_are_written_after_a_moment(
     store: Store, time: Time, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("toolwire.access.usage.FLUSH_S", 0.05)
@@ -122,10 +120,8 @@ async def test_it_is_written_by_itself_after_a_moment(
     await book.close()
 
 
-async def test_a_batch_is_over_in_the_moment_in_which_its_task_is(store: Store, time: Time) -> None:
-    """Who closes the book just then would wait for a task that is done, which waits for nothing, again and
-    again.
-    """
+async def test_a_batch_ends_together_with_its_task(store: Store, time: Time) -> None:
+    """Otherwise a close at this moment would wait again and again for a task that has ended."""
     book = UsageBook(store, clock=time)
     book.observe(turn())
     task = book._flush()
@@ -136,7 +132,7 @@ async def test_a_batch_is_over_in_the_moment_in_which_its_task_is(store: Store, 
         await book.close()
 
 
-async def test_keys_and_models_are_told_apart_where_that_is_asked(book: UsageBook, time: Time) -> None:
+async def test_usage_can_be_grouped_by_key_and_model(book: UsageBook, time: Time) -> None:
     for key, model in (("a", "m"), ("a", "n"), ("b", "m")):
         book.observe(turn(key, model))
     assert [group for _, group, _ in await book.ask(day(time, group_by=("key_id", "model")))] == [
@@ -157,7 +153,7 @@ async def test_keys_and_models_are_told_apart_where_that_is_asked(book: UsageBoo
     ] == [(midnight, 3)]
 
 
-async def test_what_is_not_written_yet_is_told_too(time: Time) -> None:
+async def test_unwritten_counts_are_reported_too(time: Time) -> None:
     book = UsageBook(None, clock=time)
     book.observe(turn("a"))
     book.observe(turn("b"))
@@ -169,14 +165,14 @@ async def test_what_is_not_written_yet_is_told_too(time: Time) -> None:
     await book.close()
 
 
-async def test_names_that_only_failed_are_not_believed(book: UsageBook, time: Time) -> None:
+async def test_invented_model_names_of_failed_turns_count_as_unknown(book: UsageBook, time: Time) -> None:
     for number in range(50):
         book.observe(turn(model=f"invented-{number}", error="backend"))
     book.observe(turn(model="m", error="backend"))
     assert [group for _, group, _ in await book.ask(day(time, group_by=("model",)))] == [("m",), ("unknown",)]
 
 
-async def test_what_waits_to_be_written_is_bounded(time: Time) -> None:
+async def test_unwritten_counts_are_bounded(time: Time) -> None:
     book = UsageBook(None, clock=time)
     for number in range(MOST_ROWS + 100):
         book.observe(turn(model=f"m{number}"))
@@ -184,11 +180,11 @@ async def test_what_waits_to_be_written_is_bounded(time: Time) -> None:
     assert len(rows) == MOST_ROWS + 1 and sum(counts[0] for _, _, counts in rows) == MOST_ROWS + 100
 
 
-# --- a store in trouble ---
+# --- a failing store ---
 
 
 class Troubled:
-    """A store whose answers can be lost: before the work, or behind it."""
+    """A store whose replies can be lost, before or after the work is done."""
 
     def __init__(self, store: Store) -> None:
         self.store, self.trouble = store, ""
@@ -224,7 +220,7 @@ async def test_nothing_is_lost_or_counted_twice_when_a_write_fails(
     ]
 
 
-async def test_a_close_that_can_not_write_says_what_is_lost(
+async def test_a_close_that_cannot_write_logs_what_is_lost(
     store: Store, time: Time, caplog: pytest.LogCaptureFixture
 ) -> None:
     troubled: Any = Troubled(store)
@@ -238,7 +234,7 @@ async def test_a_close_that_can_not_write_says_what_is_lost(
 # --- months ---
 
 
-async def test_a_month_s_sum_has_what_other_nodes_used(store: Store, time: Time) -> None:
+async def test_the_sum_of_a_month_includes_other_nodes(store: Store, time: Time) -> None:
     here, there = UsageBook(store, clock=time, ticks=time), UsageBook(store, clock=time, ticks=time)
     there.observe(turn("k"))
     await there.flush()
@@ -255,7 +251,7 @@ async def test_a_month_s_sum_has_what_other_nodes_used(store: Store, time: Time)
         await book.close()
 
 
-async def test_a_month_s_sum_is_right_while_the_store_is_away(store: Store, time: Time) -> None:
+async def test_the_sum_of_a_month_is_correct_while_the_store_is_down(store: Store, time: Time) -> None:
     troubled: Any = Troubled(store)
     book = UsageBook(troubled, clock=time, ticks=time)
     book.observe(turn("k"))
@@ -272,8 +268,8 @@ async def test_a_month_s_sum_is_right_while_the_store_is_away(store: Store, time
     await book.close()
 
 
-async def test_a_month_that_was_never_read_is_not_taken_for_unused(store: Store, time: Time) -> None:
-    """A node that has not seen the key before can not give its budget out again while the store is away."""
+async def test_a_month_that_was_never_read_does_not_count_as_unused(store: Store, time: Time) -> None:
+    """A node that has not seen the key before must not grant its budget again while the store is down."""
     before = UsageBook(store, clock=time, ticks=time)
     before.observe(turn("k"))
     await before.close()
@@ -293,7 +289,7 @@ async def test_a_month_that_was_never_read_is_not_taken_for_unused(store: Store,
     await book.close()
 
 
-async def test_a_month_that_was_never_read_is_read_though_the_disk_is_full(store: Store, time: Time) -> None:
+async def test_a_month_can_be_read_while_the_disk_is_full(store: Store, time: Time) -> None:
     before = UsageBook(store, clock=time, ticks=time)
     before.observe(turn("k"))
     await before.close()
@@ -311,10 +307,8 @@ async def test_a_month_that_was_never_read_is_read_though_the_disk_is_full(store
     await book.close()
 
 
-async def test_all_who_ask_for_a_month_while_usage_is_written_get_the_whole_of_it(
-    store: Store, time: Time
-) -> None:
-    """What is under way does not ask for their key yet."""
+async def test_a_month_read_during_a_write_is_complete(store: Store, time: Time) -> None:
+    """The write that is already running does not read their key."""
     before = UsageBook(store, clock=time, ticks=time)
     before.observe(turn("k"))
     await before.close()
@@ -329,9 +323,7 @@ async def test_all_who_ask_for_a_month_while_usage_is_written_get_the_whole_of_i
     await book.close()
 
 
-async def test_a_store_that_hangs_is_not_waited_for_long_where_a_month_was_never_read(
-    store: Store, time: Time
-) -> None:
+async def test_a_store_that_hangs_refuses_an_unknown_month_soon(store: Store, time: Time) -> None:
     answers = asyncio.Event()
 
     class Hangs:
@@ -353,7 +345,7 @@ async def test_a_store_that_hangs_is_not_waited_for_long_where_a_month_was_never
     await book.close()
 
 
-async def test_a_new_month_begins_at_nothing(book: UsageBook, time: Time) -> None:
+async def test_a_new_month_starts_at_zero(book: UsageBook, time: Time) -> None:
     book.observe(turn("k"))
     assert (await book.month("k")).tokens == 15
     time.now = float(datetime(2026, 4, 1, tzinfo=UTC).timestamp())
@@ -366,7 +358,7 @@ async def test_a_new_month_begins_at_nothing(book: UsageBook, time: Time) -> Non
 @pytest.mark.parametrize(
     ("month", "following"), [((2026, 3), (2026, 4)), ((2026, 12), (2027, 1)), ((2028, 2), (2028, 3))]
 )
-def test_months_begin_where_the_calendar_says(month: tuple[int, int], following: tuple[int, int]) -> None:
+def test_months_follow_the_calendar(month: tuple[int, int], following: tuple[int, int]) -> None:
     inside = datetime(*month, 28, 23, 59, tzinfo=UTC).timestamp()
     assert month_of(inside) == datetime(*month, 1, tzinfo=UTC).timestamp()
     assert next_month(inside) == datetime(*following, 1, tzinfo=UTC).timestamp()

@@ -245,3 +245,15 @@ def test_reasoning_details_beside_reasoning_are_not_said_twice_and_text_beside_t
     ]
     run = streamed(*late, chunk({}, "stop"))
     assert (said(run, Thought), said(run, Text)) == ("At length.", "abcd")
+
+
+@pytest.mark.parametrize(("named", "found"), [("END", "END"), (128009, None), (None, None)])
+def test_the_stop_sequence_that_a_server_names_is_kept(named: Any, found: str | None) -> None:
+    """vLLM and SGLang name it in `stop_reason`; a number there is a token."""
+    last = chunk({}, "stop")
+    last["choices"][0]["stop_reason"] = named
+    assert streamed(chunk({"content": "one, "}), last)[-1] == Finish("stop", found)
+    body = {"index": 0, "message": {"content": "one, "}, "finish_reason": "stop", "stop_reason": named}
+    assert AnswerReader(turn(False)).read_body(json.dumps({"choices": [body]}).encode())[-1] == Finish(
+        "stop", found
+    )

@@ -200,7 +200,7 @@ describe('a timeline', () => {
     const all = phases(times)
     assert.deepEqual(
       all.map((one) => one.short),
-      ['waiting for the backend', 'held back', 'streaming', 'closing'],
+      ['waiting for the backend', 'held back', 'streaming', 'ending'],
     )
     assert.equal(all[0].from, 0)
     assert.equal(all.at(-1)?.to, 1_000)

@@ -164,7 +164,7 @@ def test_debug_shows_the_traceback(arguments: list[str]) -> None:
         main(arguments)
 
 
-def test_print_config_shows_what_is_in_force_and_no_secret(
+def test_print_config_shows_the_current_settings_without_secrets(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path("toolwire.toml").write_text('[server]\nkeys = ["sk-secret"]\nport = 1\n')

@@ -1,4 +1,4 @@
-"""`toolwire keys`: made, listed, rotated and revoked from a shell."""
+"""`toolwire keys`: adds, lists, rotates and revokes keys."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def keys(capsys: pytest.CaptureFixture[str]) -> Any:
-    """`keys("add", "laptop")`: what the command prints; with `--json`, read."""
+    """`keys("add", "laptop")` returns what the command prints; with `--json`, the parsed value."""
 
     def run(*arguments: str, status: int = 0) -> Any:
         assert main(["keys", *arguments]) == status
@@ -96,7 +96,7 @@ def test_scopes_and_limits_are_stored(keys: Any) -> None:
     assert "qwen*, claude, m, no tools, admin" in keys("list") and "7,000 tok/month" in keys("list")
 
 
-def test_a_rotated_key_has_two_texts_until_the_grace_time_is_over(keys: Any) -> None:
+def test_a_rotated_key_has_two_texts_until_the_grace_period_ends(keys: Any) -> None:
     first = keys("add", "laptop", "--concurrent", "2", "--json")
     shown = keys("rotate", "laptop", "--grace", "30m")
     assert "works for 30m more" in shown
@@ -158,7 +158,7 @@ def test_an_error_is_one_line(keys: Any, arguments: list[str], word: str) -> Non
     assert word in keys(*arguments, status=2)
 
 
-def test_a_server_that_others_reach_may_start_once_there_is_a_key(
+def test_an_exposed_server_may_start_once_there_is_a_key(
     keys: Any, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with (home / "toolwire.toml").open("a") as file:

@@ -1,4 +1,4 @@
-"""`toolwire vault index` and `toolwire vault search`: a vault from a shell."""
+"""`toolwire vault index` and `toolwire vault search`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def vault(notes: Path, capsys: pytest.CaptureFixture[str]) -> Run:
-    """`vault("search", …)`: exit status, stdout and stderr."""
+    """`vault("search", …)` returns the exit status, stdout and stderr."""
 
     def run(action: str, *arguments: str) -> tuple[int, str, str]:
         try:
@@ -99,14 +99,14 @@ def test_no_result_and_more_results_than_shown_are_reported(vault: Run, notes: P
     assert vault("search", str(notes), "garden", "--limit", "18")[2] == ""
 
 
-def test_at_the_highest_limit_no_higher_one_is_offered(vault: Run, notes: Path) -> None:
+def test_the_hint_offers_no_limit_above_the_highest(vault: Run, notes: Path) -> None:
     for number in range(50):
         (notes / f"more {number}.md").write_text("garden")
     assert vault("search", str(notes), "garden", "--limit", "50")[2] == "50 of 68\n"
 
 
 @pytest.mark.parametrize("query", ["garden", "zeppelin"])
-def test_json_is_json_and_nothing_else(vault: Run, notes: Path, query: str) -> None:
+def test_with_json_only_json_is_printed(vault: Run, notes: Path, query: str) -> None:
     status, out, err = vault("search", str(notes), query, "--json")
     found = json.loads(out)
     assert err == "" and status == (0 if found["hits"] else 1) and found["truncated"] is (query == "garden")

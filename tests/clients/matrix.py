@@ -2,13 +2,15 @@
 
 Every cell is a two-step tool loop: the model calls, the client runs its tool and sends the result, and the
 model's answer uses it. Each library client runs all its jobs in one process (a Python environment, Node, or a
-Chromium tab); OpenCode and Codex run as users run them. All results have one format, documented in jobs.mjs.
+Chromium tab); OpenCode, Codex and Claude Code run as users run them. All results have one format, documented
+in jobs.mjs.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -33,7 +35,7 @@ BOTH = (WHOLE, STREAMED)
 @dataclass(frozen=True)
 class Client:
     name: str
-    kind: Literal["python", "semantic-kernel", "node", "opencode", "codex", "browser"]
+    kind: Literal["python", "semantic-kernel", "node", "opencode", "codex", "claude-code", "browser"]
     """How it runs, and its table in versions.toml.
 
     semantic-kernel has its own environment, because it conflicts with packages of the other Python clients.
@@ -56,6 +58,10 @@ class Client:
     """How it sends requests: some clients always stream."""
 
 
+_MACHINE = {"x86_64": "x64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
+CLAUDE_CODE = f"@anthropic-ai/claude-code-{sys.platform}-{_MACHINE}"
+"""The package with Claude Code for this machine. It needs no Node."""
+
 TWO = {"chat": BOTH, "responses": BOTH}
 CLIENT_TABLE = (
     Client("openai-python", "python", ("openai",), {**TWO, "chained": BOTH}, "openai_python.py",
@@ -76,12 +82,19 @@ CLIENT_TABLE = (
            {**TWO, "openai_chat": (STREAMED,), "openai_responses": (STREAMED,)},
            "tanstack.mjs", form="strict_", broad=True,
            words={"openai_chat": "chat", "openai_responses": "responses"}, wires=(STREAMED,)),
+    Client("anthropic-python", "python", ("anthropic",), {"messages": BOTH, "runner": BOTH},
+           "anthropic_python.py", broad=True, words={"runner": "messages"}),
+    Client("anthropic-node", "node", ("@anthropic-ai/sdk",), {"messages": BOTH, "runner": BOTH},
+           "anthropic_node.mjs", broad=True, words={"runner": "messages"}),
     Client("browser", "browser", ("playwright",), TWO),
     Client("opencode", "opencode", ("opencode-ai",), {"chat": (STREAMED,), "responses": (STREAMED,)},
            script="opencode",
            call=("bash", {"command": "cat weather.txt", "description": "Reads the weather"})),
     Client("codex", "codex", ("@openai/codex",), {"responses": (STREAMED,)}, script="codex",
            call=("command_execution", {"command": "/bin/bash -lc 'cat weather.txt'"})),
+    Client("claude-code", "claude-code", ("@anthropic-ai/claude-code",), {"messages": (STREAMED,)},
+           script="claude_code",
+           call=("Bash", {"command": "cat weather.txt", "description": "Reads the weather"})),
 )  # fmt: skip
 BY_NAME = {client.name: client for client in CLIENT_TABLE}
 
@@ -164,6 +177,7 @@ class Installed:
     node: Path
     opencode: Path
     codex: Path
+    claude_code: Path
 
     def lacking(self, client: Client) -> str | None:
         """What must be installed before it can run, in one line."""
@@ -175,6 +189,9 @@ class Installed:
             )
         if client.kind == "browser":
             return None if chromium() else "Chromium is missing"
+        if client.kind == "claude-code":
+            missing = f"{CLAUDE_CODE} is missing: npm ci --prefix tests/claude-code"
+            return None if self.claude_code.exists() else missing
         if shutil.which("node") is None:
             return "Node.js is missing (20 or newer is needed)"
         if client.kind == "node":
@@ -194,15 +211,16 @@ def installed() -> Installed:
     given = os.environ.get("TOOLWIRE_CLIENTS")
     if given:
         folder = Path(given)
-        programs = [folder / name / "node_modules" / ".bin" / name for name in ("opencode", "codex")]
-        return Installed(
-            {kind: folder / kind / "bin" / "python" for kind in ENVIRONMENTS}, folder / "node", *programs
-        )
+        opencode, codex = (folder / name / "node_modules" / ".bin" / name for name in ("opencode", "codex"))
+        pythons = {kind: folder / kind / "bin" / "python" for kind in ENVIRONMENTS}
+        claude_code = folder / "claude-code" / "node_modules" / CLAUDE_CODE / "claude"
+        return Installed(pythons, folder / "node", opencode, codex, claude_code)
     pythons = {kind: Path(sys.prefix) / name / "bin" / "python" for kind, name in ENVIRONMENTS.items()}
     opencode, codex = (
         ROOT / "tests" / folder / "node_modules" / ".bin" for folder in ("acp-agents/opencode", "codex/new")
     )
-    return Installed(pythons, CLIENTS, opencode / "opencode", codex / "codex")
+    claude_code = ROOT / "tests" / "claude-code" / "node_modules" / CLAUDE_CODE / "claude"
+    return Installed(pythons, CLIENTS, opencode / "opencode", codex / "codex", claude_code)
 
 
 def chromium() -> str | None:
@@ -228,6 +246,10 @@ def run(
         from programs import run_codex
 
         return run_codex(str(where.codex), whole, folder)
+    if client.kind == "claude-code":
+        from programs import run_claude_code
+
+        return run_claude_code(str(where.claude_code), whole, folder)
     if client.kind == "browser":
         from browser import run_browser
 
@@ -237,7 +259,7 @@ def run(
     quiet = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(("OPENAI_", "LANGCHAIN_", "LANGSMITH_", "PYTHON"))
+        if not name.startswith(("ANTHROPIC_", "OPENAI_", "LANGCHAIN_", "LANGSMITH_", "PYTHON"))
     }
     done = subprocess.run(
         command,
@@ -258,7 +280,7 @@ def run(
 
 def markdown() -> str:
     """The table of docs/clients.md: each client with its versions and the loops that it runs on each API."""
-    head = ["| client | version | chat completions | Responses |", "|---|---|---|---|"]
+    head = ["| client | version | chat completions | Responses | Messages |", "|---|---|---|---|---|"]
     return "\n".join([*head, *(_row(client) for client in CLIENT_TABLE)]) + "\n"
 
 
@@ -280,4 +302,4 @@ def _row(client: Client) -> str:
             or "–"
         )
 
-    return f"| {client.name} | {packages} | {ways('chat')} | {ways('responses')} |"
+    return f"| {client.name} | {packages} | {ways('chat')} | {ways('responses')} | {ways('messages')} |"

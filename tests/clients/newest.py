@@ -21,9 +21,15 @@ import venv
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
-from matrix import CLIENT_TABLE, CLIENTS, ENVIRONMENTS, ROOT, VERSIONS
+from matrix import CLAUDE_CODE, CLIENT_TABLE, CLIENTS, ENVIRONMENTS, ROOT, VERSIONS
 
-TESTS = ("tests/conform/test_client_matrix.py", "tests/conform/test_clients.py")
+TESTS = (
+    "tests/conform/test_client_matrix.py",
+    "tests/conform/test_client_messages.py",
+    "tests/conform/test_clients.py",
+)
+PACKAGES = {"@anthropic-ai/claude-code": CLAUDE_CODE}
+"""Packages that are installed for this machine only."""
 EXTRAS = {"pydantic-ai-slim": "[openai]"}
 
 
@@ -100,7 +106,7 @@ def install(folder: Path, kinds: set[str]) -> dict[str, dict[str, str]]:
     (folder / "node").mkdir(exist_ok=True)
     for source in (*CLIENTS.glob("*.mjs"), *CLIENTS.glob("*.py")):  # packages are searched next to a program
         shutil.copy(source, folder / "node")
-    for kind in sorted(kinds & {"node", "opencode", "codex"}):
+    for kind in sorted(kinds & {"node", "opencode", "codex", "claude-code"}):
         found[kind] = npm(folder / kind, list(VERSIONS[kind]))
     if "browser" in kinds:
         found["browser"] = dict(VERSIONS["browser"])
@@ -114,16 +120,17 @@ def npm(folder: Path, names: list[str]) -> dict[str, str]:
     wanted = [
         f"{name}@{VERSIONS['node'][name].partition('.')[0]}"
         if name == "ai" or name.startswith("@ai-sdk/")
-        else f"{name}@latest"
+        else f"{PACKAGES.get(name, name)}@latest"
         for name in names
     ]
     subprocess.run(
         ["npm", "install", "--no-audit", "--no-fund", "--silent", "--prefix", str(folder), *wanted],
         check=True,
     )
+    installed = {name: folder / "node_modules" / PACKAGES.get(name, name) for name in names}
     return {
-        name: json.loads((folder / "node_modules" / name / "package.json").read_text("utf-8"))["version"]
-        for name in names
+        name: json.loads((package / "package.json").read_text("utf-8"))["version"]
+        for name, package in installed.items()
     }
 
 

@@ -1,4 +1,4 @@
-"""OpenCode and Codex as users run them: settings in a file, a question on the command line.
+"""OpenCode, Codex and Claude Code as users run them, with a question on the command line.
 
 Each job has its own home and folder. The folder contains weather.txt, which the model reads with the
 program's own tool. The JSON that the programs print becomes the steps of a result.
@@ -10,7 +10,7 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -75,6 +75,33 @@ def run_codex(program: str, jobs: list[Job], folder: Path) -> list[dict[str, Any
     return _all(one, jobs, folder / "codex")
 
 
+def run_claude_code(program: str, jobs: list[Job], folder: Path) -> list[dict[str, Any]]:
+    """Runs Claude Code without a terminal. Its tools need no permission here.
+
+    A job may have `flags` of the command line, `variables` of the environment, and `files` of its folder. A
+    result has Claude Code's `events`, the last of which is its own `result`, and the `folder` of the job.
+    """
+
+    def one(job: Job, work: Path, home: Path) -> dict[str, Any]:
+        for name, text in job.get("files", {}).items():
+            (work / name).write_text(text, "utf-8")
+        command = [program, "-p", job.get("question", PROMPT), "--model", job["model"]]
+        command += ["--allowedTools", "Read,Write,Edit,Bash", "--output-format", "stream-json", "--verbose"]
+        variables = {
+            "ANTHROPIC_BASE_URL": job["baseURL"].removesuffix("/v1"),
+            "ANTHROPIC_API_KEY": job.get("apiKey", "unused"),
+            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+            "CLAUDE_CODE_MAX_RETRIES": "0",
+            "DISABLE_TELEMETRY": "1",
+            **job.get("variables", {}),
+        }
+        status, events, said = _output([*command, *job.get("flags", ())], work, home, variables=variables)
+        result = _result(_claude_code_steps, status, events, said)
+        return {**result, "events": events, "folder": work}
+
+    return _all(one, jobs, folder / "claude-code")
+
+
 def _all(
     one: Callable[[Job, Path, Path], dict[str, Any]], jobs: list[Job], folder: Path
 ) -> list[dict[str, Any]]:
@@ -90,7 +117,7 @@ def _all(
 
 
 def _output(
-    command: list[str], work: Path, home: Path, given: str = ""
+    command: list[str], work: Path, home: Path, given: str = "", variables: Mapping[str, str] | None = None
 ) -> tuple[int, list[dict[str, Any]], str]:
     """Exit status, the lines of JSON, and the whole output."""
     quiet = {
@@ -99,6 +126,7 @@ def _output(
         "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
     }
     environment = {"PATH": os.environ["PATH"], "HOME": str(home), "CODEX_HOME": str(home), **quiet}
+    environment |= variables or {}
     child = subprocess.Popen(
         command,
         cwd=work,
@@ -163,3 +191,17 @@ def _codex_steps(events: list[dict[str, Any]]) -> list[Step]:
         elif item["type"] == "agent_message":
             steps.append({"text": item["text"], "calls": []})
     return steps
+
+
+def _claude_code_steps(events: list[dict[str, Any]]) -> list[Step]:
+    """Claude Code reports each content block of a message as an event."""
+    steps: dict[str, Step] = {}
+    for message in (event["message"] for event in events if event["type"] == "assistant"):
+        step = steps.setdefault(message["id"], {"text": "", "calls": []})
+        for block in message["content"]:
+            if block["type"] == "text":
+                step["text"] += block["text"]
+            elif block["type"] == "tool_use":
+                call = {"id": block["id"], "name": block["name"], "arguments": block["input"]}
+                step["calls"].append(call)
+    return list(steps.values())

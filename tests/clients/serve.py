@@ -2,9 +2,10 @@
 
 `scripts/NAME.script` becomes the models NAME-native, which makes native tool calls, and NAME-emulated, which
 only writes text. With a prefix, such as tools_NAME-native, the calls have the form that certain clients need:
-see FORMS. The models of `simple.py` read their history. `demo` is the demo model. `serve.py CODEX URL`, with
-the path of a Codex and the address of such a gateway, instead serves the real Codex app-server as NAME-codex,
-with the other gateway as its provider.
+see FORMS. `golden.py` has the scripts of golden_NAME-native and golden_NAME-emulated. The models of
+`simple.py` read their history. `demo` is the demo model. `serve.py CODEX URL`, with the path of a Codex and
+the address of such a gateway, instead serves the real Codex app-server as NAME-codex, with the other gateway
+as its provider.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import simple
+from golden import GOLDEN
 from toolwire.cli.main import main
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -39,6 +41,7 @@ MODELS_OF_CODEX = {
     "obsidian": "obsidian-native",
     "opencode": "opencode-native",
     "codex": "codex_twice-native",
+    "claude_code": "claude_code-native",
 }
 MODELS_OF_CODEX |= {f"{form}weather": f"{form}weather-native" for form in FORMS}
 
@@ -54,6 +57,10 @@ def models() -> dict[str, dict[str, str]]:
         f"{form}{name}": {"backend": "scripted", "script": change(script)}
         for form, change in FORMS.items()
         for name, script in scripts.items()
+    }
+    scripted |= {
+        f"golden_{name}": {"backend": "scripted", "script": f"usage 25 15\n{golden.script}"}
+        for name, golden in GOLDEN.items()
     }
     server = {"backend": "openai", "base_url": simple.start()}
     reading = {f"{form}{plan}": {**server, "model": plan} for form in FORMS for plan in simple.PLANS}

@@ -1,4 +1,4 @@
-"""A stream whose node is lost: its end is legal, and contradicts nothing that was sent before."""
+"""A stream whose node is lost ends correctly and does not contradict what was sent before."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def blocks(raw: bytes) -> list[bytes]:
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-def test_a_responses_stream_may_be_cut_after_any_event(name: str) -> None:
+def test_a_responses_stream_can_be_interrupted_after_any_event(name: str) -> None:
     sent = blocks(written(ANSWERS[name]))
     for place in range(1, len(sent)):
         passing, passed = Passing("responses"), b"".join(sent[:place])
@@ -75,7 +75,7 @@ def test_a_responses_stream_may_be_cut_after_any_event(name: str) -> None:
         assert passing.end(LOST) == b""
 
 
-def test_blocks_may_come_in_any_pieces_of_whole_events() -> None:
+def test_blocks_may_contain_any_number_of_whole_events() -> None:
     sent = blocks(written(ANSWERS["thought, text and calls"]))[:-4]
     one, many = Passing("responses"), Passing("responses")
     one.feed(b"".join(sent))

@@ -47,14 +47,23 @@ def test_the_table_holds_every_client_api_and_backend() -> None:
         "pydantic-ai",
     }
     libraries |= {"haystack", "semantic-kernel", "tanstack-ai"}
-    assert {client.name for client in CLIENT_TABLE} == libraries | {"opencode", "codex", "browser"}
-    spoken = {(case.client, case.wire) for case in CASES}
-    assert {client.name for client in CLIENT_TABLE if (client.name, "chat") not in spoken} == {"codex"}, (
-        "Codex speaks only Responses"
-    )
-    assert {name for name, _ in spoken} == {name for name, wire in spoken if wire == "responses"}
+    anthropic = {"anthropic-python", "anthropic-node", "claude-code"}
+    assert {client.name for client in CLIENT_TABLE} == libraries | anthropic | {
+        "opencode",
+        "codex",
+        "browser",
+    }
+    spoken = {
+        wire: {case.client for case in CASES if case.wire == wire}
+        for wire in ("chat", "responses", "messages")
+    }
+    assert spoken["messages"] == anthropic
+    assert spoken["responses"] == {client.name for client in CLIENT_TABLE} - anthropic
+    assert spoken["responses"] - spoken["chat"] == {"codex"}, "Codex speaks only Responses"
     whole = {case.client for case in CASES if not case.stream}
-    assert {client.name for client in CLIENT_TABLE} - whole == {"opencode", "codex"}, "these always stream"
+    assert {client.name for client in CLIENT_TABLE} - whole == {"opencode", "codex", "claude-code"}, (
+        "these always stream"
+    )
     assert all(
         {(c.client, c.api, c.stream, backend) for backend in ("native", "emulated", "codex")}
         <= {*map(_key, CASES)}

@@ -59,6 +59,24 @@ def test_what_the_tests_install_for_themselves_has_the_same_versions() -> None:
     }
 
 
+def test_the_tests_use_the_same_sdk_of_anthropic_as_its_program() -> None:
+    locked = (ROOT / "constraints.txt").read_text("utf-8")
+    assert f"\nanthropic=={VERSIONS['python']['anthropic']} " in locked
+
+
+def test_claude_code_is_installed_for_each_machine_in_one_version() -> None:
+    folder = ROOT / "tests" / "claude-code"
+    wanted = json.loads((folder / "package.json").read_text("utf-8"))["optionalDependencies"]
+    assert {*wanted.values()} == {*VERSIONS["claude-code"].values()}
+    locked = json.loads((folder / "package-lock.json").read_text("utf-8"))["packages"]
+    assert locked[""]["optionalDependencies"] == wanted
+    for name, version in wanted.items():
+        package = locked[f"node_modules/{name}"]
+        system, machine = name.split("-")[-2:]
+        assert (package["version"], package["os"], package["cpu"]) == (version, [system], [machine])
+        assert "integrity" in package and "resolved" not in package
+
+
 @pytest.mark.parametrize("kind", FOLDERS)
 def test_the_packages_of_node_have_them_and_their_lock_file_names_no_registry(kind: str) -> None:
     folder: Path = FOLDERS[kind]

@@ -569,7 +569,7 @@ OTHER_FAULTS: dict[str, tuple[str, Damage, str]] = {
     "messages.threads",
 )
 @pytest.mark.parametrize("name", OTHER_FAULTS)
-async def test_what_is_no_answer_does_not_pass_for_one(relay: DamagingRelay, name: str) -> None:
+async def test_invalid_answers_fail_their_check(relay: DamagingRelay, name: str) -> None:
     id, relay.damage, words = OTHER_FAULTS[name]
     [finding] = (await outcome_of(relay.base_url, "native", id)).findings
     assert finding.verdict.result == "fail" and words in finding.verdict.seen, finding.verdict
@@ -650,7 +650,7 @@ async def test_details_of_usage_that_are_null_fail_the_check_on_extras_alone(rel
 
 @pytest.mark.check("chat.answers", "chat.errors.bad-json", "chat.choice.none")
 @pytest.mark.parametrize("status", [429, 503])
-async def test_an_endpoint_without_time_is_not_judged(relay: DamagingRelay, status: int) -> None:
+async def test_a_busy_endpoint_is_not_judged(relay: DamagingRelay, status: int) -> None:
     count = iter(range(10_000))
     relay.damage = where(
         lambda passing: passing.method == "POST" and next(count) > 30, status, {"error": "slow down"}

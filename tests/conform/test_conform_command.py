@@ -151,7 +151,7 @@ async def test_json_and_junit_hold_every_check(upstream: FakeUpstream, tmp_path:
 
 
 @pytest.mark.parametrize("more", [(), ("--json",)])
-async def test_a_reader_that_has_gone_is_no_error(upstream: FakeUpstream, more: tuple[str, ...]) -> None:
+async def test_a_closed_output_is_not_an_error(upstream: FakeUpstream, more: tuple[str, ...]) -> None:
     def read_little() -> tuple[int, str]:
         command = [sys.executable, "-m", "toolwire", "conform", upstream.base_url, "--only", "chat", *more]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
@@ -162,7 +162,7 @@ async def test_a_reader_that_has_gone_is_no_error(upstream: FakeUpstream, more: 
     assert await asyncio.to_thread(read_little) == (141, "")
 
 
-async def test_a_model_that_will_not_call_is_said_and_fails_nothing() -> None:
+async def test_a_model_that_makes_no_call_is_reported_and_fails_no_check() -> None:
     text = answer("I would rather not.")
     async with FakeUpstream(lambda request: reply(request, text)) as upstream:
         done = await run(
@@ -252,7 +252,7 @@ REFUSALS = [
 
 @pytest.mark.parametrize(("status", "kind", "text"), REFUSALS)
 @pytest.mark.parametrize("more", [(), ("--model", "m"), ("--model", "m", "--only", "chat.answers")])
-async def test_a_key_that_is_refused_keeps_it_from_running(
+async def test_a_refused_key_prevents_the_run(
     status: int, kind: str, text: str, more: tuple[str, ...]
 ) -> None:
     async def refuse(request: web.Request) -> web.Response:
@@ -310,7 +310,7 @@ async def test_a_rate_limit_is_waited_for() -> None:
 @pytest.mark.parametrize(
     ("headers", "waits"), [({}, 0), ({"retry-after": "900"}, 0), ({"retry-after-ms": "20"}, 6)]
 )
-async def test_half_a_run_is_no_pass(headers: dict[str, str], waits: int) -> None:
+async def test_an_incomplete_run_does_not_pass(headers: dict[str, str], waits: int) -> None:
     """A busy server is not retried without a Retry-After, after a long one, or forever."""
     async with FakeUpstream(busy_from(2, 10_000, **headers)) as upstream:
         done = await run(upstream.base_url, *CHECKED)
@@ -358,7 +358,7 @@ def closed_port() -> int:
         (("http://user:pass-word@127.0.0.1:CLOSED/v1",), "could not connect"),
     ],
 )
-async def test_what_keeps_it_from_running_is_one_line(arguments: tuple[str, ...], said: str) -> None:
+async def test_a_run_that_cannot_start_is_one_line(arguments: tuple[str, ...], said: str) -> None:
     done = await run(*(word.replace("CLOSED", str(closed_port())) for word in arguments))
     assert done.returncode == 2 and done.stdout == ""
     assert said in done.stderr and done.stderr.count("\n") == 1

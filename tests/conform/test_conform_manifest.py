@@ -173,7 +173,7 @@ def codes_of(tree: ast.AST) -> Iterator[str]:
             yield node.value
 
 
-def test_everything_that_the_judges_can_say_belongs_to_a_check() -> None:
+def test_every_problem_code_belongs_to_a_check() -> None:
     said = {
         code
         for path in JUDGE.glob("*.py")

@@ -58,7 +58,7 @@ def topics(frames: list[Any], question: str = "chat.parallel.stream", **asked: A
         ("object_arguments", {"invalid_arguments"}),
     ],
 )
-def test_what_real_servers_do_is_called_by_its_name_and_nothing_else(quirk: str, said: set[str]) -> None:
+def test_quirks_of_real_servers_are_reported_and_nothing_else(quirk: str, said: set[str]) -> None:
     assert topics([*with_quirk(quirk, TWO), DONE]) == said
 
 
@@ -222,7 +222,7 @@ def test_details_that_are_null_are_an_extra_and_leave_the_counts_right() -> None
     assert {topic for topic, _ in problems_of(kept)} == {"usage_details"}
 
 
-def test_keys_that_say_nothing_hide_nothing() -> None:
+def test_empty_keys_hide_no_other_problems() -> None:
     frames = [json.loads(json.dumps(frame)) for frame in TWO]
     for frame in frames:
         delta = frame["choices"][0]["delta"]

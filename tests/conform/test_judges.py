@@ -360,7 +360,7 @@ def test_event_stream_syntax_that_openai_does_not_use_is_reported_unless_accepte
     assert fold(raw, "chat")["choices"] != []
 
 
-def test_stop_with_calls_is_untruthful_unless_it_may_be_said() -> None:
+def test_stop_with_calls_is_a_problem_unless_it_is_allowed() -> None:
     frames = [chunk(ROLE), chunk({"tool_calls": [opener(0, arguments="{}")]}), chunk({}, "stop"), DONE]
     assert codes(render(frames), "chat") == ["untruthful_finish"]
     assert codes(render(frames), "chat", may_stop=True) == []

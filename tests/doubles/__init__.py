@@ -1,1 +1,1 @@
-"""Helpers of tests and benchmarks: judges, fake providers and agents, servers, hostile clients."""
+"""Helpers of tests and benchmarks: judges, fake providers and agents, servers, clients."""

@@ -1,4 +1,4 @@
-"""A scripted ACP agent for tests: a process that speaks the Agent Client Protocol on stdin and stdout.
+"""A scripted agent for tests that speaks the Agent Client Protocol on stdin and stdout.
 
     python -m doubles.acp_agent script.json
 
@@ -49,7 +49,7 @@ DEFAULT_PROMPTS: Json = [[{"say": "You said: {prompt}"}]]
 
 
 class Stopped(Exception):
-    """The prompt ends: with a result, or with an error."""
+    """Ends the prompt, with a result or with an error."""
 
     def __init__(self, result: Json = None, error: Json = None) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class Stopped(Exception):
 
 
 class Tools:
-    """The client's tools, on the MCP server that session/new named.
+    """The client's tools, on the MCP server that `session/new` named.
 
     Every call has its own thread, so that it can block.
     """
@@ -87,7 +87,7 @@ class Tools:
         )
 
     async def call(self, name: str, arguments: Json) -> str:
-        """The text of the result."""
+        """Calls a tool and returns the text of its result."""
         answer = await self.ask(
             "tools/call", {"name": name, "arguments": arguments, "_meta": {"progressToken": self._number + 1}}
         )
@@ -115,7 +115,7 @@ class Tools:
 
 
 class ScriptedAgent:
-    """Reads messages and plays the script. `write` sends a line to stdout."""
+    """Reads messages and plays the script."""
 
     def __init__(self, script: Mapping[str, Json]) -> None:
         self._script = script
@@ -341,7 +341,7 @@ _STEPS = {
 
 
 async def serve(script: Mapping[str, Json]) -> None:
-    """Plays the script until stdin ends, then ends the process even if calls are pending."""
+    """Plays the script until stdin ends. Then ends the process, even if calls are pending."""
     agent = ScriptedAgent(script)
     reader = asyncio.StreamReader(limit=64 * 1024 * 1024)
     await asyncio.get_running_loop().connect_read_pipe(

@@ -1,4 +1,4 @@
-"""FakeAnthropic: a scripted server on loopback for tests, with the wire format of the Messages API.
+"""FakeAnthropic: a scripted server for tests, with the wire format of the Messages API.
 
     answer = Answer(Said("Let me look."), Use("toolu_1", "search", '{"q": "Rust"}'))
     async with FakeAnthropic(answer) as server:
@@ -23,6 +23,8 @@ from doubles.provider import Body, FakeProvider, Problem, first_problem
 from toolwire.testing.upstream import Recorded, Reply, pieces
 
 DEFAULT_KEY = "sk-ant-api03-fake-key-0123456789"
+COUNT_PATH = "/v1/messages/count_tokens"
+TOKENS = 4321
 
 STATUS_TYPES = {
     400: "invalid_request_error",
@@ -50,7 +52,7 @@ class Said:
 
 @dataclass(frozen=True)
 class Thinking:
-    """A thinking block. Its signature is checked when it comes back."""
+    """A thinking block. The service checks its signature when it is sent back."""
 
     text: str
     signature: str = "EqQBCgIYAhIM1gbcDa9GJwZA2b3hGgxBdjrkzLoky3dl1pkiMOYds"
@@ -78,8 +80,8 @@ Block = Said | Thinking | Redacted | Use
 class Answer:
     """A message: its blocks and how it ends.
 
-    `stop` None: the reason that fits the blocks; "": the stream ends without one. `error`: the message ends
-    with an error event, given as (type, message).
+    `stop` None: the reason that fits the blocks; "": the stream ends without a reason. `error`: the message
+    ends with an error event, given as (type, message).
     """
 
     def __init__(
@@ -121,7 +123,7 @@ class Answer:
         return self.message([_whole(block) for block in self.blocks], self.stop or None, self.usage)
 
     def events(self) -> Iterator[Body]:
-        """The events of the stream, in Anthropic's order."""
+        """Yields the events of the stream, in Anthropic's order."""
         start = {**self.usage, "output_tokens": 1}
         start.pop("output_tokens_details", None)
         yield {"type": "message_start", "message": self.message([], None, start)}
@@ -150,6 +152,17 @@ class Answer:
             f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode() for event in self.events()
         )
         return Reply(frames, headers={"Content-Type": "text/event-stream; charset=utf-8"}, **self.reply)
+
+
+class Played(Answer):
+    """A message given by the events of its stream."""
+
+    def __init__(self, *events: Body, **reply: Any) -> None:
+        super().__init__(**reply)
+        self._events = events
+
+    def events(self) -> Iterator[Body]:
+        return iter(self._events)
 
 
 def _whole(block: Block) -> Body:
@@ -193,7 +206,7 @@ def _deltas(block: Block, size: int) -> Iterator[Body]:
 
 
 def error(status: int, message: str, type: str | None = None, **fields: Any) -> Reply:
-    """An error response in Anthropic's format."""
+    """Returns an error response in Anthropic's format."""
     found = {"type": type or STATUS_TYPES[status], "message": message}
     headers = {"request-id": "req_011CSHoEeqs5C35K2UUqR7Fy", **fields.pop("headers", {})}
     return Reply.body(
@@ -209,7 +222,7 @@ def error(status: int, message: str, type: str | None = None, **fields: Any) -> 
 
 @dataclass
 class _Issued:
-    """What the service has signed, so that it recognises its own blocks."""
+    """The blocks that the service has signed, so that it recognizes them later."""
 
     thinking: set[tuple[str, str]] = field(default_factory=set)
     redacted: set[str] = field(default_factory=set)
@@ -235,13 +248,18 @@ class _Issued:
 
 
 class FakeAnthropic(FakeProvider[Answer]):
-    """Messages and models, see `FakeProvider`."""
+    """The Messages API, its list of models, and the number of tokens, always `TOKENS`. See `FakeProvider`."""
 
     def __init__(
         self, *script: Answer | Reply, key: str = DEFAULT_KEY, models: tuple[str, ...] | None = None
     ) -> None:
         super().__init__(*script, key=key, models=models)
         self._issued = _Issued()
+
+    def _respond(self, request: Recorded) -> Reply:
+        if request.path == COUNT_PATH and self._refusal(request) is None:
+            return Reply.body({"input_tokens": TOKENS})
+        return super()._respond(request)
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         if request.method != "GET":
@@ -263,7 +281,7 @@ class FakeAnthropic(FakeProvider[Answer]):
 
     def _refusal(self, request: Recorded) -> Reply | None:
         headers = {name.lower(): value for name, value in request.headers.items()}
-        if request.path != "/v1/messages":
+        if request.path not in ("/v1/messages", COUNT_PATH):
             return error(404, "Not Found")
         if self.key not in (
             headers.get("x-api-key"),
@@ -272,7 +290,8 @@ class FakeAnthropic(FakeProvider[Answer]):
             return error(401, "invalid x-api-key")
         if "anthropic-version" not in headers:
             return error(400, "anthropic-version: header is required")
-        problem = first_problem((*RULES, self._issued.problem), request.body)
+        unlimited = {"max_tokens": 1} if request.path == COUNT_PATH else {}
+        problem = first_problem((*RULES, self._issued.problem), {**unlimited, **request.body})
         if problem is not None:
             return error(400, problem)
         if self.models is not None and request.body["model"] not in self.models:

@@ -10,11 +10,12 @@ from doubles.provider import Body, Problem
 FIELDS = frozenset(
     "model messages max_tokens system tools tool_choice stream temperature top_p top_k stop_sequences "
     "metadata thinking output_config container "
-    "context_management mcp_servers service_tier cache_control diagnostics speed".split()
+    "context_management mcp_servers service_tier cache_control diagnostics speed thread compaction "
+    "fallbacks inference_geo user_profile_id workspace_id safeguards".split()
 )
 IMAGE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 SYSTEM_ROLE = ("claude-opus-4-8", "claude-opus-5", "claude-sonnet-5-5", "claude-haiku-5-5")
-"""Models that accept instructions in the middle of a conversation."""
+"""Models that accept system messages in the middle of a conversation."""
 _ID = re.compile(r"[a-zA-Z0-9_-]+")
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
 _DOCS = "https://docs.claude.com/en/docs/build-with-claude/extended-thinking"
@@ -26,7 +27,7 @@ def blocks_of(message: Body) -> list[Body]:
 
 
 def _turns(body: Body) -> list[tuple[str, list[Body]]]:
-    """The messages with consecutive ones of the same role joined, as the service does."""
+    """Returns the messages as (role, blocks). Consecutive ones of the same role are joined."""
     turns: list[tuple[str, list[Body]]] = []
     for message in body["messages"]:
         if turns and turns[-1][0] == message["role"]:
@@ -74,7 +75,7 @@ def contents(body: Body) -> Problem:
         if not text["text"].strip():
             return "system: text content blocks must contain non-whitespace text"
     for at, message in enumerate(body["messages"]):
-        if not message["content"]:
+        if not message["content"] and message["role"] != "system":
             return (
                 f"messages.{at}: all messages must have non-empty content except for the optional final "
                 "assistant message"
@@ -111,7 +112,10 @@ def contents(body: Body) -> Problem:
 
 
 def pairs(body: Body) -> Problem:
-    """The next user message starts with the result of every tool_use, and has no other results."""
+    """Checks calls and results.
+
+    The user message after `tool_use` blocks must begin with their results, and have no other results.
+    """
     turns = _turns(body)
     ids: list[str] = []
     asked: list[str] = []
@@ -163,7 +167,7 @@ def tools(body: Body) -> Problem:
     for at, tool in enumerate(declared):
         if not _NAME.fullmatch(tool["name"]):
             return f"tools.{at}.custom.name: String should match pattern '^[a-zA-Z0-9_-]{{1,128}}$'"
-        if tool["input_schema"].get("type") != "object":
+        if tool.get("type", "custom") == "custom" and tool["input_schema"].get("type") != "object":
             return f"tools.{at}.custom.input_schema.type: Field required"
     choice = body.get("tool_choice")
     if choice is not None and not declared:
@@ -217,7 +221,10 @@ def thinking_rules(body: Body) -> Problem:
 
 
 def _turn_begins_with_thinking(turns: list[tuple[str, list[Body]]]) -> Problem:
-    """A tool loop is one assistant turn: it begins after the last user message without a tool result."""
+    """Checks that the last assistant turn begins with a thinking block.
+
+    A tool loop is one assistant turn: it begins after the last user message without a tool result.
+    """
     begin = (
         max(
             (
@@ -254,4 +261,4 @@ RULES: tuple[Callable[[Body], Problem], ...] = (
     sampling,
     thinking_rules,
 )
-"""The checks of a request, in the service's order. Each returns the service's own message, or None."""
+"""The checks of a request, in the service's order. Each returns the service's message, or None."""

@@ -1,7 +1,7 @@
-"""Clients of a server under load, on raw sockets: a correct one that runs tool loops, and hostile ones.
+"""Clients on raw sockets for a server under load: one runs tool loops, others are hostile.
 
-`ToolLoop.run` judges every answer and records its times. Each function of `HOSTILE` attacks until it is
-cancelled and reconnects when the server disconnects it. It does not check the server's answers.
+`ToolLoop.run` judges every answer and records its times. Each function in `HOSTILE` attacks the server until
+it is cancelled, and does not check the answers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PATHS = {"chat": "/v1/chat/completions", "responses": "/v1/responses"}
 
 
 def post(path: str, body: Any, key: str = "") -> bytes:
-    """The bytes of a whole request."""
+    """Returns the bytes of a whole request."""
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
     head = [
         f"POST {path} HTTP/1.1",
@@ -42,7 +42,7 @@ def post(path: str, body: Any, key: str = "") -> bytes:
 
 
 async def read_answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
-    """Status and body."""
+    """Reads a response. Returns its status and body."""
     head = (await reader.readuntil(b"\r\n\r\n")).lower()
     status = int(head.split(b" ", 2)[1])
     if b"transfer-encoding: chunked" not in head:
@@ -72,8 +72,8 @@ async def connected(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyn
 class ToolLoop:
     """A streamed conversation: a question, a call, its result, an answer.
 
-    `models` must call `look` first and then answer with text. One loop in `leaves`, chosen at random,
-    disconnects in the middle of a stream.
+    `models` must call `look` first and then answer with text. `leaves` is the share of loops, chosen at
+    random, that disconnect in the middle of a stream.
     """
 
     port: int
@@ -82,12 +82,12 @@ class ToolLoop:
     leaves: float = 0.0
     chance: random.Random = field(default_factory=lambda: random.Random(1))
     times: list[float] = field(default_factory=list)
-    """Seconds of each completed loop."""
+    """The duration of each completed loop, in seconds."""
     left: int = 0
     wrong: list[str] = field(default_factory=list)
 
     async def run(self, until: float) -> None:
-        """Runs loops one after the other on one connection, until that time of `time.monotonic`."""
+        """Runs loops one after the other on one connection, until `until` (of `time.monotonic`)."""
         while time.monotonic() < until:
             with suppress(OSError, asyncio.IncompleteReadError):
                 async with connected(self.port) as (reader, writer):
@@ -162,7 +162,7 @@ def _second(api: str, request: dict[str, Any], call: dict[str, str]) -> dict[str
 
 
 def _understood(api: str, body: bytes) -> tuple[dict[str, str] | None, str]:
-    """The first call of a stream, and the text."""
+    """Returns the first call of a stream (None: there is no call), and its text."""
     call: dict[str, str] | None = None
     text = ""
     for line in body.split(b"\n"):
@@ -188,13 +188,13 @@ def _understood(api: str, body: bytes) -> tuple[dict[str, str] | None, str]:
 
 Harm = Callable[[int, str], Awaitable[None]]
 LONG, SHORT = "long", "loop"
-"""The models they use: one with a long answer and one with a short one."""
+"""The models that hostile clients use: one with a long answer and one with a short one."""
 EVERY_S = 0.25
 BACK_AFTER_S = 0.1
 
 
 async def dribbles_head(port: int, key: str) -> None:
-    """Sends a byte of the headers now and then, and never the last one."""
+    """Sends a byte of the headers at intervals, and never completes them."""
     async with connected(port) as (_, writer):
         writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
         while True:
@@ -204,7 +204,7 @@ async def dribbles_head(port: int, key: str) -> None:
 
 
 async def dribbles_body(port: int, key: str) -> None:
-    """Sends all headers, and then a byte of the body now and then."""
+    """Sends all headers, and then a byte of the body at intervals."""
     async with connected(port) as (_, writer):
         head, _, _ = post(PATHS["chat"], b"x" * 1_000_000, key).partition(b"\r\n\r\n")
         writer.write(head + b"\r\n\r\n")
@@ -221,7 +221,10 @@ async def says_nothing(port: int, key: str) -> None:
 
 
 async def half_open(port: int, key: str) -> None:
-    """Requests a stream and half-closes before the answer; requests another one and resets the connection."""
+    """Requests a stream and closes its sending side before the answer.
+
+    Then requests another one and resets the connection.
+    """
     request = post(PATHS["chat"], {**_first("chat", LONG), "tools": []}, key)
     async with connected(port) as (reader, writer):
         writer.write(request)
@@ -235,7 +238,7 @@ async def half_open(port: int, key: str) -> None:
 
 
 async def never_reads(port: int, key: str) -> None:
-    """Requests a long stream with a small window and reads none of it."""
+    """Requests a long stream with a small receive buffer and reads none of it."""
     loop = asyncio.get_running_loop()
     with socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

@@ -1,8 +1,8 @@
-"""Damage to a stream: the inputs that a judge must reject.
+"""Damages streams, to create the inputs that a judge must reject.
 
 A damage is data: a name, its API, and a function from frames to damaged frames, or to None if it does not
-apply. The functions here make such functions. After structural damage, a Responses stream is renumbered, so
-that the judge must notice the order and not only the sequence numbers.
+apply. The functions here create such functions. After structural damage, a Responses stream is renumbered, so
+that the judge must notice the wrong order itself and not only wrong sequence numbers.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from toolwire.conform.judge.fold import DONE, split_sse
 from toolwire.core.turn import Api
 
 Frames = list[Any]
-"""A frame is the object of its data line, or `[DONE]`."""
+"""Each frame is the object in its data line, or `[DONE]`."""
 Mutate = Callable[[Frames], Frames | None]
-"""May change its argument: `Mutation` passes a copy."""
+"""Returns the damaged frames, or None. May change its argument, because `Mutation` passes a copy."""
 Test = Callable[[Any], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """`api` None: for both."""
+    """A kind of damage. `api` is the API that it applies to; None: both."""
 
     name: str
     api: Api | None
     mutate: Mutate
 
     def on(self, frames: Frames, api: Api) -> Frames | None:
-        """The damaged frames; None if there is nothing to damage."""
+        """Returns the damaged frames, or None if there is nothing to damage."""
         if self.api not in (None, api):
             return None
         damaged = self.mutate(copy.deepcopy(frames))
@@ -41,7 +41,7 @@ class Mutation:
 
 
 def parse(raw: bytes) -> Frames:
-    """The frames of a correct stream."""
+    """Returns the frames of a correct stream."""
     return [DONE if frame.data == DONE else json.loads(frame.data) for frame in split_sse(raw)[0]]
 
 
@@ -55,7 +55,7 @@ def render(frames: Frames) -> bytes:
 
 
 def renumbered(frames: Frames) -> Frames:
-    """Renumbers the frames."""
+    """Sets the sequence numbers of the frames to their positions."""
     counted = [isinstance(frame, dict) and "sequence_number" in frame for frame in frames]
     return [
         {**frame, "sequence_number": number} if counted[number] else frame
@@ -74,7 +74,7 @@ def structural(mutate: Mutate) -> Mutate:
 # --- damages to a field ---
 
 DROP = object()
-"""As a value: deletes the key."""
+"""As the value of `field`: deletes the key."""
 
 
 def _parent(frame: Any, path: list[str]) -> Any:
@@ -89,10 +89,10 @@ def _parent(frame: Any, path: list[str]) -> Any:
 
 
 def field(path: str, value: Any, *, at: int = 0, kind: str = "", add: bool = False) -> Mutate:
-    """Puts `value` at the path of a frame that has it (with `add`: that has its parent).
+    """Sets the member at `path` to `value`, in the first frame that has that member.
 
-    The frame is the first such one, or the one at `at`. A callable makes the new value from the old one.
-    `kind` limits it to events of this type.
+    `at`: in the frame with this number among those that have it. `add`: the frame must only have the parent
+    of the member. `kind`: only frames of this type. A callable `value` makes the new value from the old one.
     """
     steps = path.split(".")
 
@@ -115,7 +115,7 @@ def field(path: str, value: Any, *, at: int = 0, kind: str = "", add: bool = Fal
 
 
 def other(value: Any) -> Any:
-    """Another value of the same type."""
+    """Returns a different value of the same type."""
     return value + 1 if isinstance(value, int) else f"{value}x"
 
 
@@ -129,7 +129,7 @@ def find(frames: Frames, test: Test) -> int | None:
 
 
 def without(test: Test, *, every: bool = False) -> Mutate:
-    """Drops the first frame of its kind, or all of them."""
+    """Drops the first frame that passes the test, or all of them."""
 
     def mutate(frames: Frames) -> Frames | None:
         hits = [position for position, frame in enumerate(frames) if isinstance(frame, dict) and test(frame)]
@@ -152,7 +152,7 @@ def doubled(test: Test) -> Mutate:
 
 
 def moved(test: Test, to: int) -> Mutate:
-    """Moves a frame to the front (0) or to the end (-1)."""
+    """Moves the first frame that passes the test to the front (0) or to the end (-1)."""
 
     def mutate(frames: Frames) -> Frames | None:
         first = find(frames, test)
@@ -210,7 +210,7 @@ def finish_wrong(frames: Frames) -> Frames | None:
 
 
 def cumulative_arguments(frames: Frames) -> Frames | None:
-    """Splits the first call's fragments in two, of which the second repeats the first."""
+    """Splits the first call's arguments into two fragments; the second one repeats the first."""
     fragments = [
         n for n, frame in enumerate(frames) if is_fragment(frame) and calls_of(frame)[0]["index"] == 0
     ]
@@ -274,7 +274,10 @@ def error_event_only(frames: Frames) -> Frames:
 
 
 def everywhere(key: str, value: Callable[[Any], Any], inside: tuple[str, ...] = ()) -> Mutate:
-    """Changes a key in all events of a call item, so that comparing frames reveals nothing."""
+    """Changes a key in all events of a call item.
+
+    The frames then still agree with each other, so a comparison of frames cannot reveal the damage.
+    """
 
     def change(entry: Any) -> Any:
         if isinstance(entry, list):
@@ -290,7 +293,7 @@ def everywhere(key: str, value: Callable[[Any], Any], inside: tuple[str, ...] = 
 
 
 def consistently_invalid(frames: Frames) -> Frames | None:
-    """Arguments that are not JSON, the same in every event."""
+    """Replaces arguments by text that is not JSON, the same in every event."""
     fragments = [frame for frame in frames if frame["type"] == "response.function_call_arguments.delta"]
     complete = [
         item

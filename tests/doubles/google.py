@@ -1,12 +1,12 @@
-"""FakeGoogle: a scripted server on loopback for tests, with the wire format of the Gemini API.
+"""FakeGoogle: a scripted server for tests, with the wire format of the Gemini API.
 
     answer = Answer(Said("Let me look."), Call("search", {"q": "Rust"}, signature="c2lnbmVk"))
     async with FakeGoogle(answer) as server:
         ...  # point the official SDK, or Toolwire, at server.base_url
         assert server.requests[0].body["contents"]
 
-`:streamGenerateContent?alt=sse` streams an answer, `:generateContent` returns it whole. The table
-`RULES` checks requests as the real service does: one that Google would refuse gets Google's error, and the
+`:streamGenerateContent?alt=sse` streams an answer, `:generateContent` returns it whole. The table `RULES`
+checks requests as the real service does: a request that Google would refuse gets Google's error, and the
 script does not advance.
 """
 
@@ -27,7 +27,7 @@ from toolwire.testing.upstream import Recorded, Reply, pieces
 DEFAULT_KEY = "AIzaSyFake-Key-0123456789abcdefghijklmn"
 SIGNATURE = base64.b64encode(b"\x12\x88\x05a signed thought").decode()
 DUMMY_SIGNATURES = ("skip_thought_signature_validator", "context_engineering_is_the_way_to_go")
-"""Signatures that Google documents for calls that no Gemini model made."""
+"""Signatures that Google documents for calls that were not made by a Gemini model."""
 
 STATUS_NAMES = {
     400: "INVALID_ARGUMENT",
@@ -46,7 +46,7 @@ STATUS_NAMES = {
 
 @dataclass(frozen=True)
 class Said:
-    """Text, in chunks."""
+    """A text, sent in chunks."""
 
     text: str
     signature: str | None = None
@@ -54,16 +54,16 @@ class Said:
 
 @dataclass(frozen=True)
 class Thought:
-    """A thought summary, in chunks."""
+    """A summary of a thought, sent in chunks."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Call:
-    """A function call. Gemini sends it whole.
+    """A function call, which Gemini sends whole.
 
-    Older models send no id; of parallel calls only the first is signed.
+    Older models send no id. Of parallel calls, only the first has a signature.
     """
 
     name: str
@@ -181,7 +181,7 @@ def _error_body(status: int, message: str, details: list[Body] | None = None) ->
 
 
 def error(status: int, message: str, details: list[Body] | None = None, **fields: Any) -> Reply:
-    """An error response in Google's format."""
+    """Returns an error response in Google's format."""
     return Reply.body(_error_body(status, message, details), status, **fields)
 
 
@@ -217,9 +217,9 @@ _OPAQUE = frozenset(
 
 
 def camel(value: Any) -> Any:
-    """A body with its names as documented.
+    """Returns a body with its keys in camelCase, as documented.
 
-    The service accepts `thinking_budget` for `thinkingBudget`, and clients send both.
+    The service also accepts snake_case (`thinking_budget`), and clients send both.
     """
     if isinstance(value, list):
         return [camel(item) for item in value]
@@ -265,7 +265,7 @@ def contents(body: Body, model: str) -> Problem:
 
 
 def turns(body: Body, model: str) -> Problem:
-    """Calls follow a user turn, and are followed by the same number of results."""
+    """Checks that calls follow a user turn, and are followed by the same number of results."""
     before: Body | None = None
     for content in body["contents"]:
         calls, results = _of("functionCall", content), _of("functionResponse", content)
@@ -327,7 +327,10 @@ def thinking(body: Body, model: str) -> Problem:
 
 
 def signatures(body: Body, model: str) -> Problem:
-    """Gemini 3: the first call of every step in the current turn must come back with its signature."""
+    """Checks signatures, for Gemini 3.
+
+    The first call of every step in the current turn must be sent back with its signature.
+    """
     if not _is_gemini_3(model):
         return None
     asked = max(
@@ -363,7 +366,7 @@ RULES: tuple[Callable[[Body, str], Problem], ...] = (
     thinking,
     signatures,
 )
-"""The checks of a request, in the service's order. Each returns the service's own message, or None."""
+"""The checks of a request, in the service's order. Each returns the service's message, or None."""
 
 
 # --- the server ---
@@ -372,7 +375,7 @@ _PATH = re.compile(r"/v1(?:beta|alpha)?/models/([^/:]+):(?:generateContent|strea
 
 
 class FakeGoogle(FakeProvider[Answer]):
-    """Answers and models, see `FakeProvider`."""
+    """The Gemini API and its list of models. See `FakeProvider`."""
 
     def __init__(
         self, *script: Answer | Reply, key: str = DEFAULT_KEY, models: tuple[str, ...] | None = None

@@ -1,7 +1,8 @@
-"""Judges of an OpenAI-compatible endpoint: the SDK's types, the SDK as a client, and the order judge.
+"""Judges of an OpenAI-compatible endpoint: the SDK's types, the SDK itself, the order judge.
 
-No judge finds everything: types do not check order, the SDK's accumulators are lenient, and the order judge
-knows only its tables. `Judge` combines them. Needs the `openai` package, imported on first use.
+No judge finds every problem: types do not check order, the SDK's accumulators are lenient, and the order
+judge knows only its tables. `Judge` combines them. Needs the `openai` package, which is imported on first
+use.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ KNOWN_EXTRAS = {
     (
         "ResponseFunctionCallArgumentsDoneEvent",
         "name",
-    ),  # required by OpenAI's schema, not yet in the SDK's types
+    ),  # required by OpenAI's schema, but missing in the SDK's types
     ("ResponseCustomToolCall", "status"),  # sent by OpenAI
     ("Response", "store"),
     ("Response", "presence_penalty"),
@@ -38,7 +39,7 @@ KNOWN_EXTRAS = {
 
 
 class SdkJudge:
-    """Validates strictly against openai-python's pydantic types, and reports keys unknown to them."""
+    """Validates strictly against openai-python's pydantic types, and reports unknown keys."""
 
     def stream(self, frames: list[dict[str, Any]], api: Api) -> list[Problem]:
         return [
@@ -71,7 +72,7 @@ class SdkJudge:
         )
 
     def validate(self, value: object, model: type[BaseModel], position: int = -1) -> list[Problem]:
-        """Problems of any value against any of the SDK's types."""
+        """Returns the problems of a value, judged by one of the SDK's types."""
         from pydantic import ValidationError
 
         try:
@@ -93,7 +94,7 @@ class SdkJudge:
 
 
 def _plain_chunk(chunk: dict[str, Any]) -> dict[str, Any]:
-    """Removes what the types do not know: calls of custom tools in a stream."""
+    """Returns the chunk without calls of custom tools, which the SDK's chunk types do not have."""
     if not isinstance(chunk.get("choices"), list):
         return chunk
     return {**chunk, "choices": [_without_custom_calls(choice) for choice in chunk["choices"]]}
@@ -143,7 +144,7 @@ def _extras(value: Any, path: str) -> Iterator[str]:
 
 
 class ReplayJudge:
-    """Serves the bytes to the real openai-python, and compares its result with `conform.judge.fold`."""
+    """Sends the bytes to the real openai-python client, and compares its result with `fold`."""
 
     def __init__(self) -> None:
         self._status = 200
@@ -169,12 +170,15 @@ class ReplayJudge:
         return httpx2.Response(self._status, headers={"content-type": self._type}, content=self._answer)
 
     def final(self, raw: bytes, api: Api) -> dict[str, Any]:
-        """What the SDK accumulates: a completion, or the terminal event's response. Raises its errors."""
+        """Returns what the SDK accumulates: a completion, or the response of the terminal event.
+
+        Raises the SDK's errors.
+        """
         self._status, self._answer, self._type = 200, raw, "text/event-stream"
         if api == "chat":
             with self._client.chat.completions.stream(model="judge", messages=[]) as stream:
                 stream.until_done()
-                # Not the parsed completion, which the SDK does not build from a truncated answer.
+                # Not the parsed completion: the SDK does not build it from a truncated answer.
                 return _as_sent(stream.current_completion_snapshot)
         last = None
         for event in self._client.responses.create(model="judge", input="", stream=True):
@@ -240,7 +244,7 @@ class ReplayJudge:
 
 
 def _as_sent(model: Any) -> dict[str, Any]:
-    """An SDK object as plain data, without what the SDK adds."""
+    """Returns an SDK object as plain data, without what the SDK adds."""
     return typing.cast("dict[str, Any]", _unparsed(model.to_dict(warnings=False)))
 
 
@@ -255,7 +259,7 @@ def _unparsed(value: Any) -> Any:
 
 
 def _completion_view(completion: Mapping[str, Any]) -> dict[str, Any]:
-    """The parts of a completion that a client acts on."""
+    """Returns the parts of a completion that a client acts on."""
     view: dict[str, Any] = {key: completion.get(key) for key in ("id", "created", "model", "usage")}
     for choice in completion.get("choices") or []:
         message, index = choice["message"], choice["index"]
@@ -288,7 +292,10 @@ IGNORED = {
 
 
 def same(stream_raw: bytes | str, body: dict[str, Any], api: Api | None = None) -> list[Problem]:
-    """Differences between the stream and the body. Usage is compared only if the stream has it."""
+    """Returns the differences between the stream and the body.
+
+    Usage is compared only if the stream has it.
+    """
     if api is None:
         api = _API_OF.get(body.get("object"))
     folded = fold(stream_raw, api)
@@ -303,7 +310,7 @@ def same(stream_raw: bytes | str, body: dict[str, Any], api: Api | None = None) 
 
 
 def _comparable(value: Any, api: Api) -> Any:
-    """Without ids and times. No text equals empty text."""
+    """Returns a value without ids and times, to be compared. An absent text equals an empty one."""
     if isinstance(value, list):
         return [_comparable(entry, api) for entry in value]
     if not isinstance(value, dict):
@@ -312,7 +319,7 @@ def _comparable(value: Any, api: Api) -> Any:
     if api == "chat" and "role" in plain:
         for key in ("content", "refusal", "reasoning_content"):
             plain[key] = plain.get(key) or None
-        if plain.get("annotations") == []:  # only bodies state that there are none
+        if plain.get("annotations") == []:  # only a body says explicitly that there are no annotations
             del plain["annotations"]
     return plain
 
@@ -345,7 +352,7 @@ def _mapping(value: Any) -> dict[str, Any]:
 
 
 class Judge:
-    """All judges at once."""
+    """Applies all judges to a stream or a body."""
 
     def __init__(self) -> None:
         self.sdk = SdkJudge()
@@ -354,7 +361,7 @@ class Judge:
     def stream_verdicts(
         self, raw: bytes, api: Api, expected: dict[str, Any] | None = None, **options: Unpack[JudgeOptions]
     ) -> Iterator[tuple[str, list[Problem]]]:
-        """Each judge's name and problems, the cheapest judge first."""
+        """Yields the name and the problems of each judge, the cheapest judge first."""
         yield "order", judge_sse(raw, api, **options)
         if expected is not None:
             yield "body", same(raw, expected, api)
@@ -380,7 +387,7 @@ class Judge:
     def stream(
         self, raw: bytes, api: Api, expected: dict[str, Any] | None = None, **options: Unpack[JudgeOptions]
     ) -> None:
-        """Asserts that the stream is correct and, with `expected`, that it equals this body."""
+        """Asserts that the stream is correct and, if `expected` is given, that it equals this body."""
         _assert_none(self.stream_problems(raw, api, expected, **options), raw.decode("utf-8", "replace"))
 
     def body(self, body: dict[str, Any], api: Api, **options: Unpack[JudgeOptions]) -> None:

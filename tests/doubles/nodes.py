@@ -1,7 +1,7 @@
-"""Real servers on loopback for tests of several nodes: Redis, nginx with the shipped file, Toolwire.
+"""Real servers on loopback for tests of several nodes: Redis, nginx and Toolwire.
 
-Each is a process with its own folder, ended by its id. Ports are chosen in advance, so that a restarted
-server has the same port.
+nginx uses the configuration file that is shipped. Each server is a process with its own folder, ended by its
+id. Ports are chosen in advance, so that a restarted server has the same port.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ READY_S = 30.0
 
 
 def missing() -> list[str]:
-    """The programs that are not installed."""
+    """Returns the names of the programs that are not installed."""
     return [program for program in ("redis-server", "nginx", "openssl") if _program(program) is None]
 
 
@@ -32,10 +32,11 @@ def _program(name: str) -> str | None:
 
 
 def free_port() -> int:
-    """A port that no connection takes while its server is down.
+    """Returns a port that stays free while its server is down.
 
     The system gives ports from 32768 on to outgoing connections. One of them could take the port of a server
-    that is about to start again, and a connection to such a port could even reach itself.
+    that is about to start again, and a connection to such a port could even reach itself. So the port is
+    below.
     """
     while True:
         port = random.SystemRandom().randrange(20_000, 32_000)
@@ -68,7 +69,7 @@ class Server:
         return self.process.pid
 
     def end(self, number: int = signal.SIGTERM) -> int:
-        """Sends a signal, waits, and returns the exit status."""
+        """Sends a signal and waits for the end of the process. Returns the exit status."""
         process, self.process = self.process, None
         if process is None:
             return 0
@@ -88,7 +89,7 @@ class Server:
 
 
 class RedisServer(Server):
-    """Redis without persistence: a restart loses all data."""
+    """Redis without persistence. A restart loses all data."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -116,7 +117,7 @@ class RedisServer(Server):
 
 
 class Nginx(Server):
-    """`site` is the shipped file. Only its addresses and certificate are replaced."""
+    """nginx with the shipped file `site`. Only its addresses and certificate are replaced."""
 
     def __init__(self, folder: Path, site: Path, nodes: Sequence[int]) -> None:
         super().__init__()
@@ -186,7 +187,7 @@ class Nginx(Server):
 class Node(Server):
     """`toolwire serve` with these settings (TOML), on a fixed port.
 
-    `before`: a command that replaces itself with its arguments.
+    `before`: a command that runs its arguments in its place, such as `env`.
     """
 
     def __init__(
@@ -212,7 +213,7 @@ class Node(Server):
         self.log = folder / "log.txt"
 
     def start(self) -> Node:
-        """Returns when the server is ready."""
+        """Starts the server and returns when it is ready."""
         (self._folder / "toolwire.toml").write_text(self._settings)
         served = [
             sys.executable,

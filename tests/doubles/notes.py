@@ -1,9 +1,9 @@
 """Small tools over a folder of notes, and a person who decides, for tests of approvals.
 
 `Notes(folder).tools()` are `vault_search`, `file_read`, `note_write` and `fails`. `steps` lists what they
-did, in order; `log`, if given, gets the same lines for another process to read. They neither confine paths
-nor rank results, unlike the vault's own tools. `Person` is a surface that answers questions with given
-decisions, in order, and records what it was shown.
+did, in order; `log`, if given, is a file that gets the same lines for another process to read. Unlike the
+vault's own tools, they do not confine paths and do not rank results. `Person` is a surface that answers
+questions with given decisions, in order, and records what it was shown.
 """
 
 from __future__ import annotations
@@ -52,7 +52,10 @@ class Notes:
 
 
 class Person:
-    """Decides in order. "leave" leaves a question undecided, as does an empty list of decisions."""
+    """Answers questions with the given decisions, in order.
+
+    "leave" leaves a question undecided, and so does an empty list of decisions.
+    """
 
     def __init__(
         self,
@@ -79,7 +82,7 @@ class Person:
 
 @asynccontextmanager
 async def opened(settings: object, folder: Path) -> AsyncIterator[Sequence[Tool]]:
-    """The tools of a folder, as a chat opens them. Their steps are logged to a file next to it."""
+    """Yields the tools of a folder, as a chat opens them. A file next to it logs their steps."""
     yield Notes(folder, folder.with_name(folder.name + ".steps")).tools()
 
 

@@ -1,9 +1,9 @@
 """Requests in the shapes that Obsidian Copilot sends, with contents written for these tests.
 
-Observed on its wire: on Responses it sends tools either flat or nested under `function` as on chat
-completions, in the nested shape together with `tool_choice` and `toolChoice`; `strict` is null; `text` is an
-empty object; a turn that only called a tool comes back as an assistant message with empty content before the
-call.
+Observed in its requests to Responses: it sends tools either flat, or nested under `function` as in chat
+completions; in the nested shape, together with `tool_choice` and `toolChoice`. `strict` is null, and `text`
+is an empty object. A turn that only called a tool is sent back as an assistant message with empty content
+before the call.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ _FUNCTIONS = [
 ]
 
 TOOLS: list[Json] = [{"type": "function", "function": function} for function in _FUNCTIONS]
-"""Tools as on chat completions."""
+"""Tools in the shape of chat completions."""
 FLAT_TOOLS: list[Json] = [{"type": "function", **function} for function in _FUNCTIONS]
 
 _COMMON: Json = {
@@ -110,7 +110,7 @@ QUESTION: Json = {
     "toolChoice": "auto",
     "input": [_INSTRUCTIONS, {"type": "message", "role": "user", "content": "What did I write about tea?"}],
 }
-"""A new question on Responses."""
+"""A Responses request with a new question."""
 
 RESULT: Json = {
     **_COMMON,
@@ -128,4 +128,4 @@ RESULT: Json = {
         {"type": "function_call_output", "call_id": "call_7Fq2", "output": "The shop opens at nine."},
     ],
 }
-"""A request on Responses with the result of a call."""
+"""A Responses request with the result of a call."""

@@ -1,4 +1,4 @@
-"""A real PostgreSQL on loopback for tests: with a password, in its own folder, never as root.
+"""A real PostgreSQL on loopback for tests, with a password and its own folder, not as root.
 
 It can be stopped, killed, paused and restarted on the same port with the same data.
 """
@@ -23,7 +23,7 @@ READY_S = 30.0
 _SETTINGS = {
     "listen_addresses": "127.0.0.1",
     "unix_socket_directories": "",
-    "fsync": "off",  # tests kill the server, not the machine
+    "fsync": "off",  # safe, because tests kill the server but not the machine
     "max_connections": "60",
     "shared_buffers": "32MB",
     "log_min_messages": "panic",
@@ -31,7 +31,7 @@ _SETTINGS = {
 
 
 def binaries() -> Path | None:
-    """The folder of `postgres` and `initdb`; None if they are not installed."""
+    """Returns the folder of `postgres` and `initdb`, or None if they are not installed."""
     found = [path.parent for path in Path("/usr/lib/postgresql").glob("*/bin/postgres")]
     on_path = shutil.which("postgres")
     if on_path is not None:
@@ -55,7 +55,7 @@ class Postgres:
         return f"postgresql://{USER}:{quote(self.password, safe='')}@127.0.0.1:{self.port}/{database}"
 
     def create(self, encoding: str = "UTF8") -> str:
-        """The URL of a fresh, empty database."""
+        """Creates a new, empty database and returns its URL."""
         self._made += 1
         name = f"fresh_{self._made}"
         self._admin(f"CREATE DATABASE {name} TEMPLATE template0 ENCODING '{encoding}'")
@@ -67,14 +67,14 @@ class Postgres:
     # --- start and stop ---
 
     def start(self) -> None:
-        """Returns when the server is ready. Does nothing if it runs already."""
+        """Starts the server, unless it runs already, and returns when it is ready."""
         import psycopg
 
         until = time.monotonic() + READY_S
         while True:
             if (
                 self._process is None or self._process.poll() is not None
-            ):  # a killed server may hold the data for a moment
+            ):  # a killed server may still use the data for a moment
                 self._process = self._spawn()
             try:
                 psycopg.connect(self.url("postgres"), connect_timeout=5).close()
@@ -98,7 +98,7 @@ class Postgres:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Pauses the server: it accepts connections and does not answer."""
+        """Pauses the server: it accepts connections but does not answer."""
         assert self._process is not None
         among = [self._process.pid, *_children(self._process.pid)]
         for pid in among:
@@ -154,7 +154,10 @@ class Postgres:
             )
 
     def _as_user(self) -> list[str]:
-        """Drops root, which PostgreSQL refuses. The server ends with the tests, even killed ones."""
+        """Returns a command prefix that drops root, which PostgreSQL refuses.
+
+        With it, the server ends with the tests, even if they are killed.
+        """
         other = ["--reuid=postgres", "--regid=postgres", "--clear-groups"] if os.geteuid() == 0 else []
         return ["setpriv", *other, "--pdeathsig=INT"] if shutil.which("setpriv") else []
 
@@ -178,7 +181,7 @@ _users = 0
 
 @contextlib.contextmanager
 def shared(bin: Path) -> Iterator[Postgres]:
-    """The only server of this process. The last user ends it."""
+    """Yields the server that is shared by this process. It is stopped after its last user."""
     global _users
     if not _running:
         _running.append(Postgres(bin))

@@ -1,4 +1,4 @@
-"""FakeProvider: the base of the fake hosted providers, which check requests and play a script."""
+"""FakeProvider: the base of fake hosted providers, which check requests and play a script."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from toolwire.testing.upstream import FakeUpstream, Recorded, Reply
 
 Body = dict[str, Any]
 Problem = str | None
-"""Why a request is refused, in the service's own message."""
+"""The service's message on why a request is refused; None: it is accepted."""
 
 
 class Scripted(Protocol):
@@ -25,7 +25,7 @@ Answer = TypeVar("Answer", bound=Scripted)
 class FakeProvider(FakeUpstream, Generic[Answer]):
     """Plays its answers in order and repeats the last one.
 
-    `refused` lists refused requests with the reason. `models`: the known model names.
+    `refused` lists the refused requests with the reason. `models`: the known model names.
     """
 
     def __init__(self, *script: Answer | Reply, key: str, models: tuple[str, ...] | None = None) -> None:
@@ -43,15 +43,15 @@ class FakeProvider(FakeUpstream, Generic[Answer]):
         return self
 
     def _refusal(self, request: Recorded) -> Reply | None:
-        """The service's error, for a request that it would refuse."""
+        """Returns the service's error for a request that it would refuse, otherwise None."""
         raise NotImplementedError
 
     def _streams(self, request: Recorded) -> bool:
-        """Whether a stream is requested."""
+        """Returns True if the request asks for a stream."""
         raise NotImplementedError
 
     def _issue(self, answer: Answer) -> None:
-        """Stores signatures, which the service recognises later."""
+        """Remembers the signatures of an answer, which the service checks when they are sent back."""
         raise NotImplementedError
 
     def _respond(self, request: Recorded) -> Reply:

@@ -25,7 +25,7 @@ KEPT_HEADERS = (
 
 @dataclass
 class Passing:
-    """A response in transit, with its request. Everything from `status` on may be changed."""
+    """A response on its way to the client, with its request. `status`, `headers`, `raw` may be changed."""
 
     method: str
     path: str
@@ -42,7 +42,7 @@ class Passing:
 
     @property
     def json(self) -> Any:
-        """The body of a successful response, else None."""
+        """The JSON body of a successful response, otherwise None."""
         if self.status != 200 or not self.headers.get("content-type", "").startswith("application/json"):
             return None
         return json.loads(self.raw)

@@ -1,4 +1,4 @@
-"""Varied JSON schemas of tools, from a seed: from two plain strings to unions of nested objects.
+"""Varied JSON schemas of tools, drawn from a seed: from two strings to nested unions.
 
 `tool_schemas(count)` returns the same list on every machine; its first entries have one of each kind. Used by
 tests and by the evidence run.
@@ -142,7 +142,7 @@ def _union(of: random.Random, depth: int) -> Schema:
 
 
 def _variants(of: random.Random, depth: int) -> Schema:
-    """A union of objects with different constants."""
+    """Returns a union of objects that differ in a constant."""
     kinds = of.sample(WORDS, 2)
     options = []
     for kind in kinds:
@@ -176,7 +176,7 @@ def _value(of: random.Random, depth: int) -> Schema:
 
 
 def _with(of: random.Random, make: Make) -> Schema:
-    """An object with a required property of this kind."""
+    """Returns an object with a required property that `make` creates."""
     schema = _object(of, 1)
     name = of.choice(WORDS)
     schema["properties"] = {
@@ -188,7 +188,7 @@ def _with(of: random.Random, make: Make) -> Schema:
 
 
 def _defined(of: random.Random) -> Schema:
-    """An object whose parts are definitions, one of them recursive."""
+    """Returns an object whose parts are definitions, one of which is recursive."""
     node = {
         "type": "object",
         "properties": {"name": _string(of, 2), "parts": {"type": "array", "items": {"$ref": "#/$defs/node"}}},
@@ -216,13 +216,13 @@ def _generate(of: random.Random) -> Iterator[Schema]:
 
 
 def tool_schemas(count: int, seed: int = SEED) -> list[Schema]:
-    """`count` schemas of tool parameters."""
+    """Returns `count` schemas of tool parameters."""
     made = _generate(random.Random(seed))
     return [next(made) for _ in range(count)]
 
 
 def tools(count: int, seed: int = SEED) -> list[ToolSpec]:
-    """`count` tools, each with its own name and schema."""
+    """Returns `count` tools, each with its own name and schema."""
     of = random.Random(seed)
     return [
         ToolSpec(

@@ -1,7 +1,7 @@
-"""Requests that hypothesis draws from the request types of the `openai` SDK, valid and damaged.
+"""Valid and damaged requests, which hypothesis draws from the types of the `openai` SDK.
 
-`Requests().any(models)` is the strategy, for every route that the gateway serves. A JSON schema of a type
-becomes a strategy by its kind. Optional members are mostly left out, so that requests stay small.
+`Requests().any(models)` is the strategy for every route that the gateway serves. The JSON schema of each type
+becomes a strategy. Optional members are mostly omitted, so that requests stay small.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PLAIN: dict[Any, Drawn] = {
     "integer": st.sampled_from([0, 1, 2]) | st.integers(),
     "number": st.sampled_from([0.0, 0.5, 1.0]) | st.floats(allow_nan=False, allow_infinity=False),
 }
-"""Numbers, mostly in the range of their field: the SDK's types have no limits."""
+"""Numbers, mostly in the range of their field, because the SDK's types have no limits."""
 IDS = TEXT | st.sampled_from(["resp_1", "../x", "%2e%2e", "a/b", "☃", "x" * 300])
 
 
@@ -47,7 +47,7 @@ class Request:
     method: str
     path: str
     body: bytes | None = None
-    """JSON, mostly."""
+    """Usually JSON."""
 
 
 ROUTES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
@@ -62,7 +62,7 @@ BODIES: dict[str, Any] = {
     "/chat/completions": CompletionCreateParamsStreaming,
     "/responses": ResponseCreateParamsStreaming,
 }
-"""The SDK's type of each body. The variant without streaming has the same fields."""
+"""The SDK's type of each path's body. The variant without streaming has the same fields."""
 _SAID = {"role": "user", "content": "Look, please."}
 _CALL = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
 _CHAT = [
@@ -79,15 +79,15 @@ HISTORIES: dict[str, list[dict[str, Any]]] = {
     "/chat/completions": [{}, {"messages": [_SAID]}, {"messages": _CHAT}],
     "/responses": [{"input": "Look, please."}, {"input": [_SAID]}, {"input": _ITEMS}, {}],
 }
-"""Valid histories.
+"""Valid histories, which replace the drawn ones.
 
-They replace the drawn one: most drawn histories are refused before the other fields are read.
+Most drawn histories are refused before the other fields are read.
 """
 
 
 @cache
 def body_schemas() -> tuple[dict[str, Any], dict[str, Any]]:
-    """The schema of each path's body, and the definitions that they refer to."""
+    """Returns the schema of each path's body, and the definitions that they refer to."""
     adapters = [(path, "validation", TypeAdapter(kind)) for path, kind in BODIES.items()]
     schemas, shared = TypeAdapter.json_schemas(adapters)  # type: ignore[arg-type]
     definitions: dict[str, Any] = shared["$defs"]
@@ -102,7 +102,7 @@ class Requests:
         self._made: dict[tuple[str, int], Drawn] = {}
 
     def any(self, models: Sequence[str]) -> st.SearchStrategy[Request]:
-        """Any request; those with a body ask for one of `models`."""
+        """Draws any request. A request with a body asks for one of `models`."""
         turns = [self.turn(path, models) for path in BODIES]
         return st.one_of(*turns, *turns, *turns, self.cold())
 
@@ -170,7 +170,7 @@ def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 
 def _spoiled(body: Any) -> Drawn:
-    """Replaces or removes one value."""
+    """Draws the body with one value replaced or removed."""
     places = [place for place in _places(body) if place and place != ("model",)]
     if not places:
         return st.just(body)
@@ -189,7 +189,7 @@ def _put(value: Any, place: tuple[Any, ...], other: Any) -> Any:
 
 
 def _written(body: Any) -> bytes:
-    """As JSON. Lone surrogates and non-JSON numbers are written as Python does."""
+    """Returns the body as JSON. Lone surrogates and non-JSON numbers are written as Python does."""
     return json.dumps(body).encode()
 
 

@@ -13,7 +13,10 @@ DRAIN_S = 5.0
 
 @asynccontextmanager
 async def served(app: Any) -> AsyncIterator[tuple[DrainingServer, int]]:
-    """The server and its port. The caller closes the application and its backends afterwards."""
+    """Yields the server and its port.
+
+    The caller closes the application and its backends afterwards.
+    """
     server = DrainingServer(app, DRAIN_S, lambda: None)
     server.config.load()
     server.lifespan = server.config.lifespan_class(server.config)

@@ -1,7 +1,8 @@
-"""A serving process whose resources can be read, by its own count and by /proc.
+"""A server process whose resources can be measured, by its own count and by /proc.
 
 For soak tests and hostile clients. `python -m doubles.watched CONFIG` is a `toolwire serve` that answers
-SIGUSR1 with one line: tasks, parked runs, waiting turns. `Watched` starts and reads it. Linux only.
+SIGUSR1 with one line: the numbers of tasks, parked runs and waiting turns. `Watched` starts and reads it.
+Linux only.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ READY = "listening on "
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What the process holds now."""
+    """The resources that the process uses at the moment."""
 
     tasks: int
     parks: int
@@ -52,7 +53,10 @@ class WatchedGateway(Gateway):
 
 
 class Watched:
-    """`settings` is TOML. The port is a free one, and the home a new folder."""
+    """A running `doubles.watched`. `settings` is TOML.
+
+    The port is a free one, and the home is a new folder.
+    """
 
     def __init__(self, folder: Path, settings: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -90,7 +94,7 @@ class Watched:
         return self._process.pid
 
     def pin(self, cores: Sequence[int]) -> None:
-        """Limits the process to these cores."""
+        """Limits the process to these CPU cores."""
         for task in Path(f"/proc/{self.pid}/task").iterdir():
             os.sched_setaffinity(int(task.name), cores)
 
@@ -112,15 +116,15 @@ class Watched:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def loop_cpu_s(self) -> float:
-        """CPU time of the event loop's thread, in nanosecond resolution."""
+        """Returns the CPU seconds of the event loop's thread, with a resolution of nanoseconds."""
         return int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[0]) / 1e9
 
     def logged(self) -> str:
-        """The log so far."""
+        """Returns the log so far."""
         return self.log.read_text(errors="replace")
 
     def end(self) -> int:
-        """Drains, ends and returns the exit status."""
+        """Drains and ends the server. Returns the exit status."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
         try:

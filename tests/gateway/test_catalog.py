@@ -1,4 +1,4 @@
-"""The served models: those of the settings, and all models of a server."""
+"""The models that are served: those in the settings, and all models of servers."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ async def test_the_gateway_becomes_ready_when_a_server_that_was_down_at_the_star
     await gateway.close()
 
 
-# --- aliases
+# --- aliases ---
 
 
 async def test_the_first_alias_that_matches_names_the_model(shelf: Shelf) -> None:
@@ -168,7 +168,7 @@ async def test_the_first_alias_that_matches_names_the_model(shelf: Shelf) -> Non
 
 
 async def test_a_claude_model_that_is_not_configured_is_served_by_the_first_model() -> None:
-    """Only on the Messages API: Claude Code asks for models by their own names."""
+    """This holds only on the Messages API, because Claude Code requests Anthropic's models."""
     gateway = Gateway(Settings(models=(ModelSettings("demo", "scripted", {"script": "say hi"}),)))
     body = '{"model": "claude-opus-5-5", "max_tokens": 9, "messages": [{"role": "user", "content": "x"}]}'
     answer = await gateway.respond("messages", body.encode(), Caller())

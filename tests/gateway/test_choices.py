@@ -10,13 +10,13 @@ import pytest
 
 from toolwire.backends.base import Batch
 from toolwire.backends.scripted.backend import ScriptedBackend
-from toolwire.core.events import Finish, Text
+from toolwire.core.events import Failure, Finish, Text
 from toolwire.core.turn import Turn
-from toolwire.gateway.run import MOST_AT_ONCE
+from toolwire.gateway.choices import MOST_AT_ONCE
 
 
 class Counting(ScriptedBackend):
-    """Counts how many of its runs are open at once."""
+    """A model that counts how many of its runs are open at once."""
 
     running = most = runs = 0
 
@@ -44,3 +44,23 @@ async def test_every_choice_is_served_and_only_a_few_run_at_once(table: Any, cho
     stream = await table.stream("chat", asked)
     assert stream.count(b'"content":"hi"') == stream.count(b'"finish_reason":"stop"') == choices
     assert stream.endswith(b"data: [DONE]\n\n")
+
+
+async def test_a_choice_that_fails_ends_the_stream_with_its_error_and_cancels_the_others(table: Any) -> None:
+    class FailsOnce(Counting):
+        async def run(self, turn: Turn) -> AsyncGenerator[Batch, None]:
+            self.runs += 1
+            first = self.runs == 1
+            self.running += 1
+            try:
+                yield [Text("hi")]
+                await asyncio.sleep(0.01 if first else 60)
+                yield [Failure("backend", "The disk is full.")]
+            finally:
+                self.running -= 1
+
+    backend = FailsOnce("m")
+    asked = {"messages": [{"role": "user", "content": "?"}], "n": 3}
+    stream = await table.serve(backend).stream("chat", asked)
+    assert b"The disk is full." in stream.split(b"\n\n")[-2]
+    assert (backend.runs, backend.running) == (3, 0)

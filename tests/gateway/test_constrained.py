@@ -1,4 +1,4 @@
-"""Turns with a constrained decoder: the backend's request, reading the answer, and refusals by servers."""
+"""Turns with a constrained decoder: the request to the backend, the answer, and refusals."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def report(answer: Any) -> str:
     return str(dict(answer.headers)[b"x-toolwire-report"], "ascii")
 
 
-# --- the request to the backend -----------------------------------------------------------------------------
+# --- the request to the backend ---
 
 
 @pytest.mark.parametrize("prefill", [False, True])
@@ -182,7 +182,7 @@ async def test_without_tools_nothing_is_constrained(table: Any) -> None:
     assert table.backend.seen[-1].constraint is None
 
 
-# --- reading the answer -------------------------------------------------------------------------------------
+# --- reading the answer ---
 
 
 @pytest.mark.parametrize("holds", [("text",), ("call",)])
@@ -249,11 +249,11 @@ async def test_a_schema_too_large_for_the_decoder_is_checked_on_the_complete_cal
         await table.body("chat", asks(tools=tools, tool_choice="required"))
 
 
-# --- a backend that refuses ---------------------------------------------------------------------------------
+# --- a backend that refuses ---
 
 
 class Refusing(ScriptedBackend):
-    """Refuses its strategies one after the other, until the last one works."""
+    """A model that refuses each of its strategies except the last one."""
 
     def __init__(self, *strategies: str) -> None:
         super().__init__("m", ScriptedOptions(script=CALL))
@@ -348,7 +348,10 @@ async def test_a_refusal_without_another_strategy_is_an_error(table: Any) -> Non
 
 
 class Deaf(ScriptedBackend):
-    """Has native tools, but ignores tool_choice. Its decoder can be constrained to one call."""
+    """A model with native tools that ignores tool_choice.
+
+    Its decoder can be limited to one call.
+    """
 
     @property
     def capabilities(self) -> Capabilities:
@@ -391,7 +394,7 @@ async def test_the_marker_that_the_gateway_adds_is_never_sent_as_text(table: Any
     assert body["choices"][0]["message"]["content"].strip() == '{"na'
 
 
-# --- dialects other than the sentinel -----------------------------------------------------------------------
+# --- dialects other than the sentinel ---
 
 
 async def test_a_models_dialect_is_used_in_the_prompt_and_in_the_history(table: Any) -> None:

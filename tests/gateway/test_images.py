@@ -1,4 +1,4 @@
-"""Images by URL: fetched only from public addresses, judged by their own bytes, limited in size."""
+"""Images by URL: only from public addresses, identified by their bytes, limited in size."""
 
 from __future__ import annotations
 
@@ -33,6 +33,8 @@ def png(width: int = 2, height: int = 3) -> bytes:
 async def site() -> AsyncIterator[str]:
     async def serve(request: web.Request) -> web.StreamResponse:
         name = request.match_info["name"]
+        if name.isdigit():
+            return web.Response(status=int(name), headers={"Location": "/ok"})
         if name.startswith("to-"):
             raise web.HTTPFound(
                 {
@@ -105,6 +107,12 @@ async def test_an_image_becomes_a_data_url(site: str) -> None:
         == await fetcher.fetch(site + "/to-ok")
         == "data:image/png;base64," + base64.b64encode(png()).decode()
     )
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_every_kind_of_redirect_is_followed(site: str, status: int) -> None:
+    fetcher = ImageFetcher(allowed=lambda address: address == "127.0.0.1")
+    assert await fetcher.fetch(f"{site}/{status}") == await fetcher.fetch(site + "/ok")
 
 
 @pytest.mark.parametrize(

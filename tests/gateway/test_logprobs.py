@@ -16,7 +16,8 @@ from toolwire.conform.judge.fold import fold
 from toolwire.core.errors import ToolwireError
 from toolwire.core.turn import Api
 from toolwire.observe.fixture import read, write
-from toolwire.observe.recording import RecordingError, masked
+from toolwire.observe.masked_recording import masked
+from toolwire.observe.recording import RecordingError
 from toolwire.observe.replay import replay
 from toolwire.testing.upstream import FakeUpstream, Recorded, Reply, Script, answer, chunk, completion
 
@@ -30,21 +31,21 @@ def entry(token: str, logprob: float = -0.5) -> dict[str, Any]:
 
 
 def token(text: str, top: int = 2) -> dict[str, Any]:
-    """A token as the server sends it, with `top` alternatives."""
+    """Returns a token as the server sends it, with `top` alternatives."""
     return {**entry(text), "top_logprobs": [entry(f"{text}{n}", -1.0 - n) for n in range(top)]}
 
 
 def logged(
     delta: dict[str, Any], content: Sequence[Any] | None = None, refusal: Sequence[Any] | None = None
 ) -> Any:
-    """A chunk with log probabilities."""
+    """Returns a chunk with log probabilities."""
     made = chunk(delta)
     made["choices"][0]["logprobs"] = {"content": content, "refusal": refusal}
     return made
 
 
 def said(*words: str, top: int = 2, after: Sequence[Any] = ()) -> list[Any]:
-    """An answer of which each chunk is one token."""
+    """Returns the chunks of an answer, one token per chunk."""
     texts = [logged({"content": word}, [token(word, top)]) for word in words]
     return [chunk({"role": "assistant", "content": ""}), *texts, *after, chunk({}, "stop")]
 
@@ -69,7 +70,7 @@ async def serving(table: Any, *script: Script, **options: Any) -> AsyncIterator[
 
 
 def question(api: Api, top: int | None = 2, tools: bool = False, **more: Any) -> dict[str, Any]:
-    """A request that asks for log probabilities."""
+    """Returns a request for log probabilities."""
     body: dict[str, Any] = {"messages" if api == "chat" else "input": [{"role": "user", "content": "Hi"}]}
     body |= {"logprobs": True} if api == "chat" else {"include": ["message.output_text.logprobs"]}
     if top is not None:
@@ -82,7 +83,10 @@ def question(api: Api, top: int | None = 2, tools: bool = False, **more: Any) ->
 
 
 async def both(table: Any, judge: Judge, api: Api, body: dict[str, Any]) -> tuple[dict[str, Any], str]:
-    """The body, which must be what the stream adds up to, and its report. Both follow the API exactly."""
+    """Sends a request with and without streaming. Returns the body and its report.
+
+    Checks that the stream and the body follow the API exactly and have the same content.
+    """
     whole = await table.answer(api, {**body, "stream": False})
     found = json.loads(whole.body)
     judge.body(found, api)
@@ -97,7 +101,7 @@ async def both(table: Any, judge: Judge, api: Api, body: dict[str, Any]) -> tupl
 
 
 def logprobs_of(body: dict[str, Any], api: Api) -> list[Any]:
-    """The log probabilities of every choice, or of every text."""
+    """Returns the log probabilities of every choice (chat) or of every text (responses)."""
     if api == "chat":
         return [choice["logprobs"] for choice in body["choices"]]
     parts = [part for item in body["output"] for part in item.get("content") or ()]
@@ -193,7 +197,7 @@ async def test_a_refusal_has_tokens_in_chat_completions(table: Any, judge: Judge
 
 @pytest.mark.parametrize("api", APIS)
 async def test_native_tools_leave_them_to_the_text(table: Any, judge: Judge, api: Api) -> None:
-    """Tokens of reasoning and calls are not those of the text, even if the server sends them."""
+    """Tokens of reasoning and of calls are dropped, even if the server sends them."""
     call = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
     chunks = [
         chunk({"role": "assistant", "content": ""}),
@@ -212,7 +216,7 @@ async def test_native_tools_leave_them_to_the_text(table: Any, judge: Judge, api
 
 @pytest.mark.parametrize("api", APIS)
 async def test_tokens_that_end_inside_a_character(table: Any, judge: Judge, api: Api) -> None:
-    """They belong to the text that completes the character, or to the end of the text."""
+    """They are sent with the text that completes the character, or at the end of the text."""
     halves = [{**token("\\xf0\\x9f"), "bytes": [240, 159]}, {**token("\\x98\\x80"), "bytes": [152, 128]}]
     chunks = [
         chunk({"role": "assistant", "content": ""}),
@@ -230,7 +234,7 @@ async def test_tokens_that_end_inside_a_character(table: Any, judge: Judge, api:
 
 @pytest.mark.parametrize("api", APIS)
 async def test_a_server_with_other_shapes(table: Any, judge: Judge, api: Api) -> None:
-    """Missing bytes and alternatives, infinite and missing probabilities, and what is no token."""
+    """Members are missing or invalid, a probability is infinite, and entries are no tokens."""
     odd = '[{"token":"a","logprob":-Infinity},{"token":"b","logprob":null,"bytes":"x","id":7},{"x":1},5]'
     sent = json.dumps(completion(said("ab"))).replace(json.dumps([token("ab")]), odd)
     assert odd in sent
@@ -315,7 +319,7 @@ async def test_a_masked_recording_of_them_cannot_be_compared(table: Any) -> None
 
 
 async def test_text_before_a_required_call_keeps_them(table: Any, judge: Judge) -> None:
-    """It waits for the call, and the tokens wait with it."""
+    """The text is held back until the call, and its tokens with it."""
     call = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
     chunks = [*said("I ", "look.")[:-1], chunk({"tool_calls": [call]}), chunk({}, "tool_calls")]
     async with serving(table, reply(chunks)):
@@ -324,7 +328,7 @@ async def test_text_before_a_required_call_keeps_them(table: Any, judge: Judge) 
 
 
 async def test_a_repeated_prefill_keeps_the_tokens_of_the_rest(table: Any, judge: Judge) -> None:
-    """llama.cpp repeats the beginning of the answer, for which it has no tokens."""
+    """llama.cpp repeats the beginning of the answer, and sends no tokens for it."""
     chunks = [chunk({"role": "assistant", "content": ""}), chunk({"content": "Once "}), *said("upon")[1:]]
     asked = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Once "}]
     async with serving(table, reply(chunks), profile="llamacpp"):

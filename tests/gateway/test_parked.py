@@ -1,4 +1,4 @@
-"""Parked runs continue when their results arrive; a request that does not match is replayed cold."""
+"""A parked run continues when its results arrive; otherwise the turn runs from its history."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from doubles.judges import Judge
+from toolwire.access.keys import KeyGrant, KeyLimits
 from toolwire.core.errors import ToolwireError
 from toolwire.gateway.parked import Parking
 from toolwire.gateway.pipeline import Caller, Gateway
@@ -30,7 +31,10 @@ def request(**extra: Any) -> dict[str, Any]:
 
 
 def follow_up(body: dict[str, Any], *results: str, **extra: Any) -> dict[str, Any]:
-    """The second request as clients send it: arguments serialized anew, a name on the tool message."""
+    """Returns the request with the results, as clients send it.
+
+    The arguments are serialized again, and each result has a name.
+    """
     message = body["choices"][0]["message"]
     calls = [
         {
@@ -80,7 +84,7 @@ async def test_the_same_run_continues_when_the_result_arrives(table: Any, judge:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_run_whose_continuation_is_never_admitted_is_cancelled(stream: bool) -> None:
-    """Also if its stream has begun: a client that asks again is answered."""
+    """A client that repeats its request is answered, even if the first stream had begun."""
     limits = LimitSettings(backend_concurrent=1, total_s=0.2)
     backend = ScriptedBackend("m", ScriptedOptions(script=SCRIPT, tools="parked"))
     gateway = Gateway(
@@ -132,7 +136,7 @@ FLAT = [{"type": "function", "name": name} for name in ("get_weather", "get_time
 
 
 def answered(body: dict[str, Any], how: str = "as it came") -> list[dict[str, Any]]:
-    """The items of an answer and the results of its calls, in one of several orders."""
+    """Returns the items of an answer and the results of its calls. `how` names their order."""
     output = body["output"]
     calls = [item for item in output if item["type"] == "function_call"]
     results = {
@@ -186,6 +190,39 @@ async def test_text_between_and_after_calls_matches_by_previous_response_id(
         asked = {"input": answered(body)[len(body["output"]) :], "previous_response_id": body["id"]}
     assert kinds == ["new", "resumed", "resumed"] and len(table.backend.seen) == 1
     await store.close()
+
+
+MARK = {"cache_control": {"type": "ephemeral"}}
+UNTIDY = (
+    'say "\\n\\n"\ncall look\nsay After it.\ncall look\n---\nsay " "\ncall look\n---\nsay It said {result}.'
+)
+
+
+async def test_a_client_of_the_messages_api_may_rewrite_its_history(table: Any) -> None:
+    """As Claude Code does: markers, blank texts, the place of a text, system messages, and its own notes."""
+    table.play(UNTIDY, tools="parked")
+    news = "The date."
+    history: list[dict[str, Any]] = [
+        {"role": "user", "content": [{"type": "text", "text": "Look."}]},
+        {"role": "system", "content": [{"type": "text", "text": news, **MARK}]},
+    ]
+    kinds = []
+    for _ in range(3):
+        asked = {"max_tokens": 9, "messages": history, "tools": [{"name": "look", "input_schema": {}}]}
+        answer = await table.answer("messages", asked)
+        kinds.append(dict(answer.headers)[b"x-toolwire-turn"].decode())
+        content = json.loads(answer.body)["content"]
+        texts = [block for block in content if block["type"] == "text" and block["text"].strip()]
+        calls = [block for block in content if block["type"] == "tool_use"]
+        results = [{"type": "tool_result", "tool_use_id": call["id"], "content": "rain"} for call in calls]
+        history[1] = {"role": "system", "content": news}
+        history += [
+            {"role": "assistant", "content": [*texts, *calls]},
+            {"role": "user", "content": [*results, {"type": "text", "text": "A note.", **MARK}]},
+            {"role": "system", "content": [{"type": "text", "text": "Another note."}]},
+        ]
+    assert kinds == ["new", "resumed", "resumed"]
+    assert content == [{"type": "text", "text": "It said rain\nA note.\nAnother note.."}]
 
 
 async def test_two_calls_wait_together(table: Any) -> None:
@@ -268,7 +305,7 @@ DESCRIBED = [
 @pytest.mark.parametrize(
     ("begun", "continued", "kind"),
     [
-        ({"tool_choice": NAMED}, {}, "replayed"),  # as the Agents SDK continues after a forced call
+        ({"tool_choice": NAMED}, {}, "replayed"),  # the Agents SDK continues like this after a forced call
         ({"tool_choice": "required"}, {}, "replayed"),
         ({"tool_choice": ALLOWED[0]}, {"tool_choice": ALLOWED[1]}, "resumed"),
         ({"tool_choice": ALLOWED[2]}, {"tool_choice": ALLOWED[0]}, "replayed"),
@@ -328,7 +365,7 @@ async def test_a_missing_park_is_replayed_cold(table: Any) -> None:
 async def test_a_run_that_died_while_it_was_parked_is_replayed_cold(table: Any) -> None:
     table.play(SCRIPT, tools="parked")
     first, _ = await ask(table, request())
-    await table.backend.live[0].cancel()  # as if its process had been killed
+    await table.backend.live[0].cancel()  # as if the backend's process had been killed
     second, kind = await ask(table, follow_up(first, "sunny"))
     assert (text(second), kind) == ("It is sunny.", "replayed") and len(table.gateway.parking) == 0
 
@@ -353,7 +390,7 @@ async def test_results_sent_to_another_model_are_replayed_and_end_the_run() -> N
     assert "noon" in text(second) and kind == "replayed"
     await asyncio.sleep(0)
     assert waits.live[0].cancelled and len(gateway.parking) == 0
-    assert (await send("demo", follow_up(first, "sunny", "noon")))[1] == "new"  # no run waits for it any more
+    assert (await send("demo", follow_up(first, "sunny", "noon")))[1] == "new"  # no run waits any more
     await gateway.close()
 
 
@@ -395,7 +432,7 @@ SAID = {"role": "assistant", "content": "It is sunny."}
         ([USER], "new"),
         ([*PAST, SUNNY], "replayed"),
         ([*PAST, SUNNY, USER], "replayed"),
-        ([*PAST, USER], "new"),  # the call was left without a result
+        ([*PAST, USER], "new"),  # the call has no result
         ([*PAST, SUNNY, SAID, USER], "new"),
         ([*PAST, SUNNY, SAID], "replayed"),
     ],
@@ -446,7 +483,7 @@ async def test_a_continuation_sent_again_after_its_first_client_left_is_replayed
     lost = asyncio.ensure_future(ask(table, follow_up(first, "sunny")))
     await asyncio.sleep(0)
     again = asyncio.ensure_future(ask(table, follow_up(first, "sunny")))
-    for _ in range(20):  # by then it would be refused
+    for _ in range(20):  # enough steps for a refusal, if there were one
         await asyncio.sleep(0)
     lost.cancel()
     body, kind = await again
@@ -462,6 +499,15 @@ async def test_a_key_has_a_limit_and_loses_its_oldest_park_first(table: Any) -> 
     assert [live.cancelled for live in table.backend.live] == [True, False, False, False]
     assert (await ask(table, follow_up(bodies[0], "x"), key_id="alice"))[1] == "replayed"
     assert (await ask(table, follow_up(bodies[2], "x"), key_id="alice"))[1] == "resumed"
+
+
+async def test_a_limit_of_parked_runs_that_a_key_has_itself_applies_to_its_turns(table: Any) -> None:
+    table.play(SCRIPT, tools="parked")
+    alice = {"key_id": "alice", "grant": KeyGrant(limits=KeyLimits(parked=1))}
+    first, second = [(await ask(table, request(), **alice))[0] for _ in range(2)]
+    assert len(table.gateway.parking) == 1
+    assert (await ask(table, follow_up(first, "x"), **alice))[1] == "replayed"
+    assert (await ask(table, follow_up(second, "x"), **alice))[1] == "resumed"
 
 
 async def test_continuing_one_choice_cancels_its_siblings(table: Any) -> None:

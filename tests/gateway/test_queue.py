@@ -1,4 +1,4 @@
-"""The queue of a model, and the timeouts of a turn."""
+"""The queue of a model, and the time limits of a turn."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def joined(line: Queues, key_id: str, model: str = "m") -> QueueSlot:
 
 
 async def order(line: Queues, places: dict[str, QueueSlot]) -> list[str]:
-    """The names of the waiting slots in the order of admission; each is released at once."""
+    """Returns the names of the slots in the order of admission. Each slot is released at once."""
     seen: list[str] = []
 
     async def wait(name: str, place: QueueSlot) -> None:
@@ -48,7 +48,7 @@ async def order(line: Queues, places: dict[str, QueueSlot]) -> list[str]:
     return seen
 
 
-# --- the queue ----------------------------------------------------------------------------------------------
+# --- the queue ---
 
 
 async def test_without_a_limit_there_is_no_queue() -> None:
@@ -114,6 +114,7 @@ async def test_a_full_queue_makes_room_for_a_key_with_fewer_turns_in_it() -> Non
     with pytest.raises(ToolwireError) as refused:
         await last
     assert refused.value.failure.kind == "rate_limit"
+    assert "1 requests run and 3 wait, 3 of them of this API key" in refused.value.failure.message
     assert line.waiting("m") == 3
     running.leave()
     noisy[0].leave()
@@ -147,11 +148,11 @@ def test_in_any_order_of_arrivals_the_limits_hold_and_every_turn_is_admitted(
     assert line._lines == {}
 
 
-# --- turns in the queue -------------------------------------------------------------------------------------
+# --- turns in the queue ---
 
 
 class Gated:
-    """A model that answers once `open` is set. It counts its runs and cancellations."""
+    """A model that answers when `open` is set. It counts its runs and cancellations."""
 
     def __init__(self, *parts: str) -> None:
         self.open = asyncio.Event()
@@ -275,7 +276,7 @@ async def test_a_stream_that_loses_its_slot_after_it_has_begun_gets_the_error_in
     await gated.asked.wait()
     noisy = [asyncio.ensure_future(ask(served, "noisy", stream=True, n=choices)) for _ in range(2)]
     await until(lambda: served.queues.waiting("m") == 2)
-    await asyncio.sleep(0.03)  # longer than the wait before a stream is begun
+    await asyncio.sleep(0.03)  # longer than `commit_after_s`, so the stream has begun
     quiet = asyncio.ensure_future(ask(served, "quiet"))
     assert b"rate_limit_exceeded" in await noisy[1]
     gated.open.set()
@@ -304,7 +305,7 @@ async def test_a_failed_turn_frees_its_slot() -> None:
     assert served.queues.running("m") == 0
 
 
-# --- timeouts -----------------------------------------------------------------------------------------------
+# --- timeouts ---
 
 LIMITS = [
     pytest.param((), {"first_token_s": 0.05}, "first_token_s", id="first token"),
@@ -357,7 +358,7 @@ async def test_a_slow_reader_does_not_count_as_an_idle_model() -> None:
     blocks = []
     async for block in answer.stream:
         blocks.append(block)
-        await asyncio.sleep(0.08)  # longer than the model may be silent
+        await asyncio.sleep(0.08)  # longer than `idle_s`, the limit for a silent model
     assert b"done" in b"".join(blocks) and b"timeout" not in b"".join(blocks)
 
 
@@ -373,7 +374,7 @@ async def test_waiting_counts_for_the_total_timeout_and_not_for_the_first_token(
 
 
 async def test_text_held_for_a_required_call_does_not_count_as_an_idle_model() -> None:
-    """Nothing is sent before the call, but the model writes all the time."""
+    """Until the call, the client gets nothing, but the model writes all the time."""
     script = "\n".join(f"say word{number}\npause 150ms" for number in range(8)) + '\ncall look {"a": 1}'
     backend = ScriptedBackend("m", ScriptedOptions(script=script, tools="emulated"))
     served = Gateway(Settings(limits=LimitSettings(first_token_s=1, idle_s=1)), backends={"m": backend})

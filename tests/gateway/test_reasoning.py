@@ -1,4 +1,4 @@
-"""Reasoning in a backend's text, from the backend to the wire. Long texts do not block other turns."""
+"""Reasoning that a backend writes in its text. Also: long texts do not block other turns."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ async def test_reasoning_is_sent_in_the_form_of_each_api(table: Any, api: str) -
 
 
 class Long(ScriptedBackend):
-    """Sends one long text in one batch."""
+    """A model that sends one long text in one batch."""
 
     text = ""
 
@@ -112,7 +112,10 @@ class Long(ScriptedBackend):
 
 
 async def test_other_turns_run_while_a_long_text_is_read(table: Any) -> None:
-    """Brackets at line starts are the most expensive text. Other tasks still run about once a millisecond."""
+    """Other tasks still run about once per millisecond.
+
+    Brackets at the start of lines are the text that takes longest to scan.
+    """
     backend = Long("m", ScriptedOptions(tools="emulated", dialects=tuple(DIALECTS)))
     backend.text = "{\n" * (100 * SLICE)
     ticks, done = 0, False

@@ -1,4 +1,4 @@
-"""Stop sequences of a turn whose calls are found in text."""
+"""Stop sequences in turns whose calls are found in text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from toolwire.gateway.interpret import Stops
 
 
 def read(stops: Stops, *batches: Sequence[Event]) -> tuple[str, bool]:
-    """The text that passed, and whether a stop sequence ended it."""
+    """Returns the text that passed, and whether a stop sequence ended it."""
     text = ""
     for batch in batches:
         for event in stops.feed(list(batch)):

@@ -1,4 +1,4 @@
-"""`tool_choice` is enforced for models with native tools, whatever their server does with it."""
+"""`tool_choice` is enforced for models with native tools, even if their server ignores it."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def question(api: Api, choice: Any, **fields: Any) -> dict[str, Any]:
 
 
 def reply(chunks: Sequence[Any]) -> Script:
-    """An answer, streamed or not."""
+    """Returns a script that answers with these chunks: streamed or whole, as the request asks."""
 
     def say(request: Recorded) -> Reply:
         return Reply.stream(chunks) if request.body["stream"] else Reply.body(completion(chunks))
@@ -92,7 +92,7 @@ async def serving(*script: Script, **options: Any) -> AsyncIterator[tuple[OpenAI
 async def whole(
     table: Any, judge: Judge, api: Api, body: dict[str, Any], stream: bool
 ) -> tuple[dict[str, Any], str]:
-    """The answer's body (of a stream: folded), and its report."""
+    """Returns the body of the answer and its report. A stream is combined into a body."""
     said = await table.answer(api, {**body, "stream": stream})
     report = dict(said.headers)[b"x-toolwire-report"].decode()
     if not stream:
@@ -286,7 +286,7 @@ async def test_a_named_custom_tool_is_enforced(table: Any, judge: Judge) -> None
         ]
 
 
-# --- what is held -------------------------------------------------------------------------------------------
+# --- what is held ---
 
 
 async def test_a_required_call_streams_and_text_is_held_until_it_begins(table: Any) -> None:
@@ -309,7 +309,7 @@ async def test_a_required_call_streams_and_text_is_held_until_it_begins(table: A
         said = await asyncio.wait_for(
             table.serve(backend).answer("chat", question("chat", "required", stream=True)), 5
         )
-        first = await asyncio.wait_for(anext(said.stream), 5)  # the gate is closed: the answer is incomplete
+        first = await asyncio.wait_for(anext(said.stream), 5)  # the upstream still waits at the gate
         assert b"Let me look. " in first and b"get_weather" in first
         gate.set()
         rest = b"".join([block async for block in said.stream])
@@ -325,7 +325,7 @@ async def test_without_a_required_call_text_is_not_held(table: Any) -> None:
                 table.serve(backend).answer("chat", question("chat", choice, stream=True)), 5
             )
             seen = b""
-            while b'"Hell"' not in seen:  # the gate is closed: the answer is incomplete
+            while b'"Hell"' not in seen:  # the upstream still waits at the gate
                 seen += await asyncio.wait_for(anext(said.stream), 5)
             gate.set()
             _ = [block async for block in said.stream]
@@ -343,7 +343,7 @@ async def test_the_text_held_for_a_required_call_is_limited(
 
 @pytest.mark.parametrize("schema", [True, False])
 def test_a_format_that_a_backend_cannot_hold_is_asked_for_in_words(schema: bool) -> None:
-    """Also where the request has no tools."""
+    """The request has no tools."""
     offer: Any = Offer("native", Capabilities(tools=True, schema=schema))
     turn = Turn("chat", "m", (Message("user", (TextPart("Hi"),)),), output=OutputFormat("json_object"))
     plan = make_plan(turn, offer, ToolSettings(), counting_ids())

@@ -1,4 +1,4 @@
-"""A turn beyond the wire: required and strict calls, policies, cancellation, stored conversations."""
+"""Turns through the gateway: required calls, policies, cancellation, stored responses."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def prompt_of(backend: ScriptedBackend, number: int = -1) -> str:
     )
 
 
-# --- the prompt of a text-only model ------------------------------------------------------------------------
+# --- the prompt of a text-only model ---
 
 
 async def test_the_prompt_lists_the_tools_in_the_clients_order_with_a_fresh_token(table: Any) -> None:
@@ -172,7 +172,7 @@ class TextOnly(ScriptedBackend):
         yield [Text(self._text), Finish()]
 
 
-# --- required, named, strict --------------------------------------------------------------------------------
+# --- required, named, strict ---
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -208,7 +208,10 @@ async def test_a_required_call_that_is_missing_twice_fails_and_none_is_invented(
 
 
 class Counting(ScriptedBackend):
-    """Reports a tenth of its tokens as cached input and as reasoning. `at_once`: a run is one batch."""
+    """A model that reports a tenth of its tokens as cached input, and a tenth as reasoning.
+
+    `at_once`: a run sends all its events in one batch.
+    """
 
     def __init__(self, script: str, at_once: bool = False) -> None:
         super().__init__("m", ScriptedOptions(script=script, tools="emulated"))
@@ -245,7 +248,7 @@ BOTH, SECOND = (300, 120, 30, 12), (200, 70, 20, 7)
         (f"{TALK}\n---\n{FIT}", False, BOTH),
         (f"{TALK}\n---\n{FIT}", True, BOTH),
         (f"{UNFIT}\n---\n{FIT}", True, BOTH),
-        (f"{UNFIT}\n---\n{FIT}", False, SECOND),  # it ended before it reported usage
+        (f"{UNFIT}\n---\n{FIT}", False, SECOND),  # the first attempt was stopped before it reported usage
         (f"{TALK}\n---\nsay No.\nusage 200 70", False, BOTH),
         (f"{TALK}\n---\n{UNFIT}", True, (200, 100, 20, 10)),
         (f"{TALK}\n---\nfail backend broken", False, (100, 50, 10, 5)),
@@ -263,11 +266,11 @@ BOTH, SECOND = (300, 120, 30, 12), (200, 70, 20, 7)
 async def test_every_attempt_of_a_turn_is_counted(
     table: Any, script: str, at_once: bool, used: tuple[int, ...], api: Api, stream: bool
 ) -> None:
-    """In the answer, by observers (metrics, the journal, usage), and by the key's limits."""
+    """The usage in the answer, in the observers' summary and in the key's limits is the same."""
     summaries: list[TurnSummary] = []
     key = KeyGrant(limits=KeyLimits(tokens_per_minute=10_000))
     table.serve(Counting(script, at_once)).gateway.observers.append(summaries.append)
-    table.gateway.limits = RateLimits(Settings(), clock=lambda: 0)  # the meters do not refill
+    table.gateway.limits = RateLimits(Settings(), clock=lambda: 0)  # no time passes, so they do not refill
     asked: dict[str, Any] = {
         "input": "?",
         "tools": [{"type": "function", **STRICT["function"]}],  # type: ignore[dict-item]
@@ -362,7 +365,7 @@ async def test_a_strict_call_that_does_not_fit_is_asked_for_once_more(
 
 async def test_a_strict_call_that_never_fits_fails_with_the_reason(table: Any) -> None:
     table.play('call get_weather {"town": "Paris"}', tools="emulated")
-    with pytest.raises(ToolwireError, match="strict schema: schema:") as caught:
+    with pytest.raises(ToolwireError, match="strict schema: schema: arguments: Additional") as caught:
         await table.body("chat", {"messages": [{"role": "user", "content": "?"}], "tools": [STRICT]})
     assert caught.value.failure.kind == "invalid_tool_call"
 
@@ -389,7 +392,7 @@ async def test_an_unusable_strict_schema_is_refused_with_its_path(table: Any, sc
     )
 
 
-# --- policies -----------------------------------------------------------------------------------------------
+# --- policies ---
 
 
 TWO_AND_TAIL = 'call write {"a": 1}\ncall write {"a": 1}\nsay And then some.\ncall get_weather {}'
@@ -449,6 +452,32 @@ async def test_unknown_tools_follow_the_setting(
     assert calls_seen or "nobody" in body["choices"][0]["message"]["content"]
 
 
+@pytest.mark.parametrize("tools", ["native", "parked"])
+@pytest.mark.parametrize(
+    ("hides", "choice", "kinds"),
+    [
+        (True, {"type": "auto"}, ["tool_use", "tool_use"]),
+        (True, {"type": "tool", "name": "get_weather"}, ["tool_use", "text"]),
+        (False, {"type": "auto"}, ["tool_use", "text"]),
+    ],
+)
+async def test_a_client_that_hides_tools_gets_calls_of_tools_that_it_named_in_its_messages(
+    table: Any, tools: str, hides: bool, choice: dict[str, str], kinds: list[str]
+) -> None:
+    """The spelling of a declared tool is still corrected."""
+    declared = [{"name": "get_weather", "input_schema": {}}]
+    placeholder = [{"name": "placeholder", "input_schema": {}, "defer_loading": True}] if hides else []
+    asked = {
+        "max_tokens": 9,
+        "messages": [{"role": "user", "content": "There is also web_fetch."}],
+        "tools": [*declared, *placeholder],
+        "tool_choice": choice,
+    }
+    body = await table.play("call Get-Weather {}\ncall web_fetch {}", tools=tools).body("messages", asked)
+    assert [block["type"] for block in body["content"]] == kinds
+    assert body["content"][0]["name"] == "get_weather"
+
+
 async def test_unknown_tools_can_be_an_error(table_with: Callable[..., Any]) -> None:
     with pytest.raises(ToolwireError, match="does not declare"):
         await table_with(unknown_tool="error").play("call nobody {}", tools="emulated").body("chat", asks())
@@ -497,7 +526,7 @@ async def test_a_quoted_call_never_becomes_a_call(
 
 
 def called(arguments: str, said: str = "What did you write?") -> list[dict[str, Any]]:
-    """A conversation in which `write` was called with these arguments."""
+    """Returns a conversation in which the tool `write` was called with these arguments."""
     call = {"id": "c", "type": "function", "function": {"name": "write", "arguments": arguments}}
     answered: list[dict[str, Any]] = [
         {"role": "assistant", "tool_calls": [call]},
@@ -590,7 +619,7 @@ async def test_arguments_that_look_like_a_call_are_no_quotation_of_it(table: Any
 
 async def test_native_calls_can_be_held_until_they_are_complete(table_with: Callable[..., Any]) -> None:
     raw = await table_with(arguments="validated").play('chunk 2\ncall write {"a": 1}').stream("chat", asks())
-    assert raw.count(b'"arguments":"') == 2  # the empty text of the opener, and the complete arguments
+    assert raw.count(b'"arguments":"') == 2  # empty at the call's beginning, then complete
 
 
 async def test_held_native_calls_fail_if_their_arguments_are_not_json(table_with: Callable[..., Any]) -> None:
@@ -603,7 +632,7 @@ async def test_held_native_calls_fail_if_their_arguments_are_not_json(table_with
     assert calls(await table_with().serve(Sloppy("m")).body("chat", asks())) == [("write", "{oops")]
 
 
-# --- ids, reports, summaries --------------------------------------------------------------------------------
+# --- ids, reports, summaries ---
 
 
 async def test_the_report_names_fields_that_were_not_fully_honoured(table: Any) -> None:
@@ -681,6 +710,24 @@ async def test_hosted_tools_are_reported_and_never_refused(table: Any) -> None:
     assert "tools.web_search=ignored" in report and "\r" not in report and "quantum" not in report
 
 
+@pytest.mark.parametrize(("api", "field"), [("chat", "messages"), ("responses", "input")])
+async def test_a_model_without_images_refuses_them_and_names_the_field(
+    table: Any, api: Api, field: str
+) -> None:
+    class Blind(ScriptedBackend):
+        capabilities = Capabilities(images=False)
+
+    url = "data:image/png;base64,AA=="
+    image = (
+        {"type": "image_url", "image_url": {"url": url}}
+        if api == "chat"
+        else {"type": "input_image", "image_url": url}
+    )
+    with pytest.raises(ToolwireError, match="does not take images") as caught:
+        await table.serve(Blind("m")).answer(api, {field: [{"role": "user", "content": [image]}]})
+    assert caught.value.failure.param == field
+
+
 async def test_observers_are_notified_of_every_turn_once(table: Any) -> None:
     summaries: list[TurnSummary] = []
     table.play("think a\nsay b\ncall write")
@@ -702,6 +749,15 @@ async def test_observers_are_notified_of_every_turn_once(table: Any) -> None:
         (400, "invalid_type", ()),
     ]
     assert summaries[0].tool_call_ids[0].startswith("call_") and summaries[0].first_byte_s is not None
+
+
+async def test_observers_see_the_failure_of_a_turn_that_is_read_as_events(table: Any) -> None:
+    summaries: list[TurnSummary] = []
+    table.play("say b\nfail quota no").gateway.observers.append(summaries.append)
+    raw = json.dumps({"model": "m", "stream": True, **asks()}).encode()
+    batches = [batch async for batch in table.gateway.events(raw, Caller())]
+    assert Failure("quota", "no") in batches[-1]
+    assert [(one.status, one.error_kind) for one in summaries] == [(200, "quota")]
 
 
 async def test_closing_the_stream_cancels_the_run(table: Any) -> None:
@@ -762,7 +818,7 @@ async def test_a_stream_begun_before_the_models_first_output_is_announced_once(t
     gateway, settings = table.gateway, table.gateway.settings
     raw = b'{"model": "m", "messages": [{"role": "user", "content": "?"}], "stream": true}'
     answer = await gateway.respond("chat", raw, Caller(), begun.append)
-    assert begun == []  # the model was fast enough
+    assert begun == []  # the model's first output came before `commit_after_s`
     await answer.stream.aclose()
     gateway.settings = replace(settings, server=replace(settings.server, commit_after_s=0.01))
     answer = await gateway.respond("chat", raw, Caller(), begun.append)
@@ -789,7 +845,7 @@ async def test_an_internal_error_within_a_stream_is_sent_and_ends_the_turn(
 
 
 async def test_a_refusal_whose_run_is_slow_to_close_is_still_an_http_error(table: Any) -> None:
-    """Even if `commit_after_s` passes meanwhile."""
+    """The run takes longer to close than `commit_after_s`."""
     from dataclasses import replace
 
     class SlowToClose(ScriptedBackend):
@@ -823,7 +879,7 @@ async def test_a_failure_in_a_stream_that_began_early_has_status_200(table: Any)
     assert [(one.error_kind, one.status) for one in summaries] == [("quota", 200)]
 
 
-# --- stored conversations -----------------------------------------------------------------------------------
+# --- stored conversations ---
 
 
 @pytest.fixture
@@ -854,7 +910,7 @@ async def test_a_conversation_continues_by_previous_response_id(
         judge.body(second, "responses")
     assert second["previous_response_id"] == first["id"]
     assert second["output"][-1]["content"][0]["text"] == "It is sunny."
-    assert "Be kind." not in str(table.backend.seen[-1])  # instructions do not carry over
+    assert "Be kind." not in str(table.backend.seen[-1])  # not used again
     third = await table.body("responses", {"input": "Thanks.", "previous_response_id": second["id"]})
     assert len(table.backend.seen[-1].items) >= 5 and third["status"] == "completed"
 
@@ -928,7 +984,7 @@ async def test_an_answer_that_cannot_be_stored_is_still_sent_and_says_so(
     assert b'{"stored":false}' in raw
 
 
-# --- backends that misbehave --------------------------------------------------------------------------------
+# --- backends that misbehave ---
 
 
 @pytest.mark.parametrize("name", ["functions.look:0", "look up", "búsqueda", "x" * 300])

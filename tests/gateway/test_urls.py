@@ -1,4 +1,4 @@
-"""URLs passed to upstreams: only data: and plain http(s) with a public host, anywhere in a content part."""
+"""URLs in content parts: only data: URLs and plain http(s) URLs with a public host pass."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from toolwire.core.capabilities import Capabilities
 from toolwire.core.errors import ToolwireError, status_of
 from toolwire.core.turn import Message, OtherPart, Turn
-from toolwire.gateway.images import checked, problem, urls_in
+from toolwire.gateway.images import LOOKED_AT, checked, problem, urls_in
 from toolwire.gateway.pipeline import Caller, Gateway
 from toolwire.settings.types import Settings
 from toolwire.testing import ScriptedBackend, ScriptedOptions
@@ -146,7 +146,7 @@ def test_plain_public_urls_and_data_are_passed_on(url: str) -> None:
 
 
 def carrying(url: str) -> Iterator[dict[str, Any]]:
-    """Content parts in which a URL can reach an upstream."""
+    """Yields content parts in which a URL can reach an upstream."""
     yield {"type": "video_url", "video_url": {"url": url}}
     yield {"type": "video_url", "video_url": url}
     yield {"type": "audio_url", "audio_url": {"url": url}}
@@ -210,6 +210,7 @@ def test_a_value_that_looks_like_a_url_is_checked_under_any_member_name(value: s
             "count": 3,
             "none": None,
         },
+        {"type": "note", "remark": " " * (LOOKED_AT - 64) + "x" * 100},
         {"type": "video_url", "video_url": {"url": "https://example.com/a.mp4", "detail": "low"}},
         {"type": "input_file", "file_url": ""},
     ],
@@ -236,7 +237,7 @@ def test_parts_without_such_a_url_are_passed_on(part: dict[str, Any]) -> None:
     ),
 )
 def test_no_inserted_character_lets_an_internal_host_pass(put: list[str], at: int, url: str) -> None:
-    """A URL that passes has, by an independent parser, no internal host."""
+    """An independent parser finds no internal host in any URL that passes."""
     from yarl import URL
 
     changed = url[:at] + "".join(put) + url[at:]
@@ -263,7 +264,7 @@ def test_large_values_are_checked_quickly() -> None:
     assert time.process_time() - began < 0.5
 
 
-# --- through the gateway ------------------------------------------------------------------------------------
+# --- through the gateway ---
 
 
 def requests(url: str) -> Iterator[tuple[Any, dict[str, Any]]]:

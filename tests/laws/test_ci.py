@@ -1,4 +1,4 @@
-"""In CI, a skipped test is a failure that names what is missing."""
+"""In CI, a skipped test is a failure, and its message says what is missing."""
 
 from __future__ import annotations
 

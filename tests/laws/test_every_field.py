@@ -1,8 +1,8 @@
 """Law 10 for every field and sub-field that OpenAI's own SDK can send.
 
-The test walks the SDK's typed dicts, so a field of a newer SDK fails it until Toolwire handles it. Each field
-is sent in a small request that is otherwise the same. It must change what goes upstream or what the gateway
-itself does, or be named in the report, or be refused.
+The test walks through the SDK's typed dicts, so it fails for a field of a newer SDK until Toolwire handles
+that field. Each field is added to the same small request. It must change the request to the upstream or the
+gateway's own behaviour, or the report must name it, or it must be refused.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ BOOKKEEPING = {
     "input.content": "so is its content",
     "input.encrypted_content": "and what its provider encrypted",
 }
-"""Sub-fields that have no effect by themselves."""
+"""Sub-fields that have no effect by themselves, and why."""
 ID = "x"
 CHAT_TOOL: Body = {
     "type": "function",
@@ -81,7 +81,7 @@ class Outcome(typing.NamedTuple):
 
 
 def send(api: str, backend: str, body: Body) -> Outcome | None:
-    """The outcome of a request; None if it is refused."""
+    """Returns the outcome of a request; None if it is refused."""
     chosen = BACKENDS[backend]
     try:
         turn = chat.decode(body) if api == "chat" else responses.decode(body)
@@ -94,7 +94,7 @@ def send(api: str, backend: str, body: Body) -> Outcome | None:
     return Outcome((upstream, own, stored), dict(plan.report))
 
 
-# --- values of a type ---------------------------------------------------------------------------------------
+# --- values of a type ---
 
 
 def bare(hint: Any) -> Any:
@@ -124,11 +124,14 @@ def is_list(hint: Any) -> bool:
 
 ADDRESS = "https://example.com/x.png"
 SPECIAL: Body = {"url": ADDRESS, "image_url": ADDRESS, "call_id": ID}
-"""Values with a required format. OpenAI no longer requires `call_id`, but a result needs its call here."""
+"""Values for members that need a certain format.
+
+OpenAI no longer requires `call_id`, but here a result needs it to find its call.
+"""
 
 
 def samples(hint: Any) -> Iterator[Any]:
-    """Values of a type: one for each variant."""
+    """Yields values of a type: one for each variant."""
     for arm in arms(hint):
         origin = typing.get_origin(arm)
         if typing_extensions.is_typeddict(arm):
@@ -144,27 +147,31 @@ def samples(hint: Any) -> Iterator[Any]:
 
 
 def minimal(kind: Any) -> Body:
-    """An object with its required members."""
+    """Returns an object of this type with only its required members."""
     hints = typing_extensions.get_type_hints(kind, include_extras=True)
     needed = {name: next(samples(hint)) for name, hint in hints.items() if is_required(kind, hint)}
     return {**needed, **{name: value for name, value in SPECIAL.items() if str in arms(hints.get(name))}}
 
 
 def is_required(kind: Any, hint: Any) -> bool:
-    """`__required_keys__` does not see through annotations that are strings."""
+    """Whether a member of a typed dict is required.
+
+    `__required_keys__` is wrong for annotations that are strings.
+    """
     origin = typing.get_origin(hint)
     return origin in (typing.Required, typing_extensions.Required) or (
         kind.__total__ and origin not in (typing.NotRequired,)
     )
 
 
-# --- the walk -----------------------------------------------------------------------------------------------
+# --- the walk ---
 
 
 class Walk:
     """Sends every field of a type.
 
-    `silent`: the fields without effect, report or refusal. `probed`: the number of fields sent.
+    `silent` collects the fields that have no effect and are neither reported nor refused. `probed` is the
+    number of fields sent.
     """
 
     def __init__(self, api: str, backend: str) -> None:
@@ -192,7 +199,7 @@ class Walk:
             here = f"{path}.{name}".removeprefix(".")
             values = [
                 value for value in samples(hint) if value != {}
-            ]  # an object without required members only holds the others
+            ]  # an empty object has no effect; its members are tested by themselves
             if values and name not in base and name not in BOOKKEEPING and here not in BOOKKEEPING:
                 self.probed += 1
                 outcomes = [send(self.api, self.backend, embed({**base, name: value})) for value in values]
@@ -235,11 +242,11 @@ def test_every_field_of_the_sdk_has_an_effect_or_is_in_the_report(
     assert walk.probed >= least
 
 
-# --- fields that OpenAI does not have -----------------------------------------------------------------------
+# --- fields that OpenAI does not have ---
 
 
 def upstream(body: Body, **options: Any) -> tuple[Body, str]:
-    """What goes upstream for a chat request, and the report."""
+    """Returns the request to the upstream for a chat request, and the report."""
     backend = OpenAIBackend("m", {"tools": "native", **options})
     plan = make_plan(
         chat.decode({"model": "m", "messages": [USER], **body}), backend, ToolSettings(), counting_ids()

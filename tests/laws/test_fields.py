@@ -1,7 +1,7 @@
 """Law 10: no field is ignored in silence.
 
 Every field of both APIs is honoured, or the report names it. The report also names fields that OpenAI does
-not know, if their names are safe in a header.
+not have, if their names are safe in a header.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ async def test_a_field_that_the_backend_lacks_is_in_the_report(table: Any, api: 
         {"messages": [{"role": "user", "content": "?"}]} if api == "chat" else {"input": "?", "store": False}
     )
     if field == "top_logprobs" and api == "chat":
-        request = {**request, "logprobs": True}  # it is refused otherwise
+        request = {**request, "logprobs": True}  # `top_logprobs` alone is refused
     answer = await table.answer(api, {**request, field: VALUES[field]})
     report = dict(answer.headers)[b"x-toolwire-report"].decode()
     honoured = field in table.backend.capabilities.fields
@@ -64,6 +64,13 @@ async def test_unsafe_names_of_unknown_fields_are_not_repeated(table: Any) -> No
         "chat", {"messages": [{"role": "user", "content": "?"}], "x\r\nevil: 1": 1}
     )
     assert dict(answer.headers)[b"x-toolwire-report"] == b"unknown_fields=ignored"
+
+
+async def test_only_the_holder_and_its_member_may_be_separated_by_a_dot_in_the_report(table: Any) -> None:
+    asked = {"input": "?", "store": False, "text": {"tone": "warm", "tone.voice": "warm"}}
+    answer = await table.play("say x").answer("responses", asked)
+    report = dict(answer.headers)[b"x-toolwire-report"]
+    assert b"text.tone=ignored" in report and b"unknown_fields=ignored" in report and b"voice" not in report
 
 
 @pytest.mark.parametrize("path", BODIES)

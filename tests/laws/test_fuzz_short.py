@@ -1,6 +1,6 @@
-"""Every law of the fuzzer holds for a few hundred random cases.
+"""Runs every law of the fuzzer on a few hundred random cases.
 
-`make fuzz` and `make evidence` run the same laws on many more.
+`make fuzz` and `make evidence` run the same laws on many more cases.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CASES = 300
 
 
 def load_laws() -> dict[str, Any]:
-    """Loads the fuzzer by its path: it is not part of the package."""
+    """Imports the fuzzer by its path, because it is not part of the package."""
     if "fuzz" not in sys.modules:
         spec = importlib.util.spec_from_file_location(
             "fuzz", ROOT / "__init__.py", submodule_search_locations=[str(ROOT)]

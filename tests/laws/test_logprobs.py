@@ -1,6 +1,7 @@
-"""Laws 3 and 4 for log probabilities: however a server cuts and groups its tokens, the same tokens come out.
+"""Laws 3 and 4 for log probabilities: how the server splits its stream does not matter.
 
-If a thought is separated from the text, none come out, whatever the cuts.
+The tokens are always the same. If a thought is separated from the text, no tokens are sent, however the
+stream was split.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def token(text: str) -> dict[str, Any]:
 
 
 def upstream(groups: list[list[str]]) -> bytes:
-    """A stream in which each chunk has the tokens of one group."""
+    """Returns a stream with one chunk for each group of tokens."""
     chunks = [chunk({"role": "assistant", "content": ""})]
     for group in groups:
         chunks.append(chunk({"content": "".join(group)}))
@@ -54,7 +55,7 @@ def cut(values: Any, cuts: list[int]) -> list[Any]:
 
 
 def answered(kind: str, turn: Turn, blocks: list[bytes], slowly: bool) -> tuple[str, list[str], bool]:
-    """The text of the answer, the tokens of its log probabilities, and whether they were dropped."""
+    """Returns the answer's text, its tokens, and whether their log probabilities were dropped."""
     made: dict[str, Any] = {"id": "x_1", "created": 1, "ids": counting_ids()}
     writer: Any = (
         ResponsesEncoder(turn, **made)

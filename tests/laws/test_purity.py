@@ -60,7 +60,7 @@ def test_the_judge_needs_the_standard_library_and_the_core_only(path: Path) -> N
 
 
 def test_no_module_imports_what_only_tests_may_use() -> None:
-    """`make lint` also checks indirect imports of `toolwire.testing` (the layers in pyproject.toml)."""
+    """`make lint` also checks indirect imports (the layers in pyproject.toml)."""
     for path in SOURCE.rglob("*.py"):
         assert {name.split(".")[0] for name in imported(path)} & {"tests", "doubles"} == set(), path
 

@@ -1,4 +1,7 @@
-"""`make check` starts no process and asks no other machine: a test that does, and does not say so, fails."""
+"""`make check` starts no process and contacts no other machine.
+
+A test that does so must be marked, and is then left out. An unmarked one fails.
+"""
 
 from __future__ import annotations
 

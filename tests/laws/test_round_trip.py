@@ -1,7 +1,7 @@
-"""Any JSON arguments survive every dialect, also with markers inside strings, however the text is split.
+"""Any JSON arguments survive every dialect, however the text is split.
 
-The text around a call does not change, and a call that was cut off is never completed. `bench/dialects.py`
-runs the same checks on many more cases.
+This includes arguments with markers inside strings. The text around a call does not change, and a call that
+was cut off is never completed. `bench/dialects.py` runs the same checks on many more cases.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def load(module: str) -> Any:
-    """Loads the fuzzer by its path: it is not part of the package."""
+    """Imports a module of the fuzzer by its path, because it is not part of the package."""
     package, _, _ = module.partition(".")
     if package not in sys.modules:
         folder = ROOT / package
@@ -74,7 +74,7 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}, "city_2": {"
 
 @st.composite
 def argument_objects(draw: st.DrawFn) -> dict[str, Any]:
-    """Arguments that the schema allows: `a` and `city_2` are strings, other keys have any value."""
+    """Draws arguments that fit the schema: `a` and `city_2` are strings, others have any value."""
     out: dict[str, Any] = draw(st.dictionaries(plain_keys | texts, values, max_size=4))
     return {key: (draw(texts) if key in ("a", "city_2") else value) for key, value in out.items()}
 
@@ -126,7 +126,10 @@ def test_random_calls_at_random_splits_come_back_exactly(dialect: str) -> None:
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_a_call_cut_at_any_position_ends_with_length_and_is_never_completed(dialect: str) -> None:
-    """It is text until its tool is known, then a truncated call; complete only with all of its arguments."""
+    """Until its tool is known, the cut call is text. After that, it is a truncated call.
+
+    It is complete only with all of its arguments.
+    """
     for number in range(2):
         text, truncated, _ = laws.judge_every_cut(laws.draw_cut(Random(f"short/{dialect}/{number}"), dialect))
         assert text and truncated
@@ -134,7 +137,7 @@ def test_a_call_cut_at_any_position_ends_with_length_and_is_never_completed(dial
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_one_error_in_the_markup_never_gives_other_arguments(dialect: str) -> None:
-    """The outcome is the same call, or text, or a call that is marked as broken."""
+    """The outcome is the same call, or text, or a call that is marked as invalid."""
     for number in range(60):
         accidents.judge(accidents.draw(Random(f"short/{dialect}/{number}"), dialect))
 

@@ -1,4 +1,4 @@
-"""The tests of one file run in one pytest worker, and so do files that share an expensive fixture."""
+"""Tests of one file run in one pytest worker, as do files that share an expensive fixture."""
 
 from __future__ import annotations
 

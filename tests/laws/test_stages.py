@@ -69,7 +69,7 @@ ENDS = st.sampled_from([Finish("stop"), Finish("length"), Failure("backend", "It
 
 
 class WithoutShortcut(Stages):
-    """The same stages without the shortcut."""
+    """The stages, with the shortcut disabled."""
 
     def _settle(self) -> None:
         super()._settle()

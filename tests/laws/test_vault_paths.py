@@ -1,4 +1,7 @@
-"""Any text used as a path is refused, or names a file inside the vault, never hidden or behind a symlink."""
+"""Any text used as a path is refused, or names a file inside the vault.
+
+The file is never hidden or behind a symlink.
+"""
 
 from __future__ import annotations
 
@@ -126,7 +129,7 @@ def test_a_planned_write_is_refused_or_is_inside_the_vault(root: Path, vault: Va
 
 @given(PATHS, st.lists(st.text(max_size=8), max_size=3))
 def test_an_excluded_folder_excludes_every_file_below_it(path: str, patterns: list[str]) -> None:
-    """A policy that allows a path allows each folder on the way to it."""
+    """If a policy allows a path, it allows each folder above it."""
     policy = PathPolicy(exclude=patterns)
     if policy.allows(path):
         folders = path.split("/")[:-1]

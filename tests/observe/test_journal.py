@@ -1,6 +1,4 @@
-"""The journal: what a turn was made of, kept within bounds, never in the way, and without its secrets
-wherever it leaves memory.
-"""
+"""The journal: records turns within limits, without affecting them, and masks secrets."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ from collections.abc import AsyncGenerator
 from contextvars import Context, copy_context
 from pathlib import Path
 from typing import Any
-from weakref import WeakMethod
+from weakref import ref
 
 import pytest
 
@@ -31,8 +29,9 @@ from toolwire.observe import trace as tracing
 from toolwire.observe.fixture import write
 from toolwire.observe.journal import Journal
 from toolwire.observe.journal_files import Segments, TurnRecord
+from toolwire.observe.masked_recording import masked
 from toolwire.observe.masking import Mask, secrets_of
-from toolwire.observe.recording import Recording, got, masked, wrote
+from toolwire.observe.recording import Recording, got, wrote
 from toolwire.observe.trace import FRAME
 from toolwire.settings.types import JournalSettings, ModelSettings, ParkedSettings, ServerSettings, Settings
 from toolwire.store.store import Store
@@ -94,11 +93,11 @@ async def last(gateway: Gateway) -> tuple[TurnRecord, Recording]:
     return record, recording
 
 
-# --- what is kept ---
+# --- what is recorded ---
 
 
 @pytest.mark.parametrize("tools", ["native", "emulated", "constrained", "parked"])
-async def test_a_turn_is_kept_as_it_was(tools: str) -> None:
+async def test_a_turn_is_recorded_completely(tools: str) -> None:
     gateway = scripted(tools=tools)
     raw = await ask(gateway)
     record, recording = await last(gateway)
@@ -130,19 +129,19 @@ async def test_what_the_model_wrote_and_what_the_client_got_differ_where_calls_a
     assert {
         "field": "tools",
         "how": "emulated",
-        "note": "served in another way than the backend's own",
+        "note": "done by Toolwire instead of the backend",
     } in recording.plans[-1]["report"]
     assert recording.plans[-1]["asked"]["items"] != recording.request["turn"]["items"]
 
 
-async def test_a_body_in_one_piece_is_kept_as_the_body() -> None:
+async def test_a_body_is_recorded_as_one_block() -> None:
     gateway = scripted()
     raw = await ask(gateway, stream=False)
     _, recording = await last(gateway)
     assert [(label, text.encode()) for _, label, text in recording.wire] == [("body", raw)]
 
 
-async def test_a_refused_request_leaves_its_line_and_its_error() -> None:
+async def test_a_refused_request_is_recorded_with_its_error() -> None:
     gateway = scripted()
     with pytest.raises(ToolwireError):
         await ask(gateway, temperature="hot")
@@ -151,7 +150,7 @@ async def test_a_refused_request_leaves_its_line_and_its_error() -> None:
     assert [label for _, label, _ in recording.wire] == ["error"]
 
 
-async def test_a_turn_that_runs_is_seen_and_one_that_is_left_was_cancelled() -> None:
+async def test_a_running_turn_is_listed_and_a_disconnect_marks_it_cancelled() -> None:
     gateway = scripted("chunk 3\nsay Hello there.\nhang")
     body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": True}
     reply = await gateway.respond("chat", json.dumps(body).encode(), Caller())
@@ -165,7 +164,7 @@ async def test_a_turn_that_runs_is_seen_and_one_that_is_left_was_cancelled() -> 
     assert (record.state, record.cancelled) == ("ended", True)
 
 
-async def test_a_parked_run_says_which_turn_it_came_from_and_how_long_it_waited() -> None:
+async def test_a_resumed_turn_names_its_parked_turn_and_the_wait() -> None:
     gateway = scripted(tools="parked", parked=ParkedSettings())
     first = json.loads(await ask(gateway, stream=False))
     message = first["choices"][0]["message"]
@@ -179,7 +178,7 @@ async def test_a_parked_run_says_which_turn_it_came_from_and_how_long_it_waited(
     await gateway.close()
 
 
-async def test_who_listens_is_told_when_a_turn_is_planned_and_when_it_has_ended() -> None:
+async def test_listeners_are_called_when_a_turn_is_planned_and_when_it_ends() -> None:
     gateway = scripted()
     told: list[dict[str, Any]] = []
     journal_of(gateway).listeners.append(lambda turn: told.append(turn()))
@@ -191,7 +190,7 @@ async def test_who_listens_is_told_when_a_turn_is_planned_and_when_it_has_ended(
     assert told[0]["id"] == told[1]["id"] and told[1]["calls"] == ["get_weather"]
 
 
-async def test_switched_off_there_is_no_journal(tmp_path: Path) -> None:
+async def test_the_journal_can_be_disabled(tmp_path: Path) -> None:
     store = Store(f"sqlite:///{tmp_path}/store.db")
     gateway = scripted(contents="off", store=store)
     await ask(gateway)
@@ -203,7 +202,7 @@ async def test_switched_off_there_is_no_journal(tmp_path: Path) -> None:
 # --- frames ---
 
 
-async def test_the_raw_reads_of_a_server_are_kept_and_its_key_is_not() -> None:
+async def test_raw_bytes_from_a_server_are_recorded_and_its_key_is_not() -> None:
     async with FakeUpstream(Reply.stream(answer(text="Hello there, person."))) as upstream:
         backend = OpenAIBackend(
             "m", {"base_url": upstream.base_url, "api_key": "sesame-sesame-sesame", "profile": "openai"}
@@ -220,7 +219,7 @@ async def test_the_raw_reads_of_a_server_are_kept_and_its_key_is_not() -> None:
 
 
 class Framed(ScriptedBackend):
-    """Reads two frames per batch, the second half of them long after the request's first block was sent."""
+    """Reads two frames per batch, half of them long after the first block was sent."""
 
     async def run(self, turn: Turn) -> AsyncGenerator[Batch, None]:
         tap = frame_tap()
@@ -234,7 +233,7 @@ class Framed(ScriptedBackend):
 
 
 @pytest.mark.parametrize("choices", [1, 2])
-async def test_every_request_s_frames_are_its_own(choices: int) -> None:
+async def test_concurrent_requests_do_not_mix_their_frames(choices: int) -> None:
     gateway = Gateway(Settings(), backends={"m": Framed("m")})
     await asyncio.gather(*(ask(gateway, f"question {number}", tools=False, n=choices) for number in range(3)))
     recordings = [await journal_of(gateway).recording(record.id) for record in journal_of(gateway).records()]
@@ -243,8 +242,9 @@ async def test_every_request_s_frames_are_its_own(choices: int) -> None:
 
 
 class Connecting(ScriptedBackend):
-    """Begins something in every request that outlives it, as a connection, a process or a timer does: such
-    things keep the request's context.
+    """Starts something in every request that outlives it, and so keeps the request's context.
+
+    A connection, a process or a timer does the same.
     """
 
     def __init__(self) -> None:
@@ -257,7 +257,7 @@ class Connecting(ScriptedBackend):
             yield batch
 
 
-async def test_what_outlives_a_request_does_not_keep_what_was_said_in_it() -> None:
+async def test_background_tasks_do_not_keep_the_contents_of_a_request() -> None:
     backend = Connecting()
     gateway = Gateway(Settings(), backends={"m": backend})
     journal_of(gateway)._most_traces = 1
@@ -268,7 +268,7 @@ async def test_what_outlives_a_request_does_not_keep_what_was_said_in_it() -> No
     assert [trace is not None for trace in kept] == [False, False, False, True]
 
 
-async def test_an_agent_s_frames_go_to_the_request_that_reads_them() -> None:
+async def test_an_agents_frames_go_to_the_request_that_reads_them() -> None:
     async def work(run: AgentRun) -> None:
         for place, name in enumerate(("first", "second")):
             assert run.tap is not None
@@ -286,7 +286,7 @@ async def test_an_agent_s_frames_go_to_the_request_that_reads_them() -> None:
         for number in range(2)
     ]
     for trace in traces:
-        token = frames.set(WeakMethod(trace.frame))
+        token = frames.set(ref(trace))
         segment = run.segment()
         await anext(segment)
         frames.reset(token)  # what comes later is read by another task
@@ -307,7 +307,7 @@ def _trace(id: str = "turn_1", raw: bytes = b"{}") -> tracing.Trace:
     return tracing.Trace(id, "chat", raw, Caller(), 0.0, lambda trace, size: True)
 
 
-def test_a_trace_that_stops_keeps_what_came_before_and_nothing_that_comes_after() -> None:
+def test_a_trace_that_stops_keeps_only_earlier_records() -> None:
     trace = _trace()
     for number in range(1000):
         if number == 20:
@@ -318,7 +318,7 @@ def test_a_trace_that_stops_keeps_what_came_before_and_nothing_that_comes_after(
     assert [what for _, _, what in trace.rows] == [b"<%d>" % number for number in range(20)] and trace.cut
 
 
-def test_a_trace_that_was_forgotten_holds_nothing() -> None:
+def test_a_dropped_trace_is_empty() -> None:
     trace = _trace()
     trace.sent(b"secret")
     shown = trace.snapshot()
@@ -359,7 +359,7 @@ TOLD: dict[str, tuple[list[Batch], str]] = {
 
 @pytest.mark.parametrize("name", TOLD)
 @pytest.mark.parametrize("stream", [False, True])
-async def test_what_a_backend_said_is_told_once(name: str, stream: bool) -> None:
+async def test_backend_output_is_recorded_once(name: str, stream: bool) -> None:
     batches, expected = TOLD[name]
 
     class Saying(ScriptedBackend):
@@ -376,10 +376,12 @@ async def test_what_a_backend_said_is_told_once(name: str, stream: bool) -> None
     assert recording is not None and wrote(recording).replace("\n", "") == expected
 
 
-# --- the bounds ---
+# --- limits ---
 
 
-async def test_memory_is_bounded_by_bytes_and_the_oldest_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_memory_is_bounded_by_bytes_and_the_oldest_turns_are_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     gateway = scripted("chunk 4\nsay " + "word " * 1000)
     gateway.journal = journal = Journal(gateway.settings, None, most_bytes=1_500_000)
     for number in range(6):
@@ -400,7 +402,7 @@ async def test_memory_is_bounded_by_the_number_of_turns() -> None:
 
 
 @pytest.mark.parametrize("bound", [{"most_traces": 8}, {"most_bytes": 2_000_000}])
-async def test_a_key_with_many_turns_pushes_out_its_own(bound: dict[str, int]) -> None:
+async def test_a_key_with_many_turns_displaces_only_its_own(bound: dict[str, int]) -> None:
     gateway = scripted("chunk 4\nsay " + "word " * 400)
     gateway.journal = journal = Journal(gateway.settings, None, **bound)
     for key, count in (("quiet", 2), ("noisy", 30), ("quiet", 1)):
@@ -414,7 +416,7 @@ async def test_a_key_with_many_turns_pushes_out_its_own(bound: dict[str, int]) -
     assert sum(journal._turns_by_key.values()) == len(journal._kept)
 
 
-async def test_running_turns_of_one_key_do_not_stop_another_key_s_from_being_watched() -> None:
+async def test_running_turns_of_one_key_do_not_displace_those_of_another() -> None:
     gateway = scripted("chunk 4\nsay " + "word " * 400)
     gateway.journal = journal = Journal(gateway.settings, None, most_bytes=1_850_000)
     large = [journal.begin("chat", b"x" * 100_000, Caller("noisy")) for _ in range(6)]
@@ -426,7 +428,7 @@ async def test_running_turns_of_one_key_do_not_stop_another_key_s_from_being_wat
     assert journal.held_bytes <= 1_850_000
 
 
-async def test_turns_that_run_at_once_share_the_bound() -> None:
+async def test_concurrent_turns_share_the_limit() -> None:
     gateway = scripted("chunk 4\nsay " + "word " * 2000)
     gateway.journal = journal = Journal(gateway.settings, None, most_bytes=1_000_000)
     streams = await asyncio.gather(*(ask(gateway, tools=False) for _ in range(5)))
@@ -435,7 +437,7 @@ async def test_turns_that_run_at_once_share_the_bound() -> None:
     assert all(record.status == 200 for record in journal.records())
 
 
-async def test_a_turn_with_too_many_rows_says_that_it_was_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_turn_with_too_many_rows_is_marked_as_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracing, "MOST_ROWS", 256)
     gateway = scripted("chunk 1\nsay " + "x" * 2000)
     raw = await ask(gateway, tools=False)
@@ -444,9 +446,7 @@ async def test_a_turn_with_too_many_rows_says_that_it_was_cut(monkeypatch: pytes
     assert recording.end["cut"] and 128 <= len(recording.events) <= 512
 
 
-async def test_a_request_too_large_to_be_kept_is_answered_all_the_same(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_request_too_large_to_record_is_still_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracing, "MOST_BYTES", 30_000)
     gateway = scripted("say Hello.")
     assert b"Hello." in await ask(gateway, "x" * 40_000, tools=False)
@@ -455,7 +455,7 @@ async def test_a_request_too_large_to_be_kept_is_answered_all_the_same(
     assert not any("xxxx" in line for line in write(recording))
 
 
-# --- watching changes nothing ---
+# --- recording changes nothing ---
 
 
 def _fail(*given: Any, **named: Any) -> Any:
@@ -463,7 +463,7 @@ def _fail(*given: Any, **named: Any) -> Any:
 
 
 @pytest.mark.parametrize("what", ["Trace", "_record", "random_id"])
-async def test_a_broken_journal_costs_no_turn(
+async def test_an_error_in_the_journal_fails_no_turn(
     what: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     untouched = await ask(scripted(contents="off"))
@@ -475,7 +475,7 @@ async def test_a_broken_journal_costs_no_turn(
 
 
 @pytest.mark.parametrize("what", ["_grown", "_make_room"])
-async def test_a_journal_that_breaks_in_the_middle_costs_no_turn(
+async def test_an_error_in_the_journal_during_a_turn_does_not_fail_it(
     what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gateway = scripted("chunk 1\nsay " + "x" * 1000)
@@ -559,7 +559,7 @@ async def test_turn_and_plan_are_computed_again_as_they_were(
     assert recording.plans == [recordings._plan(plan, turn)]
 
 
-async def test_a_listener_that_fails_costs_no_turn(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failing_listener_fails_no_turn(caplog: pytest.LogCaptureFixture) -> None:
     gateway = scripted()
     journal_of(gateway).listeners.append(_fail)
     assert b"[DONE]" in await ask(gateway)
@@ -584,7 +584,7 @@ async def served(tmp_path: Path, *contents: str, **settings: Any) -> Gateway:
     return gateway
 
 
-async def test_the_disk_gets_one_line_a_turn_and_nothing_that_was_said(tmp_path: Path) -> None:
+async def test_the_file_has_one_line_per_turn_without_contents(tmp_path: Path) -> None:
     await served(tmp_path, "the first private words", "the second private words")
     folder = tmp_path / "journal"
     (segment,) = folder.iterdir()
@@ -595,7 +595,7 @@ async def test_the_disk_gets_one_line_a_turn_and_nothing_that_was_said(tmp_path:
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700 and stat.S_IMODE(segment.stat().st_mode) == 0o600
 
 
-async def test_whole_turns_go_to_disk_only_where_the_settings_say_so(tmp_path: Path) -> None:
+async def test_whole_turns_are_written_only_if_the_settings_say_so(tmp_path: Path) -> None:
     gateway = await served(tmp_path, "the private words", contents="disk")
     (record,) = journal_of(gateway).records()
     path = tmp_path / "journal" / "turns" / f"{record.id}.jsonl"
@@ -621,11 +621,11 @@ async def test_a_store_in_memory_has_no_journal_files(
     assert journal_of(gateway).folder is None and list(tmp_path.iterdir()) == []
 
 
-async def test_another_process_finds_the_lines_and_skips_what_it_can_not_read(tmp_path: Path) -> None:
+async def test_another_process_reads_the_lines_and_skips_invalid_ones(tmp_path: Path) -> None:
     earlier = await served(tmp_path, "one", "two")
     (segment,) = (tmp_path / "journal").iterdir()
     with segment.open("a") as file:
-        file.write('{"id":"turn_ab","at":1')  # cut by a crash
+        file.write('{"id":"turn_ab","at":1')  # incomplete after a crash
     newer = tmp_path / "journal" / "segment-9999999999999-1.jsonl"
     newer.write_text('{"format":"toolwire-journal","version":2}\n{"who":"knows"}\n')
     gateway = await served(tmp_path, "three")
@@ -645,7 +645,7 @@ def test_all_files_together_stay_below_the_limit(tmp_path: Path) -> None:
     assert segments.load(1000)[-1].id == f"turn_{399:x}"
 
 
-async def test_a_disk_that_can_not_be_written_is_complained_about_once(
+async def test_a_disk_that_cannot_be_written_is_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "journal").write_text("in the way")
@@ -655,7 +655,7 @@ async def test_a_disk_that_can_not_be_written_is_complained_about_once(
     assert len([record for record in caplog.records if record.name == "toolwire.journal"]) == 1
 
 
-async def test_a_strange_id_reaches_no_file(tmp_path: Path) -> None:
+async def test_an_invalid_id_reaches_no_file(tmp_path: Path) -> None:
     gateway = await served(tmp_path, "one", contents="disk")
     (tmp_path / "other.jsonl").write_text("secret")
     for id in ("../../other", "/etc/passwd", "turn_../../../other", ""):
@@ -684,7 +684,7 @@ SECRETS = Settings(
 )
 
 
-def test_the_settings_secrets_are_known() -> None:
+def test_secrets_in_the_settings_are_known() -> None:
     known = set(secrets_of(SECRETS))
     assert {
         *KEYS,
@@ -762,7 +762,7 @@ def test_masking_is_linear() -> None:
 
 @pytest.mark.parametrize("tools", ["native", "emulated"])
 @pytest.mark.parametrize("size", [0, 1, 3, 7])
-async def test_a_secret_that_the_model_says_in_pieces_is_shown_nowhere(tools: str, size: int) -> None:
+async def test_a_secret_that_the_model_writes_in_pieces_is_masked_everywhere(tools: str, size: int) -> None:
     script = f"chunk {size}\nsay Take a-key-of-the-server and go. PGPASSWORD=hunter22again it."
     script += '\ncall get_weather {"city": "x", "password": "hunter22hunter"}'
     backend = ScriptedBackend("m", ScriptedOptions(script=script, tools=tools))  # type: ignore[arg-type]
@@ -781,7 +781,10 @@ async def test_a_secret_that_the_model_says_in_pieces_is_shown_nowhere(tools: st
 
 
 async def test_a_turns_line_leaves_memory_without_secrets(tmp_path: Path) -> None:
-    """A client chooses the request's id and the names of its tools: each may be a key by mistake."""
+    """A client chooses the request's id and the names of its tools.
+
+    Each may be a key by mistake.
+    """
     name = "sk-proj-abcdefghijklmnopqrstuvwxyz012345"
     store = Store(f"sqlite:///{tmp_path}/store.db")
     backend = ScriptedBackend("m", ScriptedOptions(script=f"call {name} {{}}", tools="native"))
@@ -801,7 +804,7 @@ async def test_a_turns_line_leaves_memory_without_secrets(tmp_path: Path) -> Non
         assert secret not in segment.read_text() and secret not in json.dumps(told)
 
 
-async def test_frames_that_hold_a_secret_in_pieces_are_left_out() -> None:
+async def test_frames_with_a_part_of_a_secret_are_masked() -> None:
     chunks = answer(text="Take a-key-of-the-server and go.", size=5)
     async with FakeUpstream(Reply.stream(chunks)) as upstream:
         backend = OpenAIBackend("m", {"base_url": upstream.base_url, "profile": "openai"})

@@ -1,6 +1,4 @@
-"""Masking: private keys, assigned passwords and credentials are hidden, in one piece and in many; prose is
-not.
-"""
+"""Masking: hides private keys, assigned passwords and credentials, whole or in pieces, but no prose."""
 
 from __future__ import annotations
 

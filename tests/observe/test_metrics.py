@@ -50,13 +50,13 @@ def value(metrics: Metrics, name: str, **labels: str) -> float | None:
 
 
 def families(metrics: Metrics) -> dict[str, tuple[str, str]]:
-    """Type and help of each family, without the series that prometheus-client adds."""
+    """Returns the type and help of each metric, without the series that prometheus-client adds."""
     page = text_string_to_metric_families(metrics.page("")[0].decode())
     own = [one for one in page if one.name.startswith("toolwire_") and not one.name.endswith("_created")]
     return {family.name: (family.type, family.documentation) for family in own}
 
 
-def test_every_family_is_there_before_the_first_turn_and_after_it() -> None:
+def test_the_metrics_are_the_same_before_and_after_the_first_turn() -> None:
     metrics = Metrics({"m"})
     assert families(metrics) == FAMILIES
     metrics.observe(summary(error_kind="backend"))
@@ -77,7 +77,7 @@ def test_a_turn_is_counted_by_api_model_strategy_status_and_kind() -> None:
     assert value(metrics, "toolwire_errors_total", kind="backend") == 1
 
 
-def test_counts_begin_at_zero_with_a_models_first_turn() -> None:
+def test_counts_start_at_zero_with_a_models_first_turn() -> None:
     metrics = Metrics({"m"})
     metrics.observe(summary(input_tokens=0, output_tokens=0, first_byte_s=None))
     for name in COUNTS:
@@ -112,7 +112,7 @@ def test_times_are_histograms_whose_bounds_are_inclusive() -> None:
     assert value(metrics, "toolwire_request_seconds_sum", **MODEL) == 1000.506
 
 
-def test_two_servers_in_one_process_count_for_themselves() -> None:
+def test_two_servers_in_one_process_count_separately() -> None:
     one, other = Metrics({"m"}), Metrics({"m"})
     one.observe(summary())
     found = [value(metrics, "toolwire_turns_total", kind="new") for metrics in (one, other)]

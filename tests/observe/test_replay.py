@@ -1,4 +1,4 @@
-"""Replays: a recorded turn gives the same bytes, or says where they differ."""
+"""Replays: a recorded turn produces the same bytes, or the difference is reported."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from toolwire.core.events import CallBegin, CallEnd, Failure, Finish, Text, Usag
 from toolwire.core.turn import Api, Turn
 from toolwire.gateway.pipeline import Caller, Gateway
 from toolwire.observe.fixture import read, write
-from toolwire.observe.recording import Recording, RecordingError, masked
+from toolwire.observe.masked_recording import masked
+from toolwire.observe.recording import Recording, RecordingError
 from toolwire.observe.replay import Replay, replay
 from toolwire.settings.types import ServerSettings, Settings, ToolSettings
 from toolwire.store.store import Store
@@ -56,7 +57,7 @@ def scripted(
 
 
 async def ask(gateway: Gateway, api: Api, body: dict[str, Any], **caller: Any) -> bytes:
-    """What the client gets; of a refusal, nothing."""
+    """Returns what the client receives, or b"" if the request is refused."""
     try:
         answer = await gateway.respond(api, json.dumps(body).encode(), Caller(**caller))
     except ToolwireError:
@@ -65,7 +66,7 @@ async def ask(gateway: Gateway, api: Api, body: dict[str, Any], **caller: Any) -
 
 
 async def recorded(gateway: Gateway) -> Recording:
-    """The last turn, as its fixture holds it."""
+    """Returns the last turn, written as a fixture and read again."""
     assert gateway.journal is not None
     recording = await gateway.journal.recording(gateway.journal.records()[0].id)
     assert recording is not None
@@ -79,7 +80,7 @@ async def again(gateway: Gateway) -> Replay:
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("api", ["chat", "responses"])
 @pytest.mark.parametrize("tools", ["native", "emulated", "constrained", "parked"])
-async def test_a_turn_gives_the_same_bytes_again(tools: str, api: Api, stream: bool) -> None:
+async def test_a_replay_produces_the_same_bytes(tools: str, api: Api, stream: bool) -> None:
     gateway = scripted(tools=tools)
     raw = await ask(gateway, api, request(api, stream=stream))
     told = await again(gateway)
@@ -89,7 +90,7 @@ async def test_a_turn_gives_the_same_bytes_again(tools: str, api: Api, stream: b
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("tools", ["native", "emulated", "parked"])
-async def test_several_choices_come_in_the_order_of_then(tools: str, stream: bool) -> None:
+async def test_several_choices_are_replayed_in_the_recorded_order(tools: str, stream: bool) -> None:
     gateway = scripted("chunk 2\nsay Let me see what there is.\npause 1ms\n" + SCRIPT, tools=tools)
     raw = await ask(
         gateway,
@@ -131,7 +132,7 @@ async def test_several_choices_come_in_the_order_of_then(tools: str, stream: boo
     ],
 )
 @pytest.mark.parametrize("stream", [True, False])
-async def test_every_way_to_end_is_the_same_again(
+async def test_every_kind_of_end_is_replayed(
     script: str, tools: str, settings: ToolSettings, extra: dict[str, Any], stream: bool
 ) -> None:
     gateway = scripted(script, tools, settings=settings)
@@ -141,7 +142,7 @@ async def test_every_way_to_end_is_the_same_again(
     assert told.wire_now.encode() == raw or (not raw and json.loads(told.wire_now)["error"])
 
 
-async def test_a_call_that_only_the_grace_time_ended_ends_again() -> None:
+async def test_a_call_that_the_grace_time_ended_is_replayed() -> None:
     gateway = scripted(
         SCRIPT.replace("\n---", "\nhang\n---"),
         "emulated",
@@ -152,7 +153,7 @@ async def test_a_call_that_only_the_grace_time_ended_ends_again() -> None:
     assert raw.endswith(b"[DONE]\n\n") and told.differences == []
 
 
-async def test_a_resumed_run_is_the_same_again_and_so_is_one_that_died_while_it_waited() -> None:
+async def test_resumed_runs_and_lost_parked_runs_are_replayed() -> None:
     gateway = scripted(tools="parked")
     for dies in (False, True):
         first = json.loads(await ask(gateway, "chat", request("chat")))
@@ -171,7 +172,7 @@ async def test_a_resumed_run_is_the_same_again_and_so_is_one_that_died_while_it_
     await gateway.close()
 
 
-async def test_a_conversation_of_stored_responses_is_the_same_without_the_store(tmp_path: Path) -> None:
+async def test_stored_conversations_are_replayed_without_the_store(tmp_path: Path) -> None:
     store = Store(f"sqlite:///{tmp_path}/store.db")
     gateway = scripted("say My name is Ada.\n---\nsay You asked: {user}", store=store)
     first = json.loads(await ask(gateway, "responses", request("responses", store=True)))
@@ -196,7 +197,7 @@ async def test_a_conversation_of_stored_responses_is_the_same_without_the_store(
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_an_answer_that_could_not_be_stored_is_the_same_again(tmp_path: Path, stream: bool) -> None:
+async def test_an_answer_that_could_not_be_stored_is_replayed(tmp_path: Path, stream: bool) -> None:
     store = Store(f"sqlite:///{tmp_path}/store.db")
 
     async def full(stored: object) -> None:
@@ -212,7 +213,7 @@ async def test_an_answer_that_could_not_be_stored_is_the_same_again(tmp_path: Pa
 
 
 class Refusing(ScriptedBackend):
-    """A model that turns out to take no tools."""
+    """A model that refuses tools only when it runs."""
 
     async def run(self, turn: Turn) -> AsyncGenerator[Batch, None]:
         if turn.tools:
@@ -223,7 +224,7 @@ class Refusing(ScriptedBackend):
             yield batch
 
 
-async def test_a_turn_that_was_planned_twice_is_planned_twice_again() -> None:
+async def test_a_turn_that_was_planned_twice_is_replayed() -> None:
     gateway = Gateway(Settings(), backends={"m": Refusing("m", ScriptedOptions(script=SCRIPT))})
     raw = await ask(gateway, "chat", request("chat", stream=True))
     recording = await recorded(gateway)
@@ -233,21 +234,21 @@ async def test_a_turn_that_was_planned_twice_is_planned_twice_again() -> None:
 
 
 class Slow(ScriptedBackend):
-    """Says nothing until the stream has been begun without it, and then fails."""
+    """Sends nothing until the stream has started without it, and then fails."""
 
     async def run(self, turn: Turn) -> AsyncGenerator[Batch, None]:
         await asyncio.sleep(0.05)
         yield [Failure("overloaded", "Too much.")]
 
 
-async def test_a_failure_that_was_told_in_the_stream_is_told_there_again() -> None:
+async def test_a_failure_in_the_stream_is_replayed() -> None:
     gateway = Gateway(Settings(server=ServerSettings(commit_after_s=0.01)), backends={"m": Slow("m")})
     raw = await ask(gateway, "chat", request("chat", stream=True))
     told = await again(gateway)
     assert b"Too much." in raw and told.differences == [] and told.wire_now.encode() == raw
 
 
-async def test_a_turn_that_its_client_left_is_the_same_as_far_as_it_went() -> None:
+async def test_a_turn_is_compared_up_to_the_clients_disconnect() -> None:
     gateway = scripted("chunk 3\nsay Hello there, you.\nhang")
     answer = await gateway.respond("chat", json.dumps(request("chat", stream=True)).encode(), Caller())
     assert answer.stream is not None
@@ -258,7 +259,7 @@ async def test_a_turn_that_its_client_left_is_the_same_as_far_as_it_went() -> No
 
 
 class Unpaired(ScriptedBackend):
-    """Text that no UTF-8 can carry, and ids of its own."""
+    """Sends text that is not valid in UTF-8, and its own ids."""
 
     @property
     def capabilities(self) -> Capabilities:
@@ -270,7 +271,7 @@ class Unpaired(ScriptedBackend):
         yield [CallEnd(0), Usage(3, 4, 1, 2), Finish("tool_calls")]
 
 
-async def test_texts_and_ids_of_the_backend_s_own_survive() -> None:
+async def test_texts_and_ids_of_the_backend_are_preserved() -> None:
     gateway = Gateway(Settings(), backends={"m": Unpaired("m")})
     raw = await ask(gateway, "chat", request("chat", stream=True, temperature=1))
     told = await again(gateway)
@@ -280,7 +281,7 @@ async def test_texts_and_ids_of_the_backend_s_own_survive() -> None:
 # --- differences ---
 
 
-async def test_a_difference_is_shown_where_it_is() -> None:
+async def test_a_difference_is_shown_with_its_position() -> None:
     gateway = scripted("chunk 5\nsay Hello there.")
     await ask(gateway, "chat", request("chat", stream=True))
     recording = await recorded(gateway)
@@ -293,7 +294,7 @@ async def test_a_difference_is_shown_where_it_is() -> None:
     assert " THER" in difference["then"] and " ther" in difference["now"]
 
 
-async def test_a_body_s_difference_names_the_member() -> None:
+async def test_a_difference_in_a_body_names_the_member() -> None:
     gateway = scripted("say Hello.")
     await ask(gateway, "chat", request("chat"))
     recording = await recorded(gateway)
@@ -305,7 +306,7 @@ async def test_a_body_s_difference_names_the_member() -> None:
     ]
 
 
-async def test_a_masked_fixture_is_the_same_where_its_secrets_came_whole() -> None:
+async def test_a_masked_fixture_can_be_compared_if_its_secrets_were_not_split() -> None:
     settings = Settings(server=ServerSettings(keys=("a-key-of-the-server",)))
     gateway = Gateway(
         settings, backends={"m": ScriptedBackend("m", ScriptedOptions(script="say You said {user}"))}
@@ -320,10 +321,10 @@ async def test_a_masked_fixture_is_the_same_where_its_secrets_came_whole() -> No
 
 
 @pytest.mark.parametrize("api", ["chat", "responses"])
-async def test_a_masked_fixture_whose_secret_went_out_in_pieces_can_not_be_compared(
+async def test_a_masked_fixture_with_a_split_secret_cannot_be_compared(
     api: Api, tmp_path: Path, capsys: Any
 ) -> None:
-    """The pieces are left out, so what is missing is no difference."""
+    """The pieces are masked, so they must not count as a difference."""
     settings = Settings(server=ServerSettings(keys=("a-key-of-the-server",)))
     script = "chunk 7\nsay Take a-key-of-the-server and go."
     gateway = Gateway(settings, backends={"m": ScriptedBackend("m", ScriptedOptions(script=script))})
@@ -336,7 +337,7 @@ async def test_a_masked_fixture_whose_secret_went_out_in_pieces_can_not_be_compa
     assert "a secret was sent in pieces" in capsys.readouterr().err
 
 
-async def test_a_turn_that_was_cut_can_not_be_replayed() -> None:
+async def test_a_turn_that_was_cut_cannot_be_replayed() -> None:
     gateway = scripted("say Hello.")
     await ask(gateway, "chat", request("chat"))
     recording = await recorded(gateway)
@@ -392,7 +393,7 @@ async def test_the_command_shows_what_changed(tmp_path: Path, capsys: pytest.Cap
         ),
     ],
 )
-def test_a_file_that_can_not_be_read_is_one_line_and_status_2(
+def test_an_unreadable_file_is_one_line_and_status_2(
     content: str | None, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "turn.jsonl"
@@ -415,7 +416,7 @@ HOSTILE: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("how", HOSTILE)
-async def test_a_recording_that_nobody_recorded_is_refused_and_does_not_hang(
+async def test_an_invalid_recording_is_refused_and_does_not_hang(
     how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("toolwire.observe.replay.LONGEST_S", 0.2)
@@ -429,7 +430,7 @@ async def test_a_recording_that_nobody_recorded_is_refused_and_does_not_hang(
         await asyncio.to_thread(replay, hostile)
 
 
-async def test_a_recording_can_not_ask_for_endless_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_recording_cannot_make_a_replay_endless(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toolwire.observe.replay.LONGEST_S", 0.1)
     monkeypatch.setattr("toolwire.observe.replay.STALLED_S", 0.1)
     gateway = scripted("say Hi.")

@@ -1,4 +1,4 @@
-"""Turns as spans: by the conventions for generative AI, with no contents unless they are asked for."""
+"""Spans of turns: they follow the conventions for generative AI, without contents by default."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MODELS = (
 
 
 class Watched:
-    """A gateway whose spans stay in memory."""
+    """A gateway whose spans are kept in memory."""
 
     def __init__(self, script: str, **telemetry: Any) -> None:
         settings = Settings(models=MODELS, telemetry=TelemetrySettings("http://127.0.0.1:4318", **telemetry))
@@ -110,7 +110,7 @@ async def test_each_tool_call_is_an_event_within_its_turn() -> None:
     assert all(span.start_time <= event.timestamp <= span.end_time for event in span.events)
 
 
-async def test_nothing_that_was_said_stands_in_a_span() -> None:
+async def test_a_span_contains_no_messages() -> None:
     span = await Watched("say the answer\n" + CALLS).ask(tools=TOOLS)
     whole = span.to_json()
     assert not any(word in whole for word in ("my key", "the answer", "Paris", "the-upstream-key"))
@@ -130,7 +130,7 @@ async def test_ids_and_names_that_a_client_chose_are_masked() -> None:
     assert name not in span.to_json() and "the-upstream-key" not in span.to_json()
 
 
-async def test_where_contents_are_asked_for_they_are_masked() -> None:
+async def test_contents_in_a_span_are_masked() -> None:
     span = await Watched("say it is the-upstream-key\n" + CALLS, with_contents=True).ask(tools=TOOLS)
     told = dict(span.attributes or {})
     assert json.loads(str(told["gen_ai.input.messages"])) == [
@@ -146,7 +146,7 @@ async def test_where_contents_are_asked_for_they_are_masked() -> None:
     }
 
 
-async def test_a_callers_span_is_the_parent_and_nonsense_is_none() -> None:
+async def test_a_traceparent_is_the_parent_and_an_invalid_one_is_ignored() -> None:
     span = await Watched("say hi").ask(parent=PARENT)
     assert span.parent is not None and f"{span.parent.span_id:016x}" == "b7ad6b7169203331"
     assert span.context is not None and f"{span.context.trace_id:032x}" == "0af7651916cd43dd8448eb211c80319c"
@@ -159,7 +159,7 @@ async def test_a_turn_that_fails_is_a_span_with_its_kind_of_error() -> None:
         span.status.status_code is StatusCode.ERROR
         and dict(span.attributes or {})["error.type"] == "model_not_found"
     )
-    assert span.name == "chat"  # a name that a client invented is none
+    assert span.name == "chat"  # a model name that a client invented is not used
 
 
 async def test_spans_go_to_the_collector_by_otlp() -> None:
@@ -184,13 +184,13 @@ async def test_spans_go_to_the_collector_by_otlp() -> None:
             "chat", b'{"model": "m", "messages": [{"role": "user", "content": "x"}]}', Caller()
         )
     finally:
-        await gateway.close()  # sends what is left
+        await gateway.close()  # sends the remaining spans
     path, body = await got.get()
     assert path == "/v1/traces" and b"gen_ai.request.model" in body
     await runner.cleanup()
 
 
-async def test_a_collector_that_is_not_there_costs_no_turn() -> None:
+async def test_an_unreachable_collector_fails_no_turn() -> None:
     settings = Settings(models=MODELS, telemetry=TelemetrySettings("http://127.0.0.1:9"))
     gateway = Gateway(settings, backends={"m": ScriptedBackend("m", ScriptedOptions(script="say hi"))})
     await gateway.start()
@@ -202,7 +202,7 @@ async def test_a_collector_that_is_not_there_costs_no_turn() -> None:
 
 
 @pytest.mark.process
-def test_without_the_setting_the_sdk_is_not_even_loaded() -> None:
+def test_without_the_setting_the_sdk_is_not_imported() -> None:
     assert tracing_of(Settings()) is None
     program = (
         "import sys, toolwire.gateway.pipeline; sys.exit(any(name.startswith('opentelemetry') for name in "
@@ -212,6 +212,6 @@ def test_without_the_setting_the_sdk_is_not_even_loaded() -> None:
 
 
 @pytest.mark.parametrize("where", ["collector:4318", "ftp://collector", "http://"])
-def test_an_address_that_is_no_url_is_refused(where: str) -> None:
+def test_an_invalid_collector_url_is_refused(where: str) -> None:
     with pytest.raises(ConfigError, match=r"telemetry\.otlp"):
         tracing_of(Settings(telemetry=TelemetrySettings(where)))

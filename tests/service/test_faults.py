@@ -1,8 +1,7 @@
-"""Faults under load: two nodes behind nginx with Redis and PostgreSQL, while each part fails and recovers.
+"""Two nodes under load, with nginx, Redis and PostgreSQL, while parts fail and recover.
 
-A backend, a disk and a clock fail too.
-
-This is the short version of `bench/faults.py`; `make evidence` runs the long one.
+A backend, a disk and a clock fail too. This is the short version of `bench/faults.py`; `make evidence` runs
+the long one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Clients that send or read too slowly, leave, or flood are cut off, and other clients are not affected."""
+"""Clients that send or read too slowly, disconnect or flood are cut off.
+
+Other clients are not affected.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
 
 
 def both_loops(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Runs a test on each event loop that the server supports: their buffers differ."""
+    """Runs a test on each event loop that the server supports, because their buffers differ."""
 
     def run(**fixtures: Any) -> None:
         with asyncio.Runner(loop_factory=LOOPS[fixtures.pop("loop")]) as runner:
@@ -55,7 +58,7 @@ def both_loops(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., 
 
 
 class Endless:
-    """A model that writes until it is cancelled, which sets `ended`."""
+    """A model that writes until it is cancelled; then it sets `ended`."""
 
     def __init__(self) -> None:
         self.said = 0
@@ -77,7 +80,7 @@ class Server:
         self.gateway = gateway
 
     async def connection(self, request: bytes) -> socket.socket:
-        """A client with a small receive window that has sent a request and reads nothing."""
+        """Connects with a small receive window and sends a request. The response is not read."""
         loop = asyncio.get_running_loop()
         connection = socket.socket()
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -116,7 +119,7 @@ async def quiet(turn: Turn) -> AsyncGenerator[Batch, None]:
 
 @contextmanager
 def logged(words: str) -> Iterator[asyncio.Event]:
-    """An event that is set when the server logs this text."""
+    """Yields an event that is set when the server logs this text."""
     found, log = asyncio.Event(), logging.getLogger("toolwire.http")
 
     class Watch(logging.Handler):
@@ -138,7 +141,7 @@ async def long_answer(turn: Turn) -> AsyncGenerator[Batch, None]:
     yield [Text("x" * 20_000_000), Finish("stop")]
 
 
-# --- slow readers -------------------------------------------------------------------------------------------
+# --- slow readers ---
 
 
 @both_loops
@@ -170,7 +173,7 @@ async def test_a_client_that_reads_nothing_is_cut_off_and_its_run_cancelled(star
 @both_loops
 async def test_a_client_that_keeps_reading_slowly_is_not_cut_off(start: Start) -> None:
     model = Endless()
-    async with start(model, slow_reader_s=2) as server:  # a busy machine may hold the reader up for a while
+    async with start(model, slow_reader_s=2) as server:  # long enough for delays of a busy machine
         loop, began, read = asyncio.get_running_loop(), time.monotonic(), 0
         with await server.connection(asks()) as connection:
             while time.monotonic() - began < 4:
@@ -182,7 +185,7 @@ async def test_a_client_that_keeps_reading_slowly_is_not_cut_off(start: Start) -
 
 @both_loops
 async def test_a_complete_answer_that_is_never_read_is_dropped(start: Start) -> None:
-    """The turn has ended; without a limit the connection would wait forever."""
+    """The turn has ended, but without a limit the connection would wait forever."""
     async with start(long_answer, slow_reader_s=0.4) as server:
         with logged("was cut off") as given_up, await server.connection(asks(stream=False)) as connection:
             received, loop = 0, asyncio.get_running_loop()
@@ -195,7 +198,7 @@ async def test_a_complete_answer_that_is_never_read_is_dropped(start: Start) -> 
             assert received < 20_000_000
 
 
-# --- slow senders -------------------------------------------------------------------------------------------
+# --- slow senders ---
 
 
 @both_loops
@@ -233,7 +236,10 @@ async def test_a_body_that_arrives_too_slowly_ends_the_request(
 async def test_a_large_body_that_arrives_steadily_is_accepted(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every piece moves the time by which the next one is due. What that time is, the next test says."""
+    """With each piece, the server computes anew when the next one is due.
+
+    The next test checks that time.
+    """
     waited_at: list[int] = []
     due = exchange.body_due
 
@@ -247,7 +253,7 @@ async def test_a_large_body_that_arrives_steadily_is_accepted(
     async with start(quiet) as server, connected(server.port) as (reader, writer), asyncio.timeout(60):
         writer.write(post(CHAT, body).partition(b"\r\n\r\n")[0] + b"\r\n\r\n")
         for begin, end in zip([0, *ends], ends, strict=False):
-            while begin not in waited_at:  # until the server has the piece before, and waits for this one
+            while begin not in waited_at:  # until the server waits for this piece
                 await asyncio.sleep(0.001)
             writer.write(body[begin:end])
         assert (await read_answer(reader))[0] == 200
@@ -258,9 +264,9 @@ def test_a_body_that_keeps_up_has_the_whole_idle_time_and_a_slow_one_less() -> N
     rate, idle = exchange.BODY_RATE, exchange.BODY_IDLE_S
     assert exchange.body_due(100.0, 100.0, 0) == 100 + idle
     assert exchange.body_due(160.0, 100.0, 60 * rate) == 160 + idle
-    assert exchange.body_due(160.0, 100.0, 200 * rate) == 160 + idle  # the fast save nothing up
+    assert exchange.body_due(160.0, 100.0, 200 * rate) == 160 + idle  # a fast body gets no more time later
     assert exchange.body_due(160.0, 100.0, 40 * rate) == 140 + idle
-    assert exchange.body_due(160.0, 100.0, 10) < 160  # it never had the time
+    assert exchange.body_due(160.0, 100.0, 10) < 160  # already late: it was far too slow
 
 
 @both_loops
@@ -278,7 +284,7 @@ async def test_bodies_that_arrive_together_have_bounded_memory(
             second.write(halves[:250_000])
             status, body = await asyncio.wait_for(read_answer(other), 5)
             assert status == 503 and b"arrive at the same time" in body
-        async with connected(server.port) as (reader, writer):  # the dropped requests have freed their memory
+        async with connected(server.port) as (reader, writer):  # the memory of the dropped requests was freed
             writer.write(asks(stream=False))
             assert (await read_answer(reader))[0] == 200
 
@@ -299,7 +305,7 @@ async def test_empty_lines_between_two_requests_do_not_keep_a_connection_open(
         assert isinstance(closed.exception(), ConnectionError | None)
 
 
-# --- senders of too much ------------------------------------------------------------------------------------
+# --- senders of too much ---
 
 
 @both_loops
@@ -319,7 +325,7 @@ async def test_too_many_pipelined_requests_are_cut_off(start: Start) -> None:
         await asyncio.wait_for(model.ended.wait(), 10)
 
 
-# --- all at once --------------------------------------------------------------------------------------------
+# --- all at once ---
 
 SETTINGS = """
 [server]
@@ -382,12 +388,12 @@ async def test_all_hostile_clients_at_once_affect_neither_other_clients_nor_memo
     assert "Traceback" not in watched.logged()
 
 
-# --- WebSocket floods ---------------------------------------------------------------------------------------
+# --- WebSocket floods ---
 
 ROUNDS, EACH = 5, 70
 TIMES_CALM = 4
 NOISE_S = 0.001
-"""Less than this is not measured well."""
+"""Shorter times cannot be measured reliably."""
 
 
 def _frame(opcode: int, data: bytes = b"") -> bytes:
@@ -404,7 +410,10 @@ FLOODS = {
 
 
 class Flood(threading.Thread):
-    """A WebSocket that sends as fast as it can and reads nothing. It reconnects when it is cut off."""
+    """A WebSocket client that sends as fast as it can and never reads.
+
+    If cut off, it reconnects.
+    """
 
     def __init__(self, port: int, first: bytes, again: bytes) -> None:
         super().__init__(daemon=True)
@@ -439,11 +448,9 @@ HANDSHAKE = (
 
 
 async def _work(server: Watched) -> float:
-    """What the server works between a request and its answer, in seconds of its event loop: the 99th
-    percentile.
+    """Returns the event loop's CPU time from a request to its answer (99th percentile).
 
-    Other work of the machine delays an answer, but does not count here. What the server does for other
-    connections before it answers counts.
+    Work for other connections during that time counts. Other work of the machine does not count.
     """
     request = post(CHAT, {"model": "loop", "messages": [{"role": "user", "content": "?"}]}, "timed")
     spent = []
@@ -460,7 +467,7 @@ async def _work(server: Watched) -> float:
 async def test_a_websocket_flood_affects_neither_other_clients_nor_memory(
     watched: Watched, kind: str
 ) -> None:
-    """Calm and flooded rounds take turns, each with a new flood, and the median round of each kind counts."""
+    """Rounds with and without a flood alternate, and their medians are compared."""
     await _work(watched)
     before = watched.rss_mb()
     calm, flooded = [], []

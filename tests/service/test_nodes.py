@@ -1,6 +1,6 @@
 """Several nodes with a real PostgreSQL, Redis and nginx, while parts fail and recover.
 
-If PostgreSQL is not installed, they share an SQLite file.
+If PostgreSQL is not installed, the nodes share an SQLite file.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def settings(redis: RedisServer, store: str, **server: Any) -> str:
 
 @dataclass
 class Circle:
-    """Two nodes that share everything."""
+    """Two nodes that share a store and Redis."""
 
     redis: RedisServer
     nodes: list[Node]
@@ -84,7 +84,7 @@ class Circle:
         self.board = redis_library.Redis.from_url(self.redis.url)
 
     def waits(self, talk: Talk) -> bool:
-        """Whether Redis names the owner of the run that waits for the last call of this conversation."""
+        """Whether Redis has an entry for the run that waits for the last call of this conversation."""
         return bool(self.board.exists(f"toolwire:park:{talk.messages[-1]['tool_call_id']}"))
 
     def start(self) -> None:
@@ -129,12 +129,12 @@ def circle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Circle]:
 
 @pytest.fixture
 def two(circle: Circle) -> Circle:
-    """Both nodes and Redis, running again whatever the previous test did to them."""
+    """Both nodes and Redis, started again if the previous test stopped them."""
     circle.start()
     return circle
 
 
-# --- a client -----------------------------------------------------------------------------------------------
+# --- a client ---
 
 
 @dataclass
@@ -156,9 +156,10 @@ class Talk:
             yield response
 
     async def step(self, url: str, result: str = "a duck") -> tuple[int, str, str]:
-        """Status, the header `x-toolwire-turn`, and the text or the error's message.
+        """Sends the next request.
 
-        The history gets the result of a call, for the next step.
+        Returns the status, the header `x-toolwire-turn`, and the text or error. If the answer is a call, the
+        call and its result are added to the history, for the next step.
         """
         async with self.sending(url) as response:
             kind = response.headers.get("x-toolwire-turn", "")
@@ -209,10 +210,10 @@ def folded(stream: str) -> dict[str, Any]:
 
 @asynccontextmanager
 async def one_connection_per_request(**options: Any) -> AsyncIterator[aiohttp.ClientSession]:
-    """A client session whose sockets are closed when it ends.
+    """Yields a client session. All of its sockets are closed when it ends.
 
-    aiohttp does not wait for a connection that it closes after a request, and over TLS closing takes a
-    round trip. The garbage collector would find the open socket in the time of another test.
+    aiohttp does not wait until a connection is closed, and over TLS closing takes a round trip. The garbage
+    collector would report the open socket during another test.
     """
     sockets: list[socket.socket] = []
 
@@ -250,7 +251,7 @@ async def metric(client: aiohttp.ClientSession, node: Node, name: str) -> float:
     )
 
 
-# --- forwarding ---------------------------------------------------------------------------------------------
+# --- forwarding ---
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -341,7 +342,7 @@ async def test_of_two_simultaneous_continuations_one_is_refused_whichever_nodes_
     talk = Talk(client, "late", stream=False)
     await talk.step(first.url)
     again = Talk(client, "late", stream=False, messages=list(talk.messages))
-    # either may be first
+    # Either request may be first.
     resumed, refused = sorted(await asyncio.gather(talk.step(first.url), again.step(second.url)))
     assert resumed == (200, "resumed", "I saw a duck")
     assert refused[0] == 409 and "already being continued" in refused[2]
@@ -356,7 +357,7 @@ async def test_another_keys_run_is_not_found(two: Circle, client: aiohttp.Client
     assert await talk.step(second.url) == (200, "resumed", "I saw a duck")
 
 
-# --- who may forward ----------------------------------------------------------------------------------------
+# --- who may forward ---
 
 
 async def test_a_client_cannot_claim_to_be_a_node(two: Circle, client: aiohttp.ClientSession) -> None:
@@ -380,7 +381,7 @@ async def test_a_run_that_its_owner_no_longer_holds_is_replayed(
     row = two.board.get(f"toolwire:park:{call}")
     assert await talk.step(first.url) == (200, "resumed", "I saw a duck")
     await until(lambda: not two.waits(talk))
-    two.board.set(f"toolwire:park:{call}", row, ex=60)  # a stale row
+    two.board.set(f"toolwire:park:{call}", row, ex=60)  # an outdated entry
     again = Talk(client, messages=talk.messages)
     before = await metric(client, second, 'toolwire_turns_passed_on_total{outcome="refused"}')
     assert await again.step(second.url) == (200, "replayed", "I saw a duck")
@@ -390,7 +391,7 @@ async def test_a_run_that_its_owner_no_longer_holds_is_replayed(
 async def test_entries_without_a_nodes_signature_are_ignored(
     two: Circle, client: aiohttp.ClientSession
 ) -> None:
-    """Write access to Redis does not redirect clients' requests, and their keys, to another address."""
+    """An attacker who can write to Redis cannot redirect clients' requests, and their keys."""
     reached: list[bytes] = []
 
     async def trap(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -428,7 +429,7 @@ async def test_nodes_with_different_secrets_replay_each_others_runs(
         stranger.kill()
 
 
-# --- faults -------------------------------------------------------------------------------------------------
+# --- faults ---
 
 
 async def test_a_killed_owners_run_is_replayed_at_once(two: Circle, client: aiohttp.ClientSession) -> None:
@@ -512,7 +513,7 @@ async def test_without_redis_own_parks_continue_others_replay_and_nodes_reconnec
     began = time.monotonic()
     assert await foreign.step(second.url) == (200, "replayed", "I saw a duck")
     assert time.monotonic() - began < 5
-    two.redis.start()  # without its data
+    two.redis.start()  # it has lost its data
     await until(lambda: two.waits(kept) and len(list(two.board.scan_iter("toolwire:node:*"))) == 2)
     assert await kept.step(second.url) == (200, "resumed", "I saw a duck")
 
@@ -540,7 +541,7 @@ async def test_a_redis_that_hangs_delays_one_request_only(two: Circle, client: a
     await until(passed_on)
 
 
-# --- behind nginx -------------------------------------------------------------------------------------------
+# --- behind nginx ---
 
 
 @pytest.fixture
@@ -553,7 +554,7 @@ def balanced(two: Circle, tmp_path: Path) -> Iterator[Nginx]:
 
 
 async def converse(url: str, stream: bool, ends: list[str], kinds: list[str]) -> None:
-    """A loop of five steps. How it ends is noted in one word: `right`, or what was wrong."""
+    """Runs five steps of a conversation. Adds its end to `ends`: `right`, or what was wrong."""
     async with one_connection_per_request(timeout=aiohttp.ClientTimeout(total=60)) as client:
         talk = Talk(client, "long", stream=stream)
         for place in range(5):
@@ -572,7 +573,10 @@ async def converse(url: str, stream: bool, ends: list[str], kinds: list[str]) ->
 async def test_loops_behind_nginx_succeed_while_parts_fail_and_recover(
     two: Circle, balanced: Nginx, client: aiohttp.ClientSession
 ) -> None:
-    """The steps of a conversation reach either node. Only streams of a killed node may be cut."""
+    """The steps of a conversation may reach either node.
+
+    Only streams of a killed node may be cut.
+    """
     first, _ = two.nodes
     calm: list[str] = []
     kinds: list[str] = []
@@ -621,7 +625,7 @@ async def test_loops_behind_nginx_succeed_while_parts_fail_and_recover(
         f"{kinds.count('resumed')} turns resumed"
     )
     assert not [end for end in wrong if end.startswith("wrong")], wrong
-    assert len(wrong) <= 8, wrong  # at most the streams of the killed node
+    assert len(wrong) <= 8, wrong  # only streams of the killed node
 
     again: list[str] = []
     after: list[str] = []
@@ -640,7 +644,7 @@ async def test_nginx_answers_in_json_if_no_node_is_up(
         assert response.status == 404 and "error" in await response.json()
 
 
-# --- the files in docs/deploy -------------------------------------------------------------------------------
+# --- the files in docs/deploy ---
 
 
 def test_the_shipped_settings_load_and_work_for_several_nodes() -> None:
@@ -681,7 +685,7 @@ def test_systemd_accepts_the_shipped_unit(tmp_path: Path) -> None:
     assert not [line for line in done.stderr.splitlines() if "toolwire.service" in line], done.stderr
 
 
-# --- settings -----------------------------------------------------------------------------------------------
+# --- settings ---
 
 
 def test_nodes_on_several_machines_need_a_secret_and_those_of_one_machine_create_one() -> None:
@@ -729,7 +733,7 @@ def test_a_nodes_address_is_the_advertised_one_or_the_one_it_listens_on() -> Non
         )
 
     assert address() == "http://127.0.0.1:9000"
-    assert address(host="0.0.0.0") == "http://127.0.0.1:9000"  # the address from which it reaches Redis
+    assert address(host="0.0.0.0") == "http://127.0.0.1:9000"  # the address that reaches Redis
     assert address(host="::1") == "http://[::1]:9000"
     assert address(advertise="node-1.local:80") == "http://node-1.local:80"
     assert address(advertise="https://node-1.local") == "https://node-1.local:443"

@@ -1,4 +1,4 @@
-"""No trick with upgrades, bodies or trailers mixes answers behind a real nginx or HAProxy.
+"""Behind a real nginx or HAProxy, no trick with upgrades or bodies mixes up answers.
 
 Both proxies share their connections to Toolwire among all clients.
 """
@@ -83,7 +83,11 @@ backend keyless
 
 
 class Proxy(Server):
-    """`port` leads to the server with keys, `outside` to the one without, for an external client."""
+    """A running nginx or HAProxy.
+
+    `port` leads to the server with keys. `outside` leads to the server without keys, and reports an external
+    client.
+    """
 
     def __init__(self, folder: Path, name: str, keyed: int, keyless: int) -> None:
         super().__init__()
@@ -131,12 +135,12 @@ def proxy(
         running.end()
 
 
-# --- what clients send --------------------------------------------------------------------------------------
+# --- what clients send ---
 
 
 @dataclass(frozen=True)
 class Ask:
-    """A request and its allowed statuses. Only a 200 contains its mark."""
+    """A request and its allowed statuses. Only a response with status 200 contains its mark."""
 
     wire: bytes
     statuses: tuple[int, ...]
@@ -194,7 +198,7 @@ def offer(chance: random.Random) -> tuple[str, ...]:
 
 
 def smuggled(mark: str, key: str) -> bytes:
-    """A complete hidden request. No client may get an answer with its mark."""
+    """Returns a complete hidden request. No client may get an answer with its mark."""
     return b"\r\n" * 3 + whole(key, body_of(mark.replace("mark-", "mark-9999")))
 
 
@@ -258,7 +262,7 @@ KINDS: dict[str, Make] = {
 
 
 async def read(reader: asyncio.StreamReader) -> tuple[int, bytes, bytes]:
-    """Status, head and body of a response; a 100 is skipped."""
+    """Returns status, head and body of a response. Skips a 100 (Continue)."""
     head = (await reader.readuntil(b"\r\n\r\n")).lower()
     while b" 100 " in head.partition(b"\r\n")[0]:
         head = (await reader.readuntil(b"\r\n\r\n")).lower()
@@ -273,11 +277,14 @@ async def read(reader: asyncio.StreamReader) -> tuple[int, bytes, bytes]:
 
 
 class Unanswered(Exception):
-    """The connection was closed before the first byte of the response."""
+    """Raised if the connection is closed before the first byte of the response."""
 
 
 class Client:
-    """Sends many requests over a few connections. `wrong`: responses that it should not have got."""
+    """Sends many requests over a few connections.
+
+    `wrong` collects responses that belong to another request or have an unexpected status.
+    """
 
     def __init__(self, proxy: Proxy, number: int) -> None:
         self._proxy, self._number = proxy, number
@@ -306,7 +313,7 @@ class Client:
                             goes_on = await self._ask(reader, writer, *one)
                         except Unanswered as error:
                             goes_on = False
-                            # A proxy may close a kept connection at any time. nginx does so if it has
+                            # A proxy may close an idle connection at any time. nginx does so if it has
                             # responded before the whole body arrived.
                             if used:
                                 left.append(one)
@@ -317,7 +324,10 @@ class Client:
     async def _ask(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, kind: str, mark: str, ask: Ask
     ) -> bool:
-        """Whether the connection stays open. Raises `Unanswered` if it was closed before the response."""
+        """Sends a request and returns whether the connection stays open.
+
+        Raises `Unanswered` if it is closed before the response.
+        """
         places = sorted(self._chance.randrange(len(ask.wire)) for _ in range(self._chance.randrange(3)))
         for start, end in zip([0, *places], [*places, len(ask.wire)], strict=True):
             writer.write(ask.wire[start:end])

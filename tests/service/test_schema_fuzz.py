@@ -1,4 +1,4 @@
-"""Requests drawn from the official SDK's types, and random bytes: no 500, no traceback, no growth in memory.
+"""Random requests of the official SDK's types, and random bytes, cause no 500 and no leak.
 
 `TOOLWIRE_FUZZ_REQUESTS` and `TOOLWIRE_FUZZ_INPUTS` make it longer. `make evidence` sends a thousand times as
 many.
@@ -40,10 +40,10 @@ max_mb = 2
 url = "sqlite://"
 """ + "".join(f'[models.{name}]\nbackend = "scripted"\ntools = "{name}"\n' for name in MODELS[:3])
 OF_THE_MODEL = {kind.code for kind in KINDS.values() if kind.status == 502}
-"""Errors of the model, not of the server: a text-only model may not make a required call."""
+"""Codes of errors that are the model's, such as a required call that it did not make."""
 
 
-# --- requests -----------------------------------------------------------------------------------------------
+# --- requests ---
 
 
 class Sender:
@@ -98,7 +98,7 @@ def test_no_request_of_the_schema_is_answered_with_500(tmp_path: Path) -> None:
     assert growth < GROWTH_MB
 
 
-# --- bytes --------------------------------------------------------------------------------------------------
+# --- bytes ---
 
 CHAT: dict[str, Any] = {
     "model": "m",

@@ -1,4 +1,4 @@
-"""Security of the service: TLS, proxies, URLs, child processes, secrets, the journal and dependencies."""
+"""Security of the service: TLS, proxies, URLs, child processes, secrets, dependencies."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def run_serve(folder: Path, settings: str, *words: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-# --- TLS ----------------------------------------------------------------------------------------------------
+# --- TLS ---
 
 
 async def test_with_a_certificate_the_server_speaks_tls_and_cookies_are_secure(
@@ -169,7 +169,7 @@ def test_invalid_certificate_files_prevent_the_start_with_a_one_line_error(
     )
 
 
-# --- behind a proxy -----------------------------------------------------------------------------------------
+# --- behind a proxy ---
 
 
 def scope_of(peer: str, **headers: str) -> tuple[dict[str, Any], dict[bytes, bytes]]:
@@ -206,7 +206,7 @@ def test_only_a_trusted_proxy_is_believed() -> None:
 @pytest.mark.parametrize(
     ("chain", "client"),
     [
-        # the first address is the client's claim, the last is what the proxy saw
+        # The client itself may have written the first address; the proxy adds the last one.
         ("127.0.0.1, 203.0.113.9", "203.0.113.9"),
         ("203.0.113.9, 10.0.0.7", "203.0.113.9"),
         ("203.0.113.9:5555", "203.0.113.9"),
@@ -291,7 +291,7 @@ def test_without_keys_requests_through_an_untrusted_proxy_are_refused() -> None:
         b"cookie",
     ):
         assert gate.identify({own: b"1"}, ("127.0.0.1", 1)).key_id == ""
-    for real in ("203.0.113.9", ""):  # the client as a trusted proxy names it, or not named
+    for real in ("203.0.113.9", ""):  # the client's address as a trusted proxy reports it, or none
         with pytest.raises(ToolwireError, match="only clients on this machine"):
             gate.identify({}, (real, 0))
 
@@ -316,7 +316,7 @@ async def test_sessions_behind_a_trusted_proxy_have_secure_cookies(
             assert answer.status == 200
             cookie = answer.headers["set-cookie"]
         assert ("; Secure" in cookie) is trusted and cookie.startswith("toolwire_443=") is trusted
-        origin = {"origin": "https://toolwire.example.com"}  # its own pages, as the browser sees them
+        origin = {"origin": "https://toolwire.example.com"}  # the address of the pages as the browser sees it
         async with client.post(
             f"{url}/ui/api/session", json={"key": "admin"}, headers={**said, **origin}
         ) as answer:
@@ -373,7 +373,7 @@ async def test_names_that_a_client_invents_create_no_metric_series(
         assert await series() == before and not any("invented" in line for line in before)
 
 
-# --- URLs in requests ---------------------------------------------------------------------------------------
+# --- URLs in requests ---
 
 
 @pytest.mark.parametrize(
@@ -526,7 +526,7 @@ async def test_servers_named_in_hosted_tools_are_never_contacted(
     assert not touched
 
 
-# --- child processes ----------------------------------------------------------------------------------------
+# --- child processes ---
 
 OURS = {
     "TOOLWIRE_API_KEY": "canary-toolwire",
@@ -587,7 +587,7 @@ async def test_a_child_process_inherits_only_the_given_environment(
     assert "ONLY=this" in out.read_text() and "canary" not in out.read_text()
 
 
-# --- secrets ------------------------------------------------------------------------------------------------
+# --- secrets ---
 
 
 def test_the_mask_knows_every_secret_of_the_settings_and_of_the_environment() -> None:
@@ -650,13 +650,13 @@ CANARIES = {
     "otlp": "canary-otlp-password-555555",
     "api_key": "canary-upstream-key-666666",
     "header": "canary-upstream-header-777777",
-    "stored": "",  # made below
+    "stored": "",  # set by the test
     "environment": "canary-environment-888888",
 }
 
 
 async def echoing(request: web.Request) -> web.StreamResponse:
-    """An upstream that echoes its request headers in errors and answers."""
+    """An upstream that repeats its request headers in errors and answers."""
     headers = json.dumps(dict(request.headers))
     asked = await request.json()
     if asked["model"] == "fails":
@@ -749,14 +749,14 @@ with_contents = true
     for name, secret in {**canaries, "wrong": "canary-wrong-key-999999"}.items():
         for place, text in (("errors", "\n".join(errors)), ("log", lines), ("journal", journal)):
             if name == "wrong" and place == "journal":
-                continue  # it is no known key, and no turn contains it
+                continue  # it is no known key, so the journal does not mask it, and no turn contains it
             assert secret not in text, (
                 f"{name} is in the {place}: …{text[max(0, text.find(secret) - 300) : text.find(secret) + 60]}"
             )
         assert secret.encode() not in database or name not in ("keys", "admin_keys", "node_secret", "stored")
 
 
-# --- age limits of the journal ------------------------------------------------------------------------------
+# --- age limits of the journal ---
 
 
 def test_old_turns_are_deleted_from_the_journal_files(tmp_path: Path) -> None:
@@ -768,14 +768,14 @@ def test_old_turns_are_deleted_from_the_journal_files(tmp_path: Path) -> None:
         segments.append([TurnRecord(f"turn_{day:02x}", moment[0])])
         segments.keep(f"turn_{day:02x}", ["{}\n"])
         for path in tmp_path.rglob("*.jsonl"):
-            if path.stat().st_mtime > now - 5:  # just written: set the file time to the simulated time
+            if path.stat().st_mtime > now - 5:  # a new file: set its time to the simulated time
                 os.utime(path, (moment[0], moment[0]))
     segments.sweep()
     assert [record.id for record in segments.load(100)] == [f"turn_{day:02x}" for day in (7, 8, 9, 10)]
     assert sorted(path.stem for path in (tmp_path / "turns").iterdir()) == [
         f"turn_{day:02x}" for day in (7, 8, 9, 10)
     ]
-    # One segment a day, so that a quiet server's old lines are deleted too.
+    # There is one segment per day, so that old lines are deleted even if few turns are made.
     assert len(list(tmp_path.glob("segment-*"))) == 4
 
 
@@ -796,7 +796,7 @@ async def test_old_turns_are_deleted_from_memory(tmp_path: Path, monkeypatch: py
     await gateway.close()
 
 
-# --- dependencies -------------------------------------------------------------------------------------------
+# --- dependencies ---
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
-"""Fifty streams of tool loops: every answer is right, memory stays flat, and nothing is left over.
+"""Fifty clients run tool loops: answers are right, memory is flat, and nothing is left over.
 
-`TOOLWIRE_SOAK_S` sets the duration. `make evidence` runs ten minutes.
+`TOOLWIRE_SOAK_S` sets the duration. `make evidence` runs it for ten minutes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SECONDS = float(os.environ.get("TOOLWIRE_SOAK_S", "20"))
 WARM_S = min(60.0, 0.4 * SECONDS)
 STREAMS = 50
 FLAT_MB = 10.0
-"""How much the regression line through all samples may rise from the first to the last."""
+"""How much the regression line through all memory samples may rise from start to end."""
 SETTLED_S = 30.0
 MODELS = {"native": "native", "parked": "parked", "emulated": "emulated"}
 SCRIPT = """
@@ -88,7 +88,7 @@ async def test_memory_stays_flat_and_nothing_is_left_over(tmp_path: Path) -> Non
 
 
 def fill_journal(folder: Path) -> None:
-    """Fills the journal as after a long run, so that the past turns it keeps do not grow any more."""
+    """Fills the journal as after a long run, so that it does not grow during the test."""
     said = {
         "api": "responses",
         "model": "emulated",
@@ -104,7 +104,11 @@ def fill_journal(folder: Path) -> None:
 
 
 async def settled(server: Watched, wanted: Held | None) -> Held:
-    """What the server holds once it is idle: equal to `wanted`, or without parks and twice the same."""
+    """Waits until the server is idle and returns what it holds.
+
+    The server is idle if it has no parks and holds the same as `wanted`. If `wanted` is None, it must hold
+    the same twice in a row.
+    """
     until, last = time.monotonic() + SETTLED_S, None
     while time.monotonic() < until:
         held = server.held()

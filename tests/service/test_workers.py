@@ -1,4 +1,7 @@
-"""Several worker processes on one port act like several nodes, and a parent process keeps them alive."""
+"""Several worker processes on one port act like several nodes.
+
+A parent process restarts workers that have ended.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,7 @@ say it ends
 
 
 class Workers(Node):
-    """A node with workers, started once for all tests of this file that do not stop it."""
+    """A node with workers. It is started once for all tests of this file that do not stop it."""
 
     def children(self) -> list[int]:
         return [int(pid) for pid in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()]
@@ -84,7 +87,7 @@ def workers(redis: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 @pytest.fixture
 async def client() -> AsyncIterator[aiohttp.ClientSession]:
-    """A session with a new connection for each request, so that any worker may answer."""
+    """Yields a session with a new connection for each request, so that any worker may answer."""
     async with aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(force_close=True), headers=KEY
     ) as session:
@@ -99,7 +102,10 @@ async def until(true: Callable[[], bool], within_s: float = 20.0) -> None:
 
 
 async def loop(client: aiohttp.ClientSession, url: str) -> str:
-    """Runs a call and its result, checks the answer, and returns the second turn's `x-toolwire-turn`."""
+    """Runs a call and its result and checks the answer.
+
+    Returns the second turn's header `x-toolwire-turn`.
+    """
     messages: list[dict[str, Any]] = [{"role": "user", "content": "look"}]
     body = {"model": "m", "messages": messages, "tools": TOOLS}
     async with client.post(f"{url}/v1/chat/completions", json=body) as response:
@@ -186,7 +192,8 @@ async def test_workers_together_serve_exactly_a_key_s_budget(workers: Workers) -
             return answer.status == 200
 
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, force_close=True)) as session:
-        # Until every worker has read the new key. Requests one after the other may all reach the same worker.
+        # Wait until every worker has read the new key. Requests are sent at the same time, because all
+        # requests in a sequence could reach the same worker.
         async with asyncio.timeout(20):
             while not all(await asyncio.gather(*(knows(session) for _ in range(90)))):
                 pass

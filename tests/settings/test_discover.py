@@ -1,4 +1,4 @@
-"""The first run: what is found on a machine where nothing is configured, and what is said of it."""
+"""Models that are found on a machine without settings, and how they are listed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_what_a_variable_such_as_ollama_host_means(named: str, meant: str) -> No
 
 @pytest.fixture
 def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """An environment with nothing in it: no server answers, no model was pulled."""
+    """An empty environment: no server answers, and no model was downloaded."""
     monkeypatch.setattr("toolwire.backends.local.pull.available", lambda: False)
     return {
         "HOME": str(tmp_path),
@@ -145,7 +145,7 @@ def test_models_shows_what_was_found_with_its_dialect(
 
 @pytest.mark.process
 def test_the_first_run_prints_a_short_table_and_one_line(tmp_path: Path) -> None:
-    """A real process, with nothing configured: what there is on stderr, where to find it on stdout."""
+    """Runs a real process without settings. The models are on stderr, the address is on stdout."""
     environ: dict[str, Any] = {
         "HOME": str(tmp_path),
         "PATH": os.environ["PATH"],

@@ -1,4 +1,4 @@
-"""Settings: where they come from, which one wins, and what is said when one is wrong."""
+"""Settings: their sources and precedence, and the messages for invalid ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from toolwire.settings.types import SECTIONS, ConfigError, Settings, is_loopback
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test sees a toolwire.toml of the checkout."""
+    """Tests must not read a toolwire.toml of the checkout."""
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
 
@@ -342,7 +342,7 @@ def test_printed_settings_load_again_to_the_same_settings() -> None:
     assert from_toml(print_config(settings)) == settings
 
 
-# --- the seeds' flags
+# --- flags of older proxies
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from toolwire.store.store import Store
 
 @pytest.fixture
 def no_side_files(tmp_path: Path) -> Path:
-    """A store beside which SQLite cannot write, as on a disk without room."""
+    """A store whose folder does not allow SQLite to write, as on a full disk."""
     path = tmp_path / "toolwire.db"
     (tmp_path / "toolwire.db-wal").mkdir()
     return path
@@ -55,7 +55,7 @@ async def test_a_full_disk_is_one_line_if_the_side_files_exist_already(
 ) -> None:
     path = tmp_path / "toolwire.db"
     environment = {**os.environ, "TOOLWIRE_STORE__URL": f"sqlite:///{path}", "HOME": str(tmp_path)}
-    async with Store(f"sqlite:///{path}") as store:  # keeps them there
+    async with Store(f"sqlite:///{path}") as store:  # keeps the side files
         assert await store.get("resp_1", "") is None and (tmp_path / "toolwire.db-wal").exists()
         started = asyncio.create_subprocess_exec(
             sys.executable, "-c", FULL, *command, stderr=PIPE, stdout=DEVNULL, cwd=tmp_path, env=environment
@@ -135,7 +135,7 @@ except sqlite3.OperationalError as error:
 async def test_opening_a_store_twice_in_one_process_keeps_the_locks_of_the_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Closing any handle of a file releases all locks of the process on it: two processes could write."""
+    """Closing any handle of a file releases all locks of the process on it: two could then write."""
     monkeypatch.setattr("toolwire.store.sqlite.LOCKED_S", 0.05)
     path = tmp_path / "toolwire.db"
     with closing(sqlite3.connect(path, isolation_level=None)) as first:

@@ -1,4 +1,4 @@
-"""The store, on each engine: a key reads what it wrote, and what cannot be stored is an error."""
+"""The store, on each engine: a key reads its own data, and a failed write is an error."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ async def test_a_key_sees_and_deletes_only_its_own(store: Store) -> None:
     assert await store.get("resp_1", "theirs") is None
     assert await store.delete("resp_1", "theirs") is False
     assert await store.chain("resp_1", "theirs") is None
-    assert await store.chain("resp_2", "theirs") is None  # its first link is not theirs
+    assert await store.chain("resp_2", "theirs") is None  # its first response has another key
     assert await store.input_items("resp_1", "theirs") is None
     assert await store.get("resp_1", "mine") is not None
 
@@ -211,7 +211,7 @@ async def test_a_chain_with_a_missing_link_is_none(store: Store) -> None:
     assert await store.chain("never", "") is None
 
 
-async def test_a_chain_that_is_too_long_or_bites_its_tail_is_refused(
+async def test_a_chain_that_is_too_long_or_circular_is_refused(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_module, "MAX_CHAIN", 10)
@@ -305,7 +305,7 @@ async def test_the_home_directory_may_be_written_as_a_tilde(
     assert (tmp_path / "deep" / "er" / "toolwire.db").exists()
 
 
-async def test_making_a_store_touches_nothing(tmp_path: Path) -> None:
+async def test_creating_a_store_object_opens_nothing(tmp_path: Path) -> None:
     Store(url_of(tmp_path / "data" / "toolwire.db"))
     assert list(tmp_path.iterdir()) == []
 

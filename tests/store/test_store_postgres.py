@@ -1,4 +1,4 @@
-"""A PostgreSQL server that goes down: each caller gets one clear error, nothing is written twice."""
+"""PostgreSQL fails: each caller gets one clear error, and nothing is written twice."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def store(postgres_url: str) -> AsyncIterator[Store]:
 
 
 async def soon(attempt: Callable[[], Awaitable[T]]) -> T:
-    """What it gives once it does not fail any more."""
+    """Returns the result of the first attempt that does not fail."""
     until = time.monotonic() + SOON_S
     while True:
         try:
@@ -66,7 +66,7 @@ async def refused(attempt: Awaitable[Any]) -> ToolwireError:
     return caught.value
 
 
-# --- gone and back ------------------------------------------------------------------------------------------
+# --- PostgreSQL is down and returns -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
@@ -145,7 +145,7 @@ async def test_closing_does_not_wait_for_a_server_that_does_not_answer(
     with postgres.paused():
         waiting = asyncio.ensure_future(stuck.run(ask, "read"))
         assert await asyncio.to_thread(begun.wait, 5)
-        waiting.cancel()  # the caller stops; the thread still waits
+        waiting.cancel()  # the caller stops, but the thread still waits
         await asyncio.wait_for(stuck.close(), 5)
 
 

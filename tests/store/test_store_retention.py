@@ -1,4 +1,4 @@
-"""What is older than `retention_days` goes, on each engine; what a younger response continues stays."""
+"""Retention, on each engine: old data is deleted, unless a younger response continues it."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ async def test_without_a_retention_nothing_is_deleted(store_url: str) -> None:
     await store.close()
 
 
-async def test_an_open_store_sweeps_by_itself(store_url: str) -> None:
+async def test_an_open_store_deletes_old_rows_by_itself(store_url: str) -> None:
     first = Store(store_url)
     await put(first, "old", 31)
     await first.close()

@@ -87,7 +87,7 @@ async def test_grants_are_remembered_until_they_are_revoked(store: Store) -> Non
     records = Records(store)
     grant = Grant("grant_1", 1.0, "", "tool", "file_read", "run", "", "appr_1", None, "/vault", "m")
     await records.add([APPROVAL])
-    for first in (True, False):  # it is remembered once
+    for first in (True, False):  # the second decision is refused
         assert first is await records.decide(
             "appr_1", "token", "approved", 3.0, "test", Decision(True, remember="tool"), line, grant
         )

@@ -59,7 +59,7 @@ async def client(store_url: str, on_a_socket: Serve, backend: ScriptedBackend) -
 
 
 def heard(backend: ScriptedBackend) -> list[str]:
-    """What the model was sent last, of the user's words."""
+    """Returns the user's messages that the model received last."""
     return [
         part.text  # type: ignore[union-attr]
         for item in backend.seen[-1].items

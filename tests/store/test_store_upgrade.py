@@ -1,4 +1,4 @@
-"""The schema on each engine: an older store is migrated with all its rows, and a newer one is refused."""
+"""The schema on each engine: an older store is migrated with all its rows, a newer one refused."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ STEP = (
     "ALTER TABLE audit ADD COLUMN reason TEXT NOT NULL DEFAULT ''",
     "CREATE TABLE extra (id TEXT NOT NULL PRIMARY KEY, at REAL) WITHOUT ROWID",
 )
-"""A migration as a later version may have."""
+"""A migration of a later version."""
 
 
 def test_the_first_version_never_changes() -> None:
-    """Stores of that version exist. A later version adds a migration, and its hash here."""
+    """Stores of this version exist. A later version adds a migration, and its hash here."""
     tables = hashlib.sha256("\n".join(schema.TABLES).encode()).hexdigest()[:12]
     assert (schema.FIRST, tables, schema.MIGRATIONS) == (8, "737f698aa19e", ())
 
 
-# --- what a store holds -------------------------------------------------------------------------------------
+# --- the contents of a store -------------------------------------------------------------------------------
 
 
 def tables(connection: Connection, url: str) -> dict[str, Table]:
-    """By table, its columns with their types; a column that may be empty has a `?` at its type."""
+    """Returns the columns of each table with their types. `?` marks a nullable column."""
     if url.startswith("postgresql"):
         columns = "table_name, column_name, data_type, is_nullable"
         query = f"SELECT {columns} FROM information_schema.columns WHERE table_schema = 'public'"
@@ -111,7 +111,10 @@ def held(connection: Connection, found: dict[str, Table]) -> dict[str, Rows]:
 
 
 async def test_a_store_of_version_8_opens_with_every_row(tmp_path: Path) -> None:
-    """Toolwire 0.1 wrote `version_8.sql` by eight steps; this version creates the same tables by one."""
+    """Toolwire 0.1 created `version_8.sql` in eight steps.
+
+    This version creates the same tables in one.
+    """
     path = tmp_path / "toolwire.db"
     connection = sqlite3.connect(path)
     connection.executescript((Path(__file__).parent / "data" / "version_8.sql").read_text())

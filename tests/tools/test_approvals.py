@@ -46,7 +46,7 @@ async def asked(
     return (await approvals.ask(asking, [question(shown=shown, **options)], Person(approvals, *decisions)))[0]
 
 
-async def test_a_question_is_kept_before_it_is_asked(approvals: Approvals) -> None:
+async def test_a_question_is_stored_before_it_is_asked(approvals: Approvals) -> None:
     seen: list[str] = []
 
     class Looks:
@@ -75,7 +75,7 @@ async def test_several_questions_are_shown_together_and_returned_in_their_order(
     assert decided[1].decision is not None and decided[1].decision.reason == "not now"
 
 
-async def test_a_question_tells_who_asks_for_what_and_what_it_would_touch(approvals: Approvals) -> None:
+async def test_a_question_has_its_requester_tool_arguments_and_preview(approvals: Approvals) -> None:
     kept = await asked(approvals, replace(YES, picked=("a",)), shown=PICKS, path="x")
     assert (kept.session, kept.model, kept.surface, kept.tool, kept.stage) == (
         "session-1",
@@ -103,7 +103,7 @@ async def pending(
 
 async def test_a_decision_with_another_token_decides_nothing(approvals: Approvals) -> None:
     approval, task = await pending(approvals)
-    with pytest.raises(ToolwireError, match="does not belong to what was shown"):
+    with pytest.raises(ToolwireError, match="does not match what was shown"):
         await approvals.decide(approval.id, "0" * 64, YES, by="test")
     assert (await approvals.pending())[0].id == approval.id and not task.done()
     await approvals.decide(approval.id, approval.token, NO, by="test")
@@ -142,12 +142,12 @@ async def test_a_question_is_decided_once(approvals: Approvals) -> None:
     assert (kept.status, kept.decided_by) in {("approved", "first"), ("denied", "second")}
 
 
-async def test_what_is_not_there_can_not_be_decided(approvals: Approvals) -> None:
+async def test_an_unknown_question_cannot_be_decided(approvals: Approvals) -> None:
     with pytest.raises(ToolwireError, match="no approval"):
         await approvals.decide("appr_none", "t", YES, by="test")
 
 
-async def test_what_was_not_shown_can_not_be_granted(approvals: Approvals) -> None:
+async def test_nothing_can_be_granted_that_was_not_shown(approvals: Approvals) -> None:
     approval, task = await pending(approvals, shown=PICKS)
     for wrong, words in (
         (YES, "pick some"),
@@ -171,7 +171,7 @@ async def test_what_was_not_shown_can_not_be_granted(approvals: Approvals) -> No
 # --- no answer is a no, but not a denial --------------------------------------------------------
 
 
-async def test_a_surface_that_leaves_a_question_to_nobody_lets_it_expire(approvals: Approvals) -> None:
+async def test_a_question_expires_if_its_surface_does_not_decide_it(approvals: Approvals) -> None:
     kept = await asked(approvals)
     assert (kept.status, kept.decision, kept.decided_by) == ("expired", None, "")
 
@@ -186,14 +186,14 @@ async def test_a_surface_that_fails_leaves_nothing_pending(approvals: Approvals)
     assert [one.status for one in await approvals.records.listed()] == ["expired", "expired"]
 
 
-async def test_whoever_stops_waiting_leaves_nothing_pending(approvals: Approvals) -> None:
+async def test_a_cancelled_caller_leaves_nothing_pending(approvals: Approvals) -> None:
     approval, task = await pending(approvals)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     kept = await approvals.records.get(approval.id)
     assert kept is not None and kept.status == "expired"
-    with pytest.raises(ToolwireError, match="expired already"):
+    with pytest.raises(ToolwireError, match="already expired"):
         await approvals.decide(approval.id, approval.token, YES, by="late")
 
 
@@ -204,7 +204,7 @@ class Clock:
         return self.now
 
 
-async def test_a_question_whose_time_is_over_is_expired_and_can_not_be_decided_any_more(store: Store) -> None:
+async def test_a_question_expires_after_its_lifetime_and_cannot_be_decided(store: Store) -> None:
     clock = Clock()
     approvals = Approvals(store, lifetime_s=60, clock=clock, ids=counting_ids())
     approval, task = await pending(approvals)
@@ -217,7 +217,7 @@ async def test_a_question_whose_time_is_over_is_expired_and_can_not_be_decided_a
     assert [entry["event"] for entry in await approvals.records.audit()] == ["expired"]
 
 
-async def test_another_process_decides_over_the_same_file(approvals: Approvals, store: Store) -> None:
+async def test_another_process_decides_through_the_same_store(approvals: Approvals, store: Store) -> None:
     _, task = await pending(approvals)
     other = Store(f"sqlite:///{store.path}")
     try:
@@ -234,7 +234,7 @@ async def test_another_process_decides_over_the_same_file(approvals: Approvals, 
     )
 
 
-async def test_a_question_left_to_others_waits_for_them(approvals: Approvals) -> None:
+async def test_a_question_in_the_inbox_waits_for_another_surface(approvals: Approvals) -> None:
     task = asyncio.ensure_future(approvals.ask(ASKING, [question()], Person(approvals, "leave")))
     while not (found := await approvals.pending()):
         await asyncio.sleep(0)
@@ -242,7 +242,7 @@ async def test_a_question_left_to_others_waits_for_them(approvals: Approvals) ->
     assert (await task)[0].decided_by == "inbox"
 
 
-async def test_a_question_decided_elsewhere_ends_the_surface_s_asking(approvals: Approvals) -> None:
+async def test_a_question_decided_elsewhere_ends_the_prompt_on_the_surface(approvals: Approvals) -> None:
     ended: list[str] = []
 
     class Waits:
@@ -268,7 +268,7 @@ async def covered(approvals: Approvals, **options: Any) -> bool:
     return (await asked(approvals, **options)).status == "approved"
 
 
-async def test_the_surface_that_decides_the_last_question_has_the_time_to_say_so(
+async def test_the_surface_that_decides_the_last_question_can_finish(
     approvals: Approvals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The waiting task sees the decision when it is stored, before the surface returns from deciding."""
@@ -294,7 +294,7 @@ async def test_the_surface_that_decides_the_last_question_has_the_time_to_say_so
     assert ([one.status for one in decided], said) == (["denied"], ["denied"])
 
 
-async def test_a_yes_that_can_not_be_remembered_is_no_yes(store: Store) -> None:
+async def test_an_approval_whose_grant_cannot_be_stored_is_not_an_approval(store: Store) -> None:
     """A decision and its grant are stored together or not at all."""
     ids = counting_ids()
     approvals = Approvals(store, ids=lambda prefix: "grant_same" if prefix == "grant_" else ids(prefix))
@@ -307,7 +307,7 @@ async def test_a_yes_that_can_not_be_remembered_is_no_yes(store: Store) -> None:
     assert [one.status for one in await approvals.pending()] == ["pending"]
 
 
-async def test_a_plain_yes_is_remembered_by_nobody(approvals: Approvals) -> None:
+async def test_a_plain_approval_is_not_remembered(approvals: Approvals) -> None:
     await asked(approvals, YES)
     assert not await covered(approvals) and await approvals.records.grants() == []
 
@@ -327,7 +327,7 @@ async def test_a_grant_for_a_tool_covers_it_everywhere(approvals: Approvals) -> 
     assert not await covered(approvals, tool="vault_search")
 
 
-async def test_a_grant_for_a_folder_covers_what_touches_nothing_outside_of_it(approvals: Approvals) -> None:
+async def test_a_grant_for_a_folder_covers_only_calls_inside_it(approvals: Approvals) -> None:
     await asked(approvals, replace(YES, remember="folder", folder="Projects/"), shown=folder("Projects/A.md"))
     assert await covered(
         approvals,
@@ -339,7 +339,7 @@ async def test_a_grant_for_a_folder_covers_what_touches_nothing_outside_of_it(ap
     assert not await covered(approvals, shown=folder())
 
 
-async def test_what_a_grant_covers_is_picked_whole_but_for_what_is_missing(approvals: Approvals) -> None:
+async def test_a_grant_picks_everything_except_missing_files(approvals: Approvals) -> None:
     await asked(approvals, replace(YES, picked=("a",), remember="tool"), shown=PICKS)
     shown = replace(PICKS, touched=(*PICKS.touched, Touched("c", "Projects/C.md", missing=True)))
     kept = await asked(approvals, shown=shown)
@@ -347,7 +347,7 @@ async def test_what_a_grant_covers_is_picked_whole_but_for_what_is_missing(appro
     assert kept.decided_by is not None and kept.decided_by.startswith("grant grant_")
 
 
-async def test_what_a_grant_covers_is_pending_at_no_moment(
+async def test_a_call_that_a_grant_covers_is_never_pending(
     approvals: Approvals, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A page that lists what is pending must not ask a question that a grant is about to answer."""
@@ -381,7 +381,9 @@ async def test_a_denial_is_never_remembered(approvals: Approvals) -> None:
     assert await approvals.records.grants() == []
 
 
-async def test_grants_and_decisions_outlive_the_process(approvals: Approvals, store: Store) -> None:
+async def test_grants_and_decisions_persist_after_the_process_ends(
+    approvals: Approvals, store: Store
+) -> None:
     await asked(approvals, replace(YES, remember="tool"))
     await store.close()
     again = Store(f"sqlite:///{store.path}")
@@ -394,7 +396,7 @@ async def test_grants_and_decisions_outlive_the_process(approvals: Approvals, st
 # --- the audit log ------------------------------------------------------------------------------
 
 
-async def test_the_audit_log_tells_every_decision_by_hashes_and_no_contents(approvals: Approvals) -> None:
+async def test_the_audit_log_has_every_decision_with_hashes_and_no_content(approvals: Approvals) -> None:
     await asked(approvals, YES, path="secret-diary.md")
     await asked(approvals, replace(NO, reason="no"), path="secret-diary.md")
     await asked(approvals, path="other.md")
@@ -404,7 +406,7 @@ async def test_the_audit_log_tells_every_decision_by_hashes_and_no_contents(appr
     assert "secret-diary" not in str(entries)
 
 
-async def test_whoever_stops_waiting_leaves_a_line_for_each_question(approvals: Approvals) -> None:
+async def test_a_cancelled_caller_leaves_an_audit_line_for_each_question(approvals: Approvals) -> None:
     _, task = await pending(approvals)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -412,7 +414,7 @@ async def test_whoever_stops_waiting_leaves_a_line_for_each_question(approvals: 
     assert [entry["event"] for entry in await approvals.records.audit()] == ["expired"]
 
 
-async def test_a_question_of_a_process_that_is_gone_expires_with_a_line_of_its_own(store: Store) -> None:
+async def test_a_question_of_an_ended_process_expires_with_an_audit_line(store: Store) -> None:
     clock = Clock()
     approvals = Approvals(store, lifetime_s=60, clock=clock, ids=counting_ids())
     _, task = await pending(approvals)
@@ -434,10 +436,10 @@ async def test_a_question_of_a_process_that_is_gone_expires_with_a_line_of_its_o
     ("stage", "shown", "decision", "words"),
     [
         ("run", folder("A.md"), replace(YES, picked=()), "nothing to pick from"),
-        ("share", PICKS, replace(YES, arguments={}), "has run already"),
+        ("share", PICKS, replace(YES, arguments={}), "has already run"),
     ],
 )
-async def test_a_yes_that_does_not_fit_its_question_grants_nothing(
+async def test_an_approval_that_does_not_match_its_question_grants_nothing(
     approvals: Approvals, stage: Stage, shown: Preview, decision: Decision, words: str
 ) -> None:
     task = asyncio.ensure_future(approvals.ask(ASKING, [question(stage=stage, shown=shown)], None))
@@ -445,16 +447,14 @@ async def test_a_yes_that_does_not_fit_its_question_grants_nothing(
         await asyncio.sleep(0)
     with pytest.raises(ToolwireError, match=words):
         await approvals.decide(found[0].id, found[0].token, decision, by="test")
-    with pytest.raises(ToolwireError, match="does not belong"):
+    with pytest.raises(ToolwireError, match="does not match"):
         await approvals.decide(found[0].id, "tökén", YES, by="test")
     await approvals.decide(found[0].id, found[0].token, NO, by="test")
     assert (await task)[0].status == "denied"
 
 
 @pytest.mark.parametrize("scope", ["session", "folder", "tool"])
-async def test_a_grant_is_for_the_vault_and_the_model_that_it_was_given_for(
-    approvals: Approvals, scope: Any
-) -> None:
+async def test_a_grant_is_limited_to_its_vault_and_model(approvals: Approvals, scope: Any) -> None:
     asking = replace(ASKING, vault="/home/p/work")
     await asked(
         approvals,

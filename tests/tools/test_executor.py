@@ -69,7 +69,7 @@ async def test_nothing_runs_before_the_grant(desk: Desk) -> None:
     assert (outcome.status, outcome.shared, outcome.notice) == ("done", tuple(BOTH), "")
 
 
-async def test_a_denied_call_touches_nothing_and_the_model_is_told_why(desk: Desk) -> None:
+async def test_a_denied_call_touches_nothing_and_the_model_gets_the_reason(desk: Desk) -> None:
     outcome = await desk.one(call("file_read", filePaths=BOTH), Decision(False, reason="my diary is private"))
     assert desk.notes.steps == []
     assert (
@@ -88,13 +88,13 @@ async def test_a_denial_without_a_reason_has_none(desk: Desk) -> None:
     assert (await desk.one(call("vault_search", query="alpha"), NO)).result == {"error": CANCELLED}
 
 
-async def test_no_answer_is_told_as_no_answer_and_not_as_a_denial(desk: Desk) -> None:
+async def test_a_missing_decision_is_not_reported_as_a_denial(desk: Desk) -> None:
     outcome = await desk.one(call("vault_search", query="alpha"))
     assert (outcome.status, outcome.result) == ("expired", {"error": NO_DECISION})
     assert desk.notes.steps == [] and await desk.events() == ["expired"]
 
 
-async def test_only_what_was_picked_is_read_and_the_model_is_told(desk: Desk) -> None:
+async def test_only_picked_files_are_read_and_the_model_is_informed(desk: Desk) -> None:
     outcome = await desk.one(
         call("file_read", filePaths=[*BOTH, "Gone.md"]), Decision(True, picked=("Diary.md",))
     )
@@ -104,14 +104,14 @@ async def test_only_what_was_picked_is_read_and_the_model_is_told(desk: Desk) ->
     assert outcome.result["result"][1] == {"path": "Gone.md", "content": "File not found: Gone.md", "size": 0}
 
 
-async def test_everything_that_is_there_picked_needs_no_note(desk: Desk) -> None:
+async def test_no_note_is_added_if_all_existing_files_are_picked(desk: Desk) -> None:
     outcome = await desk.one(
         call("file_read", filePaths=[*BOTH, "Gone.md"]), Decision(True, picked=tuple(BOTH))
     )
     assert "note" not in outcome.result
 
 
-async def test_edited_arguments_run_as_edited_and_the_model_is_told(desk: Desk) -> None:
+async def test_edited_arguments_run_as_edited_and_the_model_is_informed(desk: Desk) -> None:
     outcome = await desk.one(
         call("file_read", filePaths=BOTH), Decision(True, arguments={"filePaths": ["Projects/Beta.md"]})
     )
@@ -121,7 +121,7 @@ async def test_edited_arguments_run_as_edited_and_the_model_is_told(desk: Desk) 
     )
 
 
-async def test_edited_arguments_that_do_not_fit_run_nothing(desk: Desk) -> None:
+async def test_invalid_edited_arguments_run_nothing(desk: Desk) -> None:
     outcome = await desk.one(call("file_read", filePaths=BOTH), Decision(True, arguments={"filePaths": 3}))
     assert desk.notes.steps == [] and outcome.status == "failed" and "filePaths" in outcome.result["error"]
 
@@ -142,13 +142,13 @@ async def test_the_second_question_of_a_search_shows_exactly_what_would_be_share
     ].shown.pick
 
 
-async def test_a_search_whose_results_are_not_shared_tells_the_model_nothing_of_them(desk: Desk) -> None:
+async def test_the_model_learns_nothing_about_results_that_are_not_shared(desk: Desk) -> None:
     outcome = await desk.one(call("vault_search", query="alpha"), YES, Decision(False, reason="no"))
     assert outcome.result == {"error": CANCELLED, "reason": "no"} and outcome.shared == ()
     assert await desk.events() == ["approved", "denied", "ran"]
 
 
-async def test_sharing_none_of_the_results_is_told_as_that(desk: Desk) -> None:
+async def test_sharing_no_results_is_reported_as_such(desk: Desk) -> None:
     outcome = await desk.one(call("vault_search", query="alpha"), YES, Decision(True, picked=()))
     assert outcome.result == {"result": [], "found": 3, "shared": 0}
 
@@ -195,7 +195,7 @@ async def test_calls_run_one_after_the_other(desk: Desk) -> None:
 # --- what goes wrong ----------------------------------------------------------------------------
 
 
-async def test_an_unknown_tool_is_said_to_be_unknown_and_nobody_is_asked(desk: Desk) -> None:
+async def test_an_unknown_tool_is_reported_without_asking(desk: Desk) -> None:
     outcome = await desk.one(call("rm_rf", path="/"))
     assert (outcome.result, outcome.notice) == ({"error": "Unknown tool: rm_rf"}, "Unknown tool: rm_rf")
     assert outcome.status == "unknown" and desk.person.shown == []
@@ -211,7 +211,7 @@ async def test_an_unknown_tool_is_said_to_be_unknown_and_nobody_is_asked(desk: D
         ('{"query": "x", "limit": 99}', "limit"),
     ],
 )
-async def test_arguments_that_do_not_fit_are_an_error_for_the_model_and_nobody_is_asked(
+async def test_invalid_arguments_are_an_error_for_the_model_without_asking(
     desk: Desk, arguments: str, words: str
 ) -> None:
     outcome = await desk.one(ToolCall("call_1", "vault_search", arguments))
@@ -219,7 +219,7 @@ async def test_arguments_that_do_not_fit_are_an_error_for_the_model_and_nobody_i
     assert outcome.notice == f"Tool execution error: {outcome.result['error']}"
 
 
-async def test_a_tool_that_fails_tells_its_error_as_text(desk: Desk) -> None:
+async def test_a_tool_error_is_returned_as_text(desk: Desk) -> None:
     outcome = await desk.one(call("fails", how="told"), YES)
     assert (outcome.status, outcome.result, outcome.notice) == (
         "failed",
@@ -229,9 +229,7 @@ async def test_a_tool_that_fails_tells_its_error_as_text(desk: Desk) -> None:
     assert await desk.events() == ["approved", "failed"]
 
 
-async def test_the_error_of_a_tool_that_breaks_is_for_the_person_the_model_gets_a_constant(
-    desk: Desk,
-) -> None:
+async def test_only_the_person_sees_the_text_of_an_unexpected_tool_error(desk: Desk) -> None:
     """An unexpected error may contain text that nobody granted, for example results of a search."""
     outcome = await desk.one(call("fails", how="badly"), YES)
     assert (outcome.result, outcome.notice) == ({"error": UNEXPECTED}, "Tool execution error: a bug")
@@ -278,7 +276,7 @@ async def test_a_call_that_is_refused_without_a_question_is_in_the_audit_log(
     assert len(line["arguments_sha256"]) == 64 and desk.person.shown == []
 
 
-async def test_only_so_many_questions_of_a_session_wait_at_once(
+async def test_the_number_of_waiting_questions_of_a_session_is_limited(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("toolwire.tools.approvals.MOST_WAITING", 3)
@@ -291,7 +289,7 @@ async def test_only_so_many_questions_of_a_session_wait_at_once(
     }  # those that were decided wait no longer
 
 
-async def test_the_limit_counts_one_session_and_leaves_what_a_grant_covers(
+async def test_the_limit_is_per_session_and_ignores_calls_that_a_grant_covers(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await desk.one(
@@ -311,7 +309,7 @@ async def test_the_limit_counts_one_session_and_leaves_what_a_grant_covers(
     await asyncio.gather(waiting, return_exceptions=True)
 
 
-async def test_the_results_of_a_search_past_the_limit_are_not_shared(
+async def test_search_results_are_not_shared_if_too_many_questions_wait(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await desk.one(call("vault_search", query="x"), Decision(True, remember="tool"), NO)
@@ -323,7 +321,7 @@ async def test_the_results_of_a_search_past_the_limit_are_not_shared(
 # --- grants that were given beforehand ----------------------------------------------------------
 
 
-async def test_a_standing_grant_tells_no_reason_of_a_change_that_fails(desk: Desk) -> None:
+async def test_under_a_standing_grant_a_failed_change_has_no_reason(desk: Desk) -> None:
     class Refuses:
         name, title, purpose, description, effect = "change", "Change", "Changes.", "Changes.", "write"
         parameters: ClassVar[dict[str, Any]] = {"type": "object"}
@@ -361,7 +359,7 @@ async def test_a_standing_grant_tells_no_reason_of_a_change_that_fails(desk: Des
     assert "line 3" in granted[0].notice and "line 4" in granted[1].notice  # the person's own
 
 
-async def test_arguments_that_were_edited_blindly_tell_no_reason_either(desk: Desk) -> None:
+async def test_arguments_edited_without_a_preview_get_no_reason_either(desk: Desk) -> None:
     """`toolwire approvals approve --arguments` shows no preview of the edited arguments."""
     outcome = await desk.one(
         call("vault_search", query="x"), Decision(True, arguments={"query": "alpha"}), NO
@@ -371,13 +369,13 @@ async def test_arguments_that_were_edited_blindly_tell_no_reason_either(desk: De
     assert outcome.result == {"error": UNEXPECTED} and desk.notes.steps == ["search alpha"]
 
 
-async def test_a_question_that_was_stored_before_problems_were_known_is_read() -> None:
+async def test_a_question_stored_before_the_problem_field_existed_is_read() -> None:
     assert convert({"touched": [], "diff": "", "summary": "s", "pick": False}, Preview) == Preview(
         summary="s"
     )
 
 
-async def test_one_failed_call_does_not_keep_the_others_from_running(desk: Desk) -> None:
+async def test_the_other_calls_run_even_if_one_fails(desk: Desk) -> None:
     outcomes = await desk.run(
         [call("fails", 1, how="told"), call("vault_search", 2, query="nowhere")],
         YES,
@@ -398,7 +396,7 @@ async def test_every_run_is_in_the_audit_log_by_hash_and_size(desk: Desk) -> Non
     )
 
 
-async def test_stopping_while_somebody_is_asked_runs_nothing_and_leaves_nothing_pending(
+async def test_stopping_during_a_question_runs_nothing_and_leaves_nothing_pending(
     approvals: Approvals, notes: Notes
 ) -> None:
     asked = asyncio.Event()
@@ -418,7 +416,7 @@ async def test_stopping_while_somebody_is_asked_runs_nothing_and_leaves_nothing_
     assert notes.steps == [] and [one.status for one in await approvals.records.listed()] == ["expired"]
 
 
-async def test_a_remembered_grant_runs_without_asking_and_is_told_in_the_log(desk: Desk) -> None:
+async def test_a_remembered_grant_runs_without_asking_and_is_logged(desk: Desk) -> None:
     await desk.one(
         call("file_read", filePaths=["Projects/Alpha.md"]),
         Decision(True, picked=("Projects/Alpha.md",), remember="folder", folder="Projects"),
@@ -429,7 +427,7 @@ async def test_a_remembered_grant_runs_without_asking_and_is_told_in_the_log(des
     assert outside.status == "expired" and len(desk.person.shown) == 1
 
 
-async def test_the_tools_are_offered_as_a_chat_request_takes_them(notes: Notes) -> None:
+async def test_the_tools_are_offered_in_the_form_of_a_chat_request(notes: Notes) -> None:
     offered = Toolbox(notes.tools()).definitions()
     assert [one["function"]["name"] for one in offered] == [
         "vault_search",
@@ -470,7 +468,7 @@ async def test_a_call_that_is_stopped_while_it_runs_is_in_the_audit_log(desk: De
     assert await desk.events() == ["approved", "stopped"]
 
 
-async def test_an_edited_call_that_would_touch_something_else_by_now_does_not_run(desk: Desk) -> None:
+async def test_an_edited_call_does_not_run_if_its_preview_has_changed(desk: Desk) -> None:
     asked = call("file_read", filePaths=["Diary.md"])
     edited = {"filePaths": ["Projects/Alpha.md"]}
     seen = (await desk.notes.tools()[1].preview(edited)).digest
@@ -479,7 +477,7 @@ async def test_an_edited_call_that_would_touch_something_else_by_now_does_not_ru
     assert outcome.status == "failed" and "has changed since" in outcome.result["error"]
 
 
-async def test_half_a_character_in_the_arguments_is_refused_before_anybody_is_asked(desk: Desk) -> None:
+async def test_a_lone_surrogate_in_the_arguments_is_refused_without_asking(desk: Desk) -> None:
     outcome = await desk.one(ToolCall("c", "vault_search", '{"query": "\\ud800"}'), YES)
     assert (
         outcome.status == "failed"
@@ -488,7 +486,7 @@ async def test_half_a_character_in_the_arguments_is_refused_before_anybody_is_as
     )
 
 
-async def test_why_a_tool_failed_is_told_to_the_model_and_not_kept(desk: Desk) -> None:
+async def test_the_reason_of_a_failure_is_sent_to_the_model_and_not_stored(desk: Desk) -> None:
     outcome = await desk.one(
         call("vault_search", query="x"), Decision(True, arguments={"query": {"secret": "diary"}})
     )

@@ -94,7 +94,7 @@ def said(happenings: list[Happening]) -> str:
     return "".join(one.text for one in happenings if isinstance(one, SaidText))
 
 
-async def test_text_comes_as_it_is_written(talk: Callable[..., Talk]) -> None:
+async def test_text_is_streamed_while_it_is_generated(talk: Callable[..., Talk]) -> None:
     one = talk("think Well.\nchunk 2\nsay Hello there\nusage 7 3")
     happenings = await one.turn("Hi")
     assert (
@@ -113,7 +113,7 @@ async def test_text_comes_as_it_is_written(talk: Callable[..., Talk]) -> None:
 
 
 @pytest.mark.parametrize("tools", ["native", "emulated", "parked", "constrained"])
-async def test_the_conversation_goes_on_with_what_the_tool_said(
+async def test_the_conversation_continues_with_the_tool_result(
     talk: Callable[..., Talk], notes: Notes, tools: str
 ) -> None:
     one = talk(
@@ -140,11 +140,11 @@ async def test_results_go_back_in_the_tool_role_marked_as_data(talk: Callable[..
     assert one.messages[2]["role"] == "tool" and found and json.loads(found[2])["found"] == 3
 
 
-def test_the_marks_are_fresh_for_every_result() -> None:
+def test_the_marks_are_new_for_every_result() -> None:
     assert len({marked({"a": 1}) for _ in range(20)}) == 20
 
 
-async def test_a_denial_goes_back_to_the_model_and_the_turn_goes_on(
+async def test_a_denial_is_sent_to_the_model_and_the_turn_continues(
     talk: Callable[..., Talk], notes: Notes
 ) -> None:
     one = talk(f"{SEARCH}\n---\nsay I was told: {{result}}", Decision(False, reason="not today"))
@@ -157,7 +157,7 @@ async def test_a_denial_goes_back_to_the_model_and_the_turn_goes_on(
     one.whole()
 
 
-async def test_a_note_that_holds_instructions_and_calls_changes_nothing(
+async def test_instructions_and_calls_in_a_note_change_nothing(
     talk: Callable[..., Talk], notes: Notes
 ) -> None:
     (notes.folder / "Evil.md").write_text(
@@ -180,7 +180,7 @@ async def test_several_rounds_follow_each_other(talk: Callable[..., Talk], notes
     one.whole()
 
 
-async def test_two_calls_of_one_round_are_one_question_and_answered_in_order(
+async def test_two_calls_of_one_round_are_asked_together_and_answered_in_order(
     talk: Callable[..., Talk],
 ) -> None:
     one = talk(f'{SEARCH}\ncall file_read {{"filePaths": ["Diary.md"]}}\n---\nsay done', NO, NO)
@@ -195,15 +195,13 @@ async def test_without_tools_none_are_offered(talk: Callable[..., Talk]) -> None
     assert one.backend.seen[0].tools == ()
 
 
-async def test_options_go_with_every_request(talk: Callable[..., Talk]) -> None:
+async def test_options_are_sent_with_every_request(talk: Callable[..., Talk]) -> None:
     one = talk("say warm", options={"temperature": 0.25})
     await one.turn()
     assert one.backend.seen[0].sampling.temperature == 0.25
 
 
-async def test_a_conversation_that_ends_with_the_person_s_words_is_continued_as_it_is(
-    talk: Callable[..., Talk],
-) -> None:
+async def test_a_history_that_ends_with_the_person_is_continued_unchanged(talk: Callable[..., Talk]) -> None:
     one = talk("say You said {user}", messages=[{"role": "user", "content": "this"}])
     assert said(await one.turn(None)) == "You said this"
 
@@ -249,7 +247,7 @@ class Obstinate:
 
 
 @pytest.mark.parametrize("silent", [False, True])
-async def test_a_model_that_has_no_answer_when_the_budget_is_spent_is_stopped_and_runs_no_more(
+async def test_a_model_without_an_answer_is_stopped_when_the_budget_is_spent(
     talk: Callable[..., Talk], notes: Notes, silent: bool
 ) -> None:
     one = talk("say unused", *[YES, Decision(True, picked=())] * 5, budget=Budget(rounds=2))
@@ -262,7 +260,9 @@ async def test_a_model_that_has_no_answer_when_the_budget_is_spent_is_stopped_an
     one.whole()
 
 
-async def test_when_enough_was_shared_no_more_is(talk: Callable[..., Talk], notes: Notes) -> None:
+async def test_nothing_more_is_shared_when_the_budget_of_bytes_is_spent(
+    talk: Callable[..., Talk], notes: Notes
+) -> None:
     one = talk(
         "say unused", *[YES, Decision(True, picked=("0", "1", "2"))] * 5, budget=Budget(shared_bytes=10)
     )
@@ -271,7 +271,7 @@ async def test_when_enough_was_shared_no_more_is(talk: Callable[..., Talk], note
     assert isinstance(last, Ended) and last.why == "budget" and notes.steps == ["search alpha"]
 
 
-async def test_a_model_that_takes_too_long_is_stopped_with_what_it_said(talk: Callable[..., Talk]) -> None:
+async def test_a_model_that_takes_too_long_is_stopped_and_its_text_is_kept(talk: Callable[..., Talk]) -> None:
     one = talk("say So far.\nhang", budget=Budget(seconds=0.2))
     happenings = await one.turn()
     assert isinstance(happenings[-1], Ended) and (happenings[-1].why, happenings[-1].words) == (
@@ -287,7 +287,7 @@ async def test_a_model_that_takes_too_long_is_stopped_with_what_it_said(talk: Ca
 @pytest.mark.parametrize(
     "script", ["fail backend The model is down.", "say Half\nfail backend The model is down."]
 )
-async def test_a_model_that_fails_ends_the_turn_and_says_why(talk: Callable[..., Talk], script: str) -> None:
+async def test_a_model_failure_ends_the_turn_with_its_reason(talk: Callable[..., Talk], script: str) -> None:
     one = talk(script)
     happenings = await one.turn()
     assert isinstance(happenings[-1], Ended) and (happenings[-1].why, happenings[-1].words) == (
@@ -297,7 +297,7 @@ async def test_a_model_that_fails_ends_the_turn_and_says_why(talk: Callable[...,
     one.whole()
 
 
-async def test_a_model_that_fails_behind_a_call_leaves_no_call_without_a_result(
+async def test_a_model_failure_after_a_call_leaves_no_call_without_a_result(
     talk: Callable[..., Talk], notes: Notes
 ) -> None:
     one = talk(f"say Looking.\n{SEARCH}\nfail backend The model is down.")
@@ -305,20 +305,20 @@ async def test_a_model_that_fails_behind_a_call_leaves_no_call_without_a_result(
     one.whole()
 
 
-async def test_an_unknown_model_is_a_failure_and_no_crash(talk: Callable[..., Talk]) -> None:
+async def test_an_unknown_model_is_a_failure_not_a_crash(talk: Callable[..., Talk]) -> None:
     one = talk("say x")
     one.conversation.name = "nobody"
     last = (await one.turn())[-1]
     assert isinstance(last, Ended) and last.why == "failed" and "nobody" in last.words
 
 
-async def test_an_answer_that_was_cut_says_so(talk: Callable[..., Talk]) -> None:
+async def test_an_answer_cut_off_by_the_token_limit_ends_with_length(talk: Callable[..., Talk]) -> None:
     one = talk("say Once upon\nfinish length")
     last = (await one.turn())[-1]
     assert isinstance(last, Ended) and last.why == "length"
 
 
-async def test_stopping_in_the_middle_of_an_answer_keeps_what_was_said(talk: Callable[..., Talk]) -> None:
+async def test_stopping_in_the_middle_of_an_answer_keeps_its_text(talk: Callable[..., Talk]) -> None:
     one = talk("say Half an\nhang\n---\nsay Then: {user}")
     started = asyncio.Event()
 
@@ -337,7 +337,7 @@ async def test_stopping_in_the_middle_of_an_answer_keeps_what_was_said(talk: Cal
 
 
 @pytest.mark.parametrize("when", [Called, SaidText])
-async def test_a_turn_that_is_closed_at_any_point_leaves_a_history_that_can_go_on(
+async def test_a_turn_that_is_closed_at_any_point_leaves_a_valid_history(
     talk: Callable[..., Talk], notes: Notes, when: type[Any]
 ) -> None:
     one = talk(f"say Look.\n{SEARCH}\n---\nsay fine")
@@ -350,7 +350,7 @@ async def test_a_turn_that_is_closed_at_any_point_leaves_a_history_that_can_go_o
     assert "fine" in said(await one.turn("go on"))
 
 
-async def test_stopping_while_a_question_is_open_expires_it_and_the_chat_goes_on(
+async def test_stopping_during_a_question_expires_it_and_the_chat_continues(
     talk: Callable[..., Talk], approvals: Approvals, notes: Notes
 ) -> None:
     one = talk(f"{SEARCH}\n---\nsay fine", "leave")

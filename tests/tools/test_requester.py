@@ -35,11 +35,11 @@ asyncio.run(main())
 HERE = this_process().rpartition("/")[0].rpartition("/")[0]
 
 
-def test_this_process_is_here() -> None:
+def test_this_process_has_not_ended() -> None:
     assert not has_ended(this_process())
 
 
-def test_nobody_can_tell_of_another_machine_or_of_what_is_not_known() -> None:
+def test_a_process_on_another_machine_or_unknown_is_not_taken_as_ended() -> None:
     assert (
         not has_ended("")
         and not has_ended("elsewhere/1/1")
@@ -49,7 +49,7 @@ def test_nobody_can_tell_of_another_machine_or_of_what_is_not_known() -> None:
 
 
 @pytest.mark.process
-def test_a_process_that_ended_has_ended_and_so_is_one_whose_number_another_has() -> None:
+def test_an_ended_process_is_detected_even_if_its_id_is_reused() -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     assert has_ended(f"{HERE}/{ended.pid}/1")
@@ -58,9 +58,7 @@ def test_a_process_that_ended_has_ended_and_so_is_one_whose_number_another_has()
 
 
 @pytest.mark.process
-async def test_a_new_process_ends_the_questions_of_a_killed_one_and_leaves_those_of_a_living_one(
-    tmp_path: Path,
-) -> None:
+async def test_a_new_process_expires_the_questions_of_killed_processes_only(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/store.db"
     living, killed = (
         subprocess.Popen([sys.executable, "-c", ASKS, url], stdout=subprocess.PIPE, text=True)

@@ -276,7 +276,7 @@ async def test_several_calls_of_one_answer_are_shown_together_and_run_in_order(
 # --- Error Handling -----------------------------------------------------------------------------
 
 
-async def test_an_unknown_tool_is_told_to_model_and_person_and_nobody_is_asked(
+async def test_an_unknown_tool_is_reported_to_model_and_person_without_asking(
     chat: Callable[..., Chat],
 ) -> None:
     one = chat("call delete_everything {}\n---\nsay Sorry.", unknown="forward")
@@ -287,9 +287,7 @@ async def test_an_unknown_tool_is_told_to_model_and_person_and_nobody_is_asked(
     assert one.modal.shown == []
 
 
-async def test_a_tool_that_fails_tells_its_error_and_the_conversation_goes_on(
-    chat: Callable[..., Chat],
-) -> None:
+async def test_a_tool_error_is_reported_and_the_conversation_continues(chat: Callable[..., Chat]) -> None:
     one = chat('call note_links {"filePath": "Gone.md"}\n---\nsay It is gone.', YES)
     happened = await one.send("Go.")
     (did,) = [step.outcome for step in happened if isinstance(step, Did)]
@@ -306,9 +304,7 @@ async def test_a_file_that_is_not_found_is_a_partial_result(chat: Callable[..., 
     ) == [("Gone.md", "File not found", False), ("Notes/React.md", "# React\n\nReact", True)]
 
 
-async def test_a_file_that_can_not_be_read_is_a_partial_result(
-    chat: Callable[..., Chat], folder: Path
-) -> None:
+async def test_an_unreadable_file_is_a_partial_result(chat: Callable[..., Chat], folder: Path) -> None:
     (folder / "Broken.md").write_bytes(b"\xff\xfe")
     one = chat(f"{read('Broken.md', 'Notes/React.md')}\n---\nsay Done.", everything)
     await one.send("Go.")
@@ -321,7 +317,7 @@ async def test_a_file_that_can_not_be_read_is_a_partial_result(
 
 
 @pytest.mark.parametrize("tools", ["native", "emulated", "constrained", "parked"])
-async def test_the_whole_flow_and_the_conversation_goes_on_with_the_results(
+async def test_the_conversation_continues_with_the_results_of_the_whole_flow(
     chat: Callable[..., Chat], approvals: Approvals, tools: str
 ) -> None:
     """Message, tools, call, decision, run, answer with the result, and the next message."""
@@ -369,7 +365,7 @@ async def test_the_results_go_back_in_the_tool_role_of_the_same_calls(chat: Call
     assert isinstance(call, Call) and isinstance(result, Result) and result.call_id == call.call_id
 
 
-async def test_tools_are_offered_only_where_they_are_enabled(chat: Callable[..., Chat]) -> None:
+async def test_tools_are_offered_only_if_they_are_enabled(chat: Callable[..., Chat]) -> None:
     assert Settings().vault.enabled is False
     one = chat("say Hello.")
     await one.send("Hi")

@@ -117,7 +117,7 @@ async def found(use: Use, query: str, **arguments: Any) -> list[dict[str, Any]]:
     return results
 
 
-async def test_a_search_tells_path_basename_matches_and_preview(use: Use) -> None:
+async def test_a_search_returns_path_basename_matches_and_preview(use: Use) -> None:
     (first,) = await found(use, "superset")
     assert (first["path"], first["basename"], first["matches"]) == (
         "Programming/TypeScript Basics.md",
@@ -131,7 +131,7 @@ async def test_notes_are_found_by_their_name(use: Use) -> None:
     assert (await found(use, "mill"))[0]["path"] == "Rivers/Mill.md"
 
 
-async def test_the_number_of_matches_is_the_true_one(use: Use) -> None:
+async def test_the_number_of_matches_is_exact(use: Use) -> None:
     counted = {one["path"]: one["matches"] for one in await found(use, "waterwheel")}
     assert counted == {"Diary/2026-01-02.md": 3, "Rivers/Mill.md": 1}
 
@@ -145,9 +145,7 @@ async def test_a_preview_is_about_200_characters_around_the_match(use: Use) -> N
     assert preview.startswith("...") and preview.endswith("...")
 
 
-async def test_a_result_says_under_which_headings_and_on_which_lines_it_stands_and_how_well_it_fits(
-    use: Use,
-) -> None:
+async def test_a_result_has_headings_lines_and_a_score(use: Use) -> None:
     (first,) = await found(use, "vary")
     assert first["heading"] == ["TypeScript", "Generics"]
     lines = NOTES[first["path"]].splitlines()
@@ -157,7 +155,7 @@ async def test_a_result_says_under_which_headings_and_on_which_lines_it_stands_a
     assert first["tags"] == ["typing"]
 
 
-async def test_the_limit_is_kept(use: Use) -> None:
+async def test_a_search_returns_at_most_limit_results(use: Use) -> None:
     assert len(await found(use, "the", limit=1)) == 1
 
 
@@ -165,9 +163,7 @@ async def test_the_limit_is_kept(use: Use) -> None:
     "wrong",
     [{"query": "x", "limit": 51}, {"query": "x", "limit": 0}, {"query": ""}, {}, {"query": "x", "path": "/"}],
 )
-async def test_arguments_that_do_not_fit_are_refused_before_anybody_is_asked(
-    use: Use, wrong: dict[str, Any]
-) -> None:
+async def test_invalid_arguments_are_refused_without_asking(use: Use, wrong: dict[str, Any]) -> None:
     outcome = await use("vault_search", **wrong)
     assert outcome.status == "failed"
     assert use.asked() == []  # type: ignore[attr-defined]
@@ -185,19 +181,19 @@ async def test_a_search_has_two_grants_and_shows_in_the_second_what_it_would_sha
     assert outcome.shared == ("Diary/2026-01-02.md",)
 
 
-async def test_of_a_search_whose_results_are_kept_back_the_model_learns_nothing(use: Use) -> None:
+async def test_the_model_learns_nothing_of_results_that_are_not_shared(use: Use) -> None:
     outcome = await use("vault_search", YES, NO, query="waterwheel")
     assert outcome.result == {"error": "User cancelled tool execution"}
 
 
-async def test_picking_no_result_is_not_the_same_as_there_being_none(use: Use) -> None:
+async def test_picking_no_result_differs_from_finding_none(use: Use) -> None:
     kept_back = await use("vault_search", YES, Decision(True, picked=()), query="waterwheel")
     none_there = await use("vault_search", YES, everything, query="zeppelin")
     assert (kept_back.result["found"], kept_back.result["result"]["results"]) == (2, [])
     assert (none_there.result["found"], none_there.result["result"]["results"]) == (0, [])
 
 
-async def test_what_was_written_a_moment_ago_is_found(use: Use, folder: Path) -> None:
+async def test_a_note_that_was_just_written_is_found(use: Use, folder: Path) -> None:
     (folder / "New.md").write_text("a brand new zeppelin")
     assert [one["path"] for one in await found(use, "zeppelin")] == ["New.md"]
 
@@ -212,7 +208,7 @@ async def ruled(library: Library, approvals: Approvals, *written: str, **argumen
     return outcome
 
 
-async def test_a_rule_for_a_folder_finds_what_lies_in_it_though_better_results_lie_outside(
+async def test_a_rule_for_a_folder_finds_its_notes_even_if_others_match_better(
     library: Library, approvals: Approvals, folder: Path
 ) -> None:
     for number in range(12):
@@ -223,7 +219,7 @@ async def test_a_rule_for_a_folder_finds_what_lies_in_it_though_better_results_l
     outcome = await ruled(library, approvals, "vault_search:Projekte/**", query="garden")
     assert outcome.status == "done" and sorted(outcome.shared) == ["Projekte/A.md", "Projekte/B.md"]
     assert (outcome.result["found"], outcome.result["shared"]) == (2, 2)
-    assert outcome.result["note"] == "Only notes that fit Projekte/** were looked at."
+    assert outcome.result["note"] == "Only notes that match Projekte/** were searched."
     share, run = await approvals.records.listed()
     assert (run.decision and run.decision.within) == (
         "Projekte/**",
@@ -231,7 +227,7 @@ async def test_a_rule_for_a_folder_finds_what_lies_in_it_though_better_results_l
     assert {one.path for one in share.shown.touched} == {"Projekte/A.md", "Projekte/B.md"}
 
 
-async def test_a_rule_for_a_folder_in_which_nothing_matches_is_told_as_that_and_not_as_a_refusal(
+async def test_a_rule_for_a_folder_without_matches_returns_no_results_and_no_refusal(
     library: Library, approvals: Approvals
 ) -> None:
     outcome = await ruled(library, approvals, "vault_search:Rivers/**", query="superset")
@@ -243,11 +239,11 @@ async def test_a_rule_for_a_folder_in_which_nothing_matches_is_told_as_that_and_
     )
 
 
-async def test_rules_that_name_no_search_still_refuse_it(library: Library, approvals: Approvals) -> None:
+async def test_rules_for_other_tools_do_not_allow_a_search(library: Library, approvals: Approvals) -> None:
     assert (await ruled(library, approvals, "file_read:Rivers/**", query="superset")).status == "denied"
 
 
-async def test_an_index_that_can_not_be_kept_is_a_failure_in_one_line(
+async def test_an_unusable_index_folder_fails_the_call_with_one_line(
     use: Use, library: Library, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def full(path: Path) -> Any:
@@ -267,7 +263,7 @@ async def test_an_index_that_can_not_be_kept_is_a_failure_in_one_line(
     assert caplog.records == []
 
 
-async def test_a_rule_for_a_folder_does_not_count_what_was_found_outside_of_it(
+async def test_a_rule_for_a_folder_counts_no_results_outside_of_it(
     library: Library, approvals: Approvals, use: Use
 ) -> None:
     """A remembered grant allowed a search of the whole vault; the rule shares results of one folder."""
@@ -280,7 +276,7 @@ async def test_a_rule_for_a_folder_does_not_count_what_was_found_outside_of_it(
     assert (outcome.result["found"], outcome.result["shared"]) == (1, 1)
 
 
-async def test_that_no_note_has_all_words_is_told_with_results_only(use: Use) -> None:
+async def test_relaxed_is_reported_only_with_results(use: Use) -> None:
     query = "waterwheel superset"
     assert (await use("vault_search", YES, everything, query=query)).result["result"]["relaxed"]
     nothing = Decision(True, picked=())
@@ -310,7 +306,7 @@ async def test_that_no_note_has_all_words_is_told_with_results_only(use: Use) ->
     ],
 )
 @pytest.mark.parametrize("by", ["grant", "rule"])
-async def test_a_standing_grant_answers_every_change_that_fails_alike(
+async def test_under_a_standing_grant_all_failed_changes_get_the_same_answer(
     library: Library,
     approvals: Approvals,
     use: Use,
@@ -337,7 +333,7 @@ async def test_a_standing_grant_answers_every_change_that_fails_alike(
 # --- reading ------------------------------------------------------------------------------------
 
 
-async def test_a_file_is_read_as_it_stands_with_its_size_and_hash(use: Use, folder: Path) -> None:
+async def test_a_file_is_read_unchanged_with_its_size_and_hash(use: Use, folder: Path) -> None:
     outcome = await use("file_read", everything, filePaths=["Programming/React.md"])
     data = (folder / "Programming/React.md").read_bytes()
     assert outcome.result == {
@@ -355,9 +351,7 @@ async def test_only_the_files_that_were_picked_are_read(use: Use) -> None:
     assert outcome.result["note"] == "The person allowed 1 of the 2 that were asked for."
 
 
-async def test_the_question_shows_files_with_their_sizes_and_what_is_not_there(
-    use: Use, folder: Path
-) -> None:
+async def test_the_question_shows_files_with_sizes_and_missing_files(use: Use, folder: Path) -> None:
     await use("file_read", NO, filePaths=["Rivers/Mill.md", "Nowhere.md"])
     (approval,) = use.asked()[0]  # type: ignore[attr-defined]
     size = (folder / "Rivers/Mill.md").stat().st_size
@@ -367,7 +361,7 @@ async def test_the_question_shows_files_with_their_sizes_and_what_is_not_there(
     ]
 
 
-async def test_only_what_was_read_is_told_as_shared_and_the_others_with_their_reason(
+async def test_only_files_that_were_read_count_as_shared_and_the_others_have_a_reason(
     use: Use, folder: Path
 ) -> None:
     (folder / "latin1.md").write_bytes(b"caf\xe9")
@@ -385,7 +379,7 @@ async def test_only_what_was_read_is_told_as_shared_and_the_others_with_their_re
     assert [one["path"] for one in outcome.result["result"] if "sha256" in one] == ["Rivers/Mill.md"]
 
 
-async def test_a_file_over_the_limit_is_shown_as_that_and_can_not_be_picked(use: Use, folder: Path) -> None:
+async def test_a_file_over_the_size_limit_cannot_be_picked(use: Use, folder: Path) -> None:
     (folder / "big.md").write_text("x" * 5_000_000)
     outcome = await use("file_read", everything, filePaths=["big.md", "Rivers/Mill.md"])
     (approval,) = use.asked()[0]  # type: ignore[attr-defined]
@@ -402,7 +396,7 @@ async def test_a_file_over_the_limit_is_shown_as_that_and_can_not_be_picked(use:
     assert "note" not in outcome.result
 
 
-async def test_a_file_that_is_not_there_is_a_partial_result(use: Use) -> None:
+async def test_a_missing_file_is_a_partial_result(use: Use) -> None:
     outcome = await use("file_read", everything, filePaths=["Nowhere.md", "Programming/React.md"])
     told = {one["path"]: one for one in outcome.result["result"]}
     assert told["Nowhere.md"] == {"path": "Nowhere.md", "content": "File not found: Nowhere.md", "size": 0}
@@ -420,13 +414,13 @@ async def test_a_file_that_is_not_there_is_a_partial_result(use: Use) -> None:
         "~/x.md",
     ],
 )
-async def test_a_path_outside_the_vault_is_not_there(use: Use, folder: Path, path: str) -> None:
+async def test_a_path_outside_the_vault_is_not_found(use: Use, folder: Path, path: str) -> None:
     (folder.parent / "secret.md").write_text("secret")
     outcome = await use("file_read", everything, filePaths=[path])
     assert outcome.result["result"] == [{"path": path, "content": f"File not found: {path}", "size": 0}]
 
 
-async def test_files_that_can_not_be_read_are_partial_results_that_say_why(use: Use, folder: Path) -> None:
+async def test_unreadable_files_are_partial_results_with_a_reason(use: Use, folder: Path) -> None:
     (folder / "Binary.md").write_bytes(b"\0\1\2")
     (folder / "Latin.md").write_bytes(b"caf\xe9")
     with (folder / "Huge.md").open("wb") as file:
@@ -445,7 +439,7 @@ async def test_files_that_can_not_be_read_are_partial_results_that_say_why(use: 
     assert "JavaScript library" in told["Programming/React.md"]["content"]
 
 
-async def test_a_file_that_went_away_after_the_grant_is_a_partial_result(use: Use, folder: Path) -> None:
+async def test_a_file_that_was_removed_after_the_grant_is_a_partial_result(use: Use, folder: Path) -> None:
     def approve_and_remove(approval: Any) -> Decision:
         (folder / "Rivers/Mill.md").unlink()
         return everything(approval)
@@ -466,18 +460,18 @@ async def test_a_file_that_became_a_link_after_the_grant_is_not_followed(use: Us
     assert outcome.result["result"][0]["content"].startswith("Error reading file: a symbolic link")
 
 
-async def test_a_canvas_can_be_read_though_it_is_not_indexed(use: Use) -> None:
+async def test_a_canvas_can_be_read_but_is_not_indexed(use: Use) -> None:
     outcome = await use("file_read", everything, filePaths=["Boards/Plan.canvas"])
     assert outcome.result["result"][0]["content"] == NOTES["Boards/Plan.canvas"]
 
 
-async def test_a_name_is_found_however_its_accents_are_spelled(use: Use, folder: Path) -> None:
+async def test_a_name_is_found_with_composed_and_decomposed_accents(use: Use, folder: Path) -> None:
     (folder / "Cafe\u0301.md").write_text("open")
     outcome = await use("file_read", everything, filePaths=["Caf\u00e9.md"])
     assert outcome.result["result"][0]["content"] == "open"
 
 
-async def test_lines_can_be_asked_for(use: Use) -> None:
+async def test_a_range_of_lines_can_be_read(use: Use) -> None:
     path = "Programming/React.md"
     outcome = await use(
         "file_read", everything, filePaths=[path], ranges=[{"filePath": path, "startLine": 3, "endLine": 5}]
@@ -487,7 +481,7 @@ async def test_lines_can_be_asked_for(use: Use) -> None:
     assert (told["lines"], told["total_lines"]) == ([3, 5], 6)
 
 
-async def test_lines_that_are_not_there_are_an_error_of_that_file(use: Use) -> None:
+async def test_lines_beyond_the_end_are_an_error_of_that_file(use: Use) -> None:
     path = "Programming/React.md"
     outcome = await use(
         "file_read", everything, filePaths=[path], ranges=[{"filePath": path, "startLine": 90}]
@@ -497,7 +491,7 @@ async def test_lines_that_are_not_there_are_an_error_of_that_file(use: Use) -> N
     ]
 
 
-async def test_one_call_reads_no_more_than_its_limit_and_says_so(use: Use, folder: Path) -> None:
+async def test_a_call_reads_at_most_its_limit_and_reports_the_rest(use: Use, folder: Path) -> None:
     for number in range(4):
         (folder / f"Big{number}.md").write_text(("y" * 79 + "\n") * 39_000)
     outcome = await use("file_read", everything, filePaths=[f"Big{number}.md" for number in range(4)])
@@ -507,7 +501,7 @@ async def test_one_call_reads_no_more_than_its_limit_and_says_so(use: Use, folde
     assert told[3]["content"].startswith("Error reading file: not read: one call reads at most")
 
 
-async def test_paths_that_the_person_edited_are_what_is_read_and_the_model_is_told(use: Use) -> None:
+async def test_edited_paths_are_read_and_the_model_is_informed(use: Use) -> None:
     edited = Decision(True, arguments={"filePaths": ["Programming/React.md"]})
     outcome = await use("file_read", edited, filePaths=["Rivers/Mill.md"])
     assert [one["path"] for one in outcome.result["result"]] == ["Programming/React.md"]
@@ -594,7 +588,7 @@ async def test_the_daily_note_is_found_by_the_vaults_own_setting(use: Use, folde
     assert (await use("daily_note", YES, date="someday")).result["error"].startswith("someday: expected")
 
 
-async def test_what_is_told_of_a_note_that_is_not_there(use: Use) -> None:
+async def test_a_missing_note_is_reported_as_not_found(use: Use) -> None:
     for tool in ("note_links", "note_properties"):
         assert (await use(tool, YES, filePath="Nowhere.md")).result == {"error": "File not found: Nowhere.md"}
 
@@ -610,7 +604,7 @@ async def test_what_is_told_of_a_note_that_is_not_there(use: Use) -> None:
         ("daily_note", {}, "today"),
     ],
 )
-async def test_every_tool_says_before_what_it_would_tell_and_tells_nothing_when_declined(
+async def test_every_tool_previews_its_answer_and_returns_nothing_when_denied(
     use: Use, tool: str, arguments: dict[str, Any], words: str
 ) -> None:
     outcome = await use(tool, Decision(False, reason="private"), **arguments)
@@ -622,7 +616,7 @@ async def test_every_tool_says_before_what_it_would_tell_and_tells_nothing_when_
 # --- changes ------------------------------------------------------------------------------------
 
 
-async def test_a_new_note_is_shown_as_a_difference_and_written(use: Use, folder: Path) -> None:
+async def test_a_new_note_is_shown_as_a_diff_and_written(use: Use, folder: Path) -> None:
     outcome = await use("note_write", YES, filePath="Ideas/New.md", content="# New\n\nA thought.\n")
     (approval,) = use.asked()[0]  # type: ignore[attr-defined]
     assert "+A thought." in approval.shown.diff
@@ -636,7 +630,7 @@ async def test_a_new_note_is_shown_as_a_difference_and_written(use: Use, folder:
     assert [one["path"] for one in await found(use, "thought")] == ["Ideas/New.md"]
 
 
-async def test_a_note_is_replaced_only_on_the_base_that_was_read(use: Use, folder: Path) -> None:
+async def test_a_note_is_replaced_only_if_it_has_the_hash_that_was_read(use: Use, folder: Path) -> None:
     read = (await use("file_read", everything, filePaths=["Diary/2026-01-02.md"])).result["result"][0]
     (folder / "Diary/2026-01-02.md").write_text("somebody else's words\n")
     outcome = await use(
@@ -668,7 +662,7 @@ async def test_a_note_that_changed_between_question_and_grant_is_not_overwritten
     assert note.read_text() == "somebody else's words\n"
 
 
-async def test_an_edit_changes_its_place_and_no_other_byte(use: Use, folder: Path) -> None:
+async def test_an_edit_changes_its_passage_and_no_other_byte(use: Use, folder: Path) -> None:
     note = folder / "Windows.md"
     note.write_bytes(b"\xef\xbb\xbfone\r\ntwo\r\nthree\r\n")
     os.chmod(note, 0o640)
@@ -683,7 +677,7 @@ async def test_an_edit_changes_its_place_and_no_other_byte(use: Use, folder: Pat
 @pytest.mark.parametrize(
     ("old", "words"), [("zeppelin", "is not in the note"), ("waterwheel", "more than once")]
 )
-async def test_an_edit_needs_its_text_to_stand_there_exactly_once(use: Use, old: str, words: str) -> None:
+async def test_the_old_text_of_an_edit_must_occur_exactly_once(use: Use, old: str, words: str) -> None:
     outcome = await use(
         "note_edit", YES, filePath="Diary/2026-01-02.md", edits=[{"oldText": old, "newText": "x"}]
     )
@@ -695,7 +689,7 @@ async def test_an_edit_needs_its_text_to_stand_there_exactly_once(use: Use, old:
     "path",
     ["../out.md", ".obsidian/plugins/x.md", "run.sh", "Boards/Plan.canvas", "/tmp/x.md", "a/../../x.md", ""],
 )
-async def test_what_must_not_be_written_is_refused_before_anybody_is_asked(
+async def test_a_write_outside_the_policy_is_refused_without_asking(
     use: Use, folder: Path, path: str
 ) -> None:
     outcome = await use("note_write", YES, filePath=path, content="x")
@@ -712,7 +706,7 @@ async def test_a_write_that_changes_nothing_is_a_write_like_any_other(use: Use, 
         "result": {"path": "Programming/React.md", "created": False, "sha256": sha(same.encode())}
     }
     (approval,) = use.asked()[0]  # type: ignore[attr-defined]
-    assert approval.shown.summary == "writes Programming/React.md: its text stays as it is"
+    assert approval.shown.summary == "writes Programming/React.md: its text does not change"
 
 
 @pytest.mark.parametrize(
@@ -725,13 +719,13 @@ async def test_a_write_that_changes_nothing_is_a_write_like_any_other(use: Use, 
         ("note_write", {"content": "The mill.\n", "baseHash": sha(b"The mill.\n")}),
     ],
 )
-async def test_a_change_of_a_certain_text_that_changes_nothing_is_a_problem(
+async def test_a_change_of_an_expected_text_that_changes_nothing_is_a_problem(
     use: Use, folder: Path, tool: str, arguments: dict[str, Any]
 ) -> None:
     """Under a standing grant it would confirm a guess of the note's text and leave no trace."""
     (folder / "Mill.md").write_text("The mill.\n")
     outcome = await use(tool, YES, filePath="Mill.md", **arguments)
-    assert "already as asked for" in outcome.result["error"] and "already as asked for" in problem(use)
+    assert "already has this text" in outcome.result["error"] and "already has this text" in problem(use)
 
 
 @pytest.mark.parametrize(
@@ -748,7 +742,7 @@ async def test_a_change_of_a_certain_text_that_changes_nothing_is_a_problem(
         ("note_write", {"content": "x" * 5_000_000}, "too large"),
     ],
 )
-async def test_what_no_note_could_take_is_refused_before_anybody_is_asked(
+async def test_a_write_that_no_note_can_hold_is_refused_without_asking(
     use: Use, tool: str, arguments: dict[str, Any], words: str
 ) -> None:
     for path in ("Rivers/Mill.md", "Nowhere.md"):
@@ -757,7 +751,7 @@ async def test_what_no_note_could_take_is_refused_before_anybody_is_asked(
         assert use.asked() == []  # type: ignore[attr-defined]
 
 
-async def test_a_hash_is_given_with_the_whole_text_only(use: Use, folder: Path) -> None:
+async def test_a_hash_is_returned_only_with_the_whole_text(use: Use, folder: Path) -> None:
     """The hash of a note that was read in part would confirm guesses of the rest."""
     (folder / "Two.md").write_text("open\nsecret\n")
     whole = (await use("file_read", everything, filePaths=["Two.md"])).result["result"][0]
@@ -776,7 +770,7 @@ async def test_a_hash_is_given_with_the_whole_text_only(use: Use, folder: Path) 
     assert known == {"path": "Two.md", "created": False, "sha256": sha(b"public\nsecret\n")}
 
 
-async def test_the_hash_of_a_note_that_was_cut_is_not_given(
+async def test_a_truncated_note_has_no_hash(
     use: Use, library: Library, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / "Long.md").write_text("x" * 100 + "\n" + "y" * 100 + "\n")
@@ -785,7 +779,7 @@ async def test_the_hash_of_a_note_that_was_cut_is_not_given(
     assert part["truncated"] and "sha256" not in part
 
 
-async def test_a_file_is_read_though_the_index_can_not_be_kept(
+async def test_a_file_is_read_even_if_the_index_folder_is_unusable(
     use: Use, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(path: Path) -> Any:
@@ -795,14 +789,14 @@ async def test_a_file_is_read_though_the_index_can_not_be_kept(
     assert (await use("file_read", everything, filePaths=["Rivers/Mill.md"])).status == "done"
 
 
-async def test_a_declined_change_leaves_no_trace(use: Use, folder: Path) -> None:
+async def test_a_denied_change_leaves_no_trace(use: Use, folder: Path) -> None:
     before = sorted(str(path) for path in folder.rglob("*"))
     outcome = await use("note_write", NO, filePath="Ideas/New.md", content="x")
     assert outcome.status == "denied"
     assert sorted(str(path) for path in folder.rglob("*")) == before
 
 
-async def test_of_two_changes_to_one_note_in_one_turn_the_second_is_not_made_on_the_firsts_back(
+async def test_the_second_change_to_a_note_in_one_turn_fails_because_the_note_has_changed(
     library: Library, approvals: Approvals, folder: Path
 ) -> None:
     calls = [
@@ -837,7 +831,7 @@ async def test_the_tools_of_a_vault_open_with_the_settings_patterns(
         assert read.result["result"][0]["content"] == "File not found: Diary/2026-01-02.md"
 
 
-def test_every_tool_has_words_for_the_person_and_a_closed_schema_for_the_model(library: Library) -> None:
+def test_every_tool_has_texts_for_the_person_and_a_closed_schema_for_the_model(library: Library) -> None:
     for tool in tools_of(library):
         assert tool.title and tool.purpose and tool.description
         assert tool.parameters["additionalProperties"] is False

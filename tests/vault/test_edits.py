@@ -124,7 +124,7 @@ def test_a_note_that_was_removed_since_is_not_created_again(root: Path, edits: E
     assert tree(root) == {}
 
 
-def test_a_new_note_never_takes_the_place_of_another(root: Path, edits: Edits) -> None:
+def test_a_new_note_never_replaces_another(root: Path, edits: Edits) -> None:
     change = edits.plan_write("New/b.md", "mine\n")
     (root / "New").mkdir()
     (root / "New" / "b.md").write_text("theirs\n")
@@ -134,7 +134,7 @@ def test_a_new_note_never_takes_the_place_of_another(root: Path, edits: Edits) -
     assert tree(root)["New/b.md"] == b"theirs\n"
 
 
-def test_only_one_of_many_creators_wins(root: Path) -> None:
+def test_only_one_of_many_concurrent_creations_succeeds(root: Path) -> None:
     outcomes: list[str] = []
 
     def create(number: int) -> None:
@@ -162,7 +162,9 @@ def test_only_one_of_many_creators_wins(root: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["A.md", "A.MD", "a.Md"])
-def test_a_new_name_that_is_another_in_other_letters_is_refused(edits: Edits, name: str) -> None:
+def test_a_new_name_that_some_file_systems_treat_as_an_existing_one_is_refused(
+    edits: Edits, name: str
+) -> None:
     with pytest.raises(PathRefused, match="already exists"):
         edits.plan_write(name, "x")
 
@@ -185,7 +187,7 @@ def test_a_new_name_that_is_another_in_other_letters_is_refused(edits: Edits, na
         ("Private/x.md", "excluded"),
     ],
 )
-def test_writes_obey_the_policy_of_reads(root: Path, path: str, kind: str) -> None:
+def test_writes_follow_the_same_policy_as_reads(root: Path, path: str, kind: str) -> None:
     (root.parent / "outside").mkdir()
     os.symlink(root.parent / "outside", root / "link")
     os.symlink(root.parent / "outside" / "x.md", root / "link.md")
@@ -228,12 +230,14 @@ def test_content_that_is_not_the_planned_one_is_refused(edits: Edits) -> None:
         ([("one", "1"), ("one", "1")], "edit 2: "),
     ],
 )
-def test_an_edit_that_does_not_fit_is_refused(edits: Edits, steps: list[tuple[str, str]], word: str) -> None:
+def test_an_edit_that_does_not_match_is_refused(
+    edits: Edits, steps: list[tuple[str, str]], word: str
+) -> None:
     with pytest.raises(PathRefused, match=word):
         edits.plan_edit("a.md", steps)
 
 
-def test_content_that_is_no_text_or_too_large_is_refused(root: Path) -> None:
+def test_content_that_is_not_text_or_too_large_is_refused(root: Path) -> None:
     with Vault(root, limits=VaultLimits(file_bytes=100)) as vault:
         edits = Edits(vault)
         for content, kind in (("x" * 101, "size"), ("a\0b", "binary"), ("a\ud800", "encoding")):
@@ -263,13 +267,13 @@ def test_line_ends_and_byte_order_mark_are_kept(
     assert (root / "w.md").read_bytes() == after
 
 
-def test_a_whole_new_text_takes_the_line_ends_of_the_old(root: Path, edits: Edits) -> None:
+def test_a_new_text_gets_the_line_ends_of_the_old_one(root: Path, edits: Edits) -> None:
     (root / "w.md").write_bytes(b"\xef\xbb\xbfone\r\ntwo\r\n")
     edits.apply(edits.plan_write("w.md", "x\ny\n"))
     assert (root / "w.md").read_bytes() == b"\xef\xbb\xbfx\r\ny\r\n"
 
 
-def test_an_edit_across_lines_fits_whatever_the_line_ends(root: Path, edits: Edits) -> None:
+def test_an_edit_across_lines_matches_any_line_ends(root: Path, edits: Edits) -> None:
     (root / "w.md").write_bytes(b"one\r\ntwo\r\nthree")
     edits.apply(edits.plan_edit("w.md", [("one\ntwo", "1")]))
     assert (root / "w.md").read_bytes() == b"1\r\nthree"
@@ -344,7 +348,7 @@ def kill_while_writing(root: Path, rounds: int, seed: int) -> int:
 
 
 @pytest.mark.process
-def test_a_killed_writer_leaves_the_old_note_or_the_new_and_no_rubbish(tmp_path: Path) -> None:
+def test_a_killed_writer_leaves_the_old_or_the_new_note_and_no_temporary_files(tmp_path: Path) -> None:
     root = tmp_path / "vault"
     root.mkdir()
     left = kill_while_writing(root, KILL_ROUNDS, 5)
@@ -352,7 +356,7 @@ def test_a_killed_writer_leaves_the_old_note_or_the_new_and_no_rubbish(tmp_path:
 
 
 @pytest.mark.process
-def test_leftovers_are_removed_when_the_vault_is_next_edited_but_not_those_in_use(root: Path) -> None:
+def test_temporary_files_are_removed_when_the_vault_is_next_edited_unless_in_use(root: Path) -> None:
     left = root / ".toolwire-0123456789abcdef.tmp"
     left.write_text("half")
     (root / "deep").mkdir()
@@ -399,7 +403,7 @@ def test_a_failing_disk_leaves_the_old_note(
     assert tree(root) == {"a.md": b"one\ntwo\nthree\n"}
 
 
-def test_a_creation_that_fails_takes_its_folders_back(
+def test_a_failed_creation_removes_its_new_folders(
     root: Path, edits: Edits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     change = edits.plan_write("New/Sub/b.md", "x")
@@ -425,7 +429,7 @@ def test_a_file_system_without_links_creates_notes_too(
     assert (root / "b.md").stat().st_nlink == 1
 
 
-def test_nothing_stays_open(root: Path, edits: Edits) -> None:
+def test_no_file_descriptor_stays_open(root: Path, edits: Edits) -> None:
     before = len(os.listdir("/dev/fd"))
     for number in range(3):
         edits.apply(edits.plan_write(f"x/y{number}/z.md", "x"))

@@ -82,7 +82,7 @@ def backlinks(graph: Graph, path: str) -> list[tuple[object, ...]]:
     return [tuple(link.values()) for link in graph.backlinks(path)]
 
 
-def test_backlinks_are_those_that_lead_here_and_not_to_a_namesake(graph: Graph) -> None:
+def test_backlinks_lead_to_this_note_and_not_to_another_of_the_same_name(graph: Graph) -> None:
     assert backlinks(graph, "Plan.md") == [
         ("Home.md", 5, "", "", False),
         ("Work/Detail.md", 4, "", "", False),
@@ -125,7 +125,7 @@ def test_tasks_and_properties(graph: Graph) -> None:
     assert graph.property_names() == [{"name": "status", "notes": 2}, {"name": "rank", "notes": 1}]
 
 
-def test_a_renamed_note_is_linked_no_more(root: Path, graph: Graph) -> None:
+def test_links_lead_to_another_note_after_a_rename(root: Path, graph: Graph) -> None:
     os.rename(root / "Plan.md", root / "Other.md")
     graph.index.refresh()
     assert [(link["path"], link["alias"]) for link in graph.backlinks("Work/Plan.md")] == [
@@ -149,11 +149,11 @@ def test_a_renamed_note_is_linked_no_more(root: Path, graph: Graph) -> None:
         ("DDDD Q", "062 1"),
     ],
 )
-def test_a_date_by_obsidians_letters(pattern: str, text: str) -> None:
+def test_a_date_is_formatted_by_obsidians_pattern(pattern: str, text: str) -> None:
     assert formatted(pattern, date(2024, 3, 2)) == text
 
 
-def test_the_note_of_a_day_lies_where_obsidian_puts_it(root: Path, tmp_path: Path) -> None:
+def test_a_daily_note_has_the_path_that_obsidian_uses(root: Path, tmp_path: Path) -> None:
     day = date(2024, 3, 2)
     with Vault(root) as vault:
         assert daily_path(vault, day) == "2024-03-02.md"

@@ -88,7 +88,7 @@ def _vocabulary(connection: sqlite3.Connection) -> bool:
 # --- keeping up ---------------------------------------------------------------------------------
 
 
-def test_a_first_refresh_takes_all_notes_and_a_second_none(index: Index) -> None:
+def test_a_first_refresh_reads_all_notes_and_a_second_none(index: Index) -> None:
     first, second = index.refresh(), index.refresh()
     assert (
         first.added,
@@ -102,7 +102,7 @@ def test_a_first_refresh_takes_all_notes_and_a_second_none(index: Index) -> None
     assert index.count() == 6
 
 
-def test_changed_new_and_deleted_notes_are_seen(root: Path, index: Index) -> None:
+def test_changed_new_and_deleted_notes_are_noticed(root: Path, index: Index) -> None:
     index.refresh()
     (root / "n1.md").write_text("rewritten entirely")
     (root / "n2.md").unlink()
@@ -126,7 +126,7 @@ def test_a_renamed_note_is_found_under_its_new_name_only(root: Path, index: Inde
     intact(index)
 
 
-def test_a_change_of_the_same_size_within_the_same_moment_is_seen(root: Path, index: Index) -> None:
+def test_a_change_with_the_same_size_and_time_is_noticed(root: Path, index: Index) -> None:
     (root / "n1.md").write_text("aaaa")
     index.refresh()
     found = os.stat(root / "n1.md")
@@ -143,7 +143,7 @@ def test_a_touched_note_is_not_indexed_again(root: Path, index: Index) -> None:
     assert (done.changed, done.unchanged) == (0, 6)
 
 
-def test_a_note_that_becomes_unreadable_as_text_leaves_the_index(root: Path, index: Index) -> None:
+def test_a_note_that_is_no_longer_text_is_removed_from_the_index(root: Path, index: Index) -> None:
     index.refresh()
     (root / "n1.md").write_bytes(b"\0binary")
     (root / "n2.md").write_bytes(b"\xff\xfe")
@@ -152,7 +152,7 @@ def test_a_note_that_becomes_unreadable_as_text_leaves_the_index(root: Path, ind
     assert paths(index, "word1") == paths(index, "word2") == []
 
 
-def test_random_changes_leave_the_index_as_a_fresh_one(root: Path, index: Index) -> None:
+def test_after_random_changes_the_index_equals_a_new_one(root: Path, index: Index) -> None:
     rng = random.Random(7)
     words = ["alpha", "beta", "日本", "gamma", "# Head\n", "\n\n", "#tag ", "[[n1]] ", "- [ ] task\n", "é"]
     for _ in range(8):
@@ -167,7 +167,7 @@ def test_random_changes_leave_the_index_as_a_fresh_one(root: Path, index: Index)
     intact(index)
 
 
-def test_many_pages_of_notes_are_kept_apart(
+def test_notes_on_several_pages_of_the_table_are_compared_correctly(
     root: Path, index: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(refreshing, "PAGE", 3)
@@ -183,7 +183,7 @@ def test_many_pages_of_notes_are_kept_apart(
     intact(index)
 
 
-def test_progress_is_told_and_a_build_can_be_stopped(root: Path, index: Index) -> None:
+def test_progress_is_reported_and_a_build_can_be_stopped(root: Path, index: Index) -> None:
     for number in range(300):
         (root / f"many{number}.md").write_text(f"text {number}")
     told: list[tuple[int, int]] = []
@@ -209,7 +209,7 @@ def test_excluded_notes_are_not_in_the_index(root: Path, tmp_path: Path) -> None
         assert b"hushhush" not in database(some).read_bytes()
 
 
-def test_the_index_of_another_policy_is_forgotten_in_time(root: Path, tmp_path: Path) -> None:
+def test_the_index_of_another_policy_is_removed_after_some_time(root: Path, tmp_path: Path) -> None:
     with Vault(root) as vault, Index(vault, tmp_path / "cache") as old:
         old.refresh()
         forgotten = old.location.folder
@@ -232,7 +232,7 @@ def test_only_the_owner_can_read_the_index(index: Index) -> None:
     assert stat.S_IMODE(index.location.folder.stat().st_mode) == 0o700
 
 
-def test_the_index_lies_in_the_cache_under_a_name_that_tells_nothing(
+def test_the_index_is_in_the_cache_under_a_name_that_reveals_nothing(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
@@ -289,7 +289,7 @@ DAMAGES = (_textless, _garbage, _empty, _truncated, _old_version, _other_vault, 
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__.strip("_"))
-def test_a_damaged_old_or_foreign_index_is_built_again(root: Path, tmp_path: Path, damage: object) -> None:
+def test_a_damaged_old_or_foreign_index_is_rebuilt(root: Path, tmp_path: Path, damage: object) -> None:
     with Vault(root) as vault, Index(vault, tmp_path / "cache") as index:
         index.refresh()
         path = database(index)
@@ -302,7 +302,7 @@ def test_a_damaged_old_or_foreign_index_is_built_again(root: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize("damage", [_holes, _garbage], ids=["holes", "garbage"])
-def test_damage_that_shows_in_a_search_is_healed_by_it(root: Path, tmp_path: Path, damage: object) -> None:
+def test_a_search_that_finds_damage_rebuilds_the_index(root: Path, tmp_path: Path, damage: object) -> None:
     with Vault(root) as vault, Index(vault, tmp_path / "cache") as index:
         index.refresh()
         path = database(index)
@@ -314,7 +314,7 @@ def test_damage_that_shows_in_a_search_is_healed_by_it(root: Path, tmp_path: Pat
         assert paths(index, "word3") == ["n3.md"]
 
 
-def test_a_reader_goes_on_when_the_index_is_replaced(root: Path, index: Index) -> None:
+def test_a_reader_continues_when_the_index_is_replaced(root: Path, index: Index) -> None:
     index.refresh()
     assert paths(index, "word1") == ["n1.md"]
     with Vault(root) as vault, Index(vault, index.location.folder.parent) as other:
@@ -327,7 +327,7 @@ def test_a_reader_goes_on_when_the_index_is_replaced(root: Path, index: Index) -
 # --- where no index can be kept -----------------------------------------------------------------
 
 
-def test_a_folder_that_can_not_be_made_is_told_in_one_line_that_says_how_to_choose_another(
+def test_an_index_folder_that_cannot_be_created_is_reported_in_one_line_with_a_remedy(
     root: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("in the way")
@@ -345,7 +345,7 @@ def test_a_folder_that_can_not_be_made_is_told_in_one_line_that_says_how_to_choo
 @pytest.mark.parametrize(
     ("pages", "left"), [(4, ["lock"]), (60, None)], ids=["at the beginning", "while notes are added"]
 )
-def test_a_full_disk_is_told_in_one_line_and_leaves_no_heap_of_files(
+def test_a_full_disk_is_reported_in_one_line_and_leaves_no_extra_files(
     root: Path, index: Index, monkeypatch: pytest.MonkeyPatch, pages: int, left: list[str] | None
 ) -> None:
     (root / "large.md").write_text(" ".join(f"word{number}" for number in range(100_000)))
@@ -362,7 +362,7 @@ def test_a_full_disk_is_told_in_one_line_and_leaves_no_heap_of_files(
     assert index.refresh().added == 7 and paths(index, "word99999") == ["large.md"]
 
 
-def test_a_question_without_an_index_is_told_in_one_line_too(
+def test_a_query_without_an_index_is_reported_in_one_line_too(
     index: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def read_only(path: Path) -> sqlite3.Connection:
@@ -374,13 +374,13 @@ def test_a_question_without_an_index_is_told_in_one_line_too(
         search(index, "word1")
 
 
-def test_a_mistake_of_a_question_is_not_taken_for_a_full_disk(index: Index) -> None:
+def test_a_wrong_query_is_not_reported_as_a_full_disk(index: Index) -> None:
     index.refresh()
     with pytest.raises(sqlite3.OperationalError, match="no such column"):
         index.ask(lambda connection: connection.execute("SELECT absent FROM notes"))
 
 
-def test_a_folder_that_can_not_be_read_is_skipped_and_told(
+def test_an_unreadable_folder_is_skipped_and_reported(
     root: Path, index: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("closed", "gone", "torn"):
@@ -440,7 +440,7 @@ def test_readers_see_whole_notes_while_another_writes(root: Path, index: Index) 
     intact(index)
 
 
-def test_one_writes_at_a_time_and_the_other_may_wait_or_not(root: Path, index: Index) -> None:
+def test_one_process_writes_at_a_time_and_others_may_wait_or_not(root: Path, index: Index) -> None:
     with index.location.writing() as held:
         assert held
         with Vault(root) as vault, Index(vault, index.location.folder.parent) as other:
@@ -511,7 +511,7 @@ def kill_while_building(root: Path, cache: Path, rounds: int, seed: int) -> int:
 
 
 @pytest.mark.process
-def test_a_killed_builder_leaves_an_index_that_heals(root: Path, tmp_path: Path) -> None:
+def test_an_index_is_completed_after_its_builder_was_killed(root: Path, tmp_path: Path) -> None:
     middle = kill_while_building(root, tmp_path / "cache", KILL_ROUNDS, 3)
     print(
         f"outcomes: {KILL_ROUNDS} builders killed, {middle} of them at work; the index was whole after each"
@@ -524,7 +524,7 @@ def test_a_killed_builder_leaves_an_index_that_heals(root: Path, tmp_path: Path)
 # --- watching -----------------------------------------------------------------------------------
 
 
-async def test_watching_keeps_the_index_up_and_tells_of_changes(root: Path, index: Index) -> None:
+async def test_watching_updates_the_index_and_reports_changes(root: Path, index: Index) -> None:
     changes: asyncio.Queue[int] = asyncio.Queue()
     task = asyncio.create_task(watch(index, lambda done: changes.put_nowait(done.touched), interval_s=0.01))
     assert await asyncio.wait_for(changes.get(), 30) == 6
@@ -549,7 +549,7 @@ async def test_watching_ends_in_the_middle_of_a_build(root: Path, index: Index) 
     intact(index)
 
 
-def test_a_vault_that_can_not_be_read_any_more_does_not_empty_the_index(root: Path, tmp_path: Path) -> None:
+def test_a_vault_that_becomes_unreadable_does_not_empty_the_index(root: Path, tmp_path: Path) -> None:
     vault = Vault(root)
     with Index(vault, tmp_path / "cache") as index:
         index.refresh()
@@ -559,7 +559,7 @@ def test_a_vault_that_can_not_be_read_any_more_does_not_empty_the_index(root: Pa
         assert index.count() == 6
 
 
-def test_a_large_file_is_left_out_and_said(root: Path, tmp_path: Path) -> None:
+def test_a_large_file_is_skipped_and_reported(root: Path, tmp_path: Path) -> None:
     (root / "big.md").write_text("x" * 5000)
     with Vault(root, limits=VaultLimits(file_bytes=1000)) as vault, Index(vault, tmp_path / "cache") as index:
         done = index.refresh()

@@ -17,7 +17,7 @@ def lines_of(text: str, first: int, last: int) -> str:
     return "\n".join(text.split("\n")[first - 1 : last])
 
 
-def test_headings_make_chunks_with_the_lines_they_stand_on() -> None:
+def test_headings_make_chunks_with_their_lines() -> None:
     text = "intro\n\n# One\ntext\n## Two\nmore\n### Three\n# Four\nend"
     note = parse(text)
     assert [(chunk.headings, chunk.first_line, chunk.last_line) for chunk in note.chunks] == [
@@ -157,7 +157,7 @@ def test_frontmatter_of_the_known_shapes(head: str, properties: dict[str, Value]
         "---\n- a\n---\n",
     ],
 )
-def test_odd_frontmatter_is_text(text: str) -> None:
+def test_malformed_frontmatter_is_text(text: str) -> None:
     assert frontmatter(text).end == 0
     assert parse(text).properties == {}
 
@@ -167,7 +167,7 @@ def test_aliases_and_title() -> None:
     assert (note.title, note.aliases) == ("The Title", ["One", "Two", "Three", "Four"])
 
 
-def test_a_long_section_is_cut_at_lines() -> None:
+def test_a_long_section_is_split_between_lines() -> None:
     text = "# H\n" + "\n\n".join(f"paragraph {number} " + "word " * 50 for number in range(200))
     chunks = parse(text).chunks
     assert len(chunks) > 5
@@ -280,7 +280,7 @@ def test_the_cost_is_linear(piece: str) -> None:
     ],
     ids=["a heading with a gap", "an empty item of a list", "an item with a gap"],
 )
-def test_a_hostile_line_does_not_hold_the_index_up(text: str) -> None:
+def test_a_hostile_line_does_not_delay_the_index(text: str) -> None:
     began = time.process_time()
     parse(text)
     assert time.process_time() - began < 2

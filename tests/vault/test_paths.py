@@ -201,7 +201,7 @@ def test_a_path_is_refused_by_its_spelling(vault: Vault, path: str, word: str) -
 
 
 @pytest.mark.parametrize("path", LITERAL, ids=lambda value: ascii(value)[:40])
-def test_an_encoded_or_expandable_path_is_a_name_like_any_other(root: Path, vault: Vault, path: str) -> None:
+def test_an_encoded_or_expandable_path_is_an_ordinary_name(root: Path, vault: Vault, path: str) -> None:
     if path.lower() != path and (root / path).exists():
         pytest.skip("this file system ignores case")
     with pytest.raises(PathRefused) as refused:
@@ -215,7 +215,7 @@ def test_an_encoded_or_expandable_path_is_a_name_like_any_other(root: Path, vaul
             assert vault.read(path).text == "literally"
 
 
-def test_a_path_that_is_no_text_is_refused(vault: Vault) -> None:
+def test_a_path_that_is_not_text_is_refused(vault: Vault) -> None:
     for odd in (None, 7, b"top.md", ["top.md"], Path("top.md")):
         with pytest.raises(PathRefused, match="must be text"):
             vault.read(odd)  # type: ignore[arg-type]
@@ -275,7 +275,7 @@ ODD: dict[str, tuple[Callable[[Path, Path], None], str]] = {
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_what_is_no_readable_file_is_refused(root: Path, vault: Vault, name: str) -> None:
+def test_anything_but_a_readable_file_is_refused(root: Path, vault: Vault, name: str) -> None:
     make, kind = ODD[name]
     make(root, root.parent)
     with pytest.raises(PathRefused) as refused:
@@ -308,7 +308,7 @@ def test_links_to_folders_are_not_entered(root: Path, vault: Vault) -> None:
 
 
 @pytest.mark.process
-def test_an_unreadable_file_is_refused_and_the_walk_goes_on(root: Path) -> None:
+def test_an_unreadable_file_is_refused_and_the_walk_continues(root: Path) -> None:
     (root / "locked.md").write_text(SECRET)
     (root / "locked.md").chmod(0)
     (root / "closed").mkdir(mode=0o700)
@@ -425,7 +425,7 @@ COMPOSED, DECOMPOSED = unicodedata.normalize("NFC", "Café"), unicodedata.normal
 
 
 @pytest.mark.parametrize("spelled", [COMPOSED, DECOMPOSED])
-def test_a_name_is_found_however_its_accents_are_spelled(root: Path, vault: Vault, spelled: str) -> None:
+def test_a_name_is_found_with_composed_and_decomposed_accents(root: Path, vault: Vault, spelled: str) -> None:
     (root / spelled).mkdir()
     (root / spelled / f"{spelled}.md").write_text("crème")
     for asked in (COMPOSED, DECOMPOSED):
@@ -436,7 +436,7 @@ def test_a_name_is_found_however_its_accents_are_spelled(root: Path, vault: Vaul
         )
 
 
-def test_two_names_that_differ_only_in_normalisation_are_two_notes(root: Path, vault: Vault) -> None:
+def test_two_names_that_differ_only_in_normalization_are_two_notes(root: Path, vault: Vault) -> None:
     (root / f"{COMPOSED}.md").write_text("composed")
     (root / f"{DECOMPOSED}.md").write_text("decomposed")
     if len([name for name in os.listdir(root) if name.startswith("C")]) < 2:
@@ -445,7 +445,7 @@ def test_two_names_that_differ_only_in_normalisation_are_two_notes(root: Path, v
     assert vault.read(f"{DECOMPOSED}.md").text == "decomposed"
 
 
-def test_a_link_is_refused_also_when_it_is_found_by_normalisation(root: Path, vault: Vault) -> None:
+def test_a_link_is_refused_even_if_it_is_found_by_normalization(root: Path, vault: Vault) -> None:
     os.symlink(root.parent / "secret", root / DECOMPOSED)
     os.symlink(root.parent / "secret.md", root / f"x{DECOMPOSED}.md")
     for path in (f"{COMPOSED}/inner.md", f"x{COMPOSED}.md"):
@@ -454,7 +454,7 @@ def test_a_link_is_refused_also_when_it_is_found_by_normalisation(root: Path, va
         assert refused.value.kind == "link"
 
 
-def test_a_name_that_is_no_unicode_is_not_part_of_the_vault(root: Path, vault: Vault) -> None:
+def test_a_name_that_is_not_unicode_is_not_part_of_the_vault(root: Path, vault: Vault) -> None:
     try:
         with open(os.fsencode(root) + b"/bad\xff.md", "w") as file:
             file.write(SECRET)
@@ -491,12 +491,12 @@ def test_a_name_that_is_no_unicode_is_not_part_of_the_vault(root: Path, vault: V
         ("STRASSE", "straße/x.md", True),
     ],
 )
-def test_a_pattern_fits(pattern: str, path: str, hit: bool) -> None:
+def test_a_pattern_matches(pattern: str, path: str, hit: bool) -> None:
     assert PathPolicy(exclude=[pattern]).allows(path) is not hit
     assert PathPolicy(include=[pattern]).allows(path) is hit
 
 
-def test_patterns_hold_for_reading_listing_and_walking_alike(root: Path) -> None:
+def test_patterns_apply_to_reading_listing_and_walking(root: Path) -> None:
     with Vault(root, exclude=["notes/deep"]) as vault:
         for ask in (vault.read, vault.read_raw):
             with pytest.raises(PathRefused) as refused:
@@ -513,7 +513,7 @@ def test_patterns_hold_for_reading_listing_and_walking_alike(root: Path) -> None
 # --- what is read -------------------------------------------------------------------------------
 
 
-def test_a_limit_of_bytes_cuts_after_a_whole_line(root: Path, vault: Vault) -> None:
+def test_max_bytes_cuts_after_a_whole_line(root: Path, vault: Vault) -> None:
     (root / "n.md").write_text("line\n" * 20)
     cut = vault.read("n.md", max_bytes=52)
     assert (cut.text, cut.end_line, cut.truncated) == ("line\n" * 10, 10, True)
@@ -539,7 +539,7 @@ def test_a_note_is_read_whole_or_by_lines(vault: Vault) -> None:
         assert refused.value.kind == "limit"
 
 
-def test_line_ends_and_marks_do_not_show_in_the_text(root: Path, vault: Vault) -> None:
+def test_line_ends_and_byte_order_marks_are_not_in_the_text(root: Path, vault: Vault) -> None:
     (root / "w.md").write_bytes("\ufeffeins\r\nzwei\rdrei".encode())
     note = vault.read("w.md")
     assert (note.text, note.total_lines, note.size) == ("eins\nzwei\ndrei", 3, 18)
@@ -547,7 +547,7 @@ def test_line_ends_and_marks_do_not_show_in_the_text(root: Path, vault: Vault) -
     assert (vault.read("empty.md").text, vault.read("empty.md").total_lines) == ("", 0)
 
 
-def test_a_walk_is_in_the_order_of_the_paths_letters(root: Path, vault: Vault) -> None:
+def test_a_walk_is_in_path_order(root: Path, vault: Vault) -> None:
     for name in ("a", "a b", "a-b", "a.d", "Z", "é", "日"):
         (root / name).mkdir()
         (root / name / "x.md").write_text("")
@@ -556,7 +556,7 @@ def test_a_walk_is_in_the_order_of_the_paths_letters(root: Path, vault: Vault) -
     assert found == sorted(found) and len(found) == 17
 
 
-def test_a_walk_that_is_left_early_closes_what_it_opened(vault: Vault) -> None:
+def test_a_walk_that_ends_early_closes_its_descriptors(vault: Vault) -> None:
     before = len(os.listdir("/dev/fd"))
     walks: tuple[Iterator[object], ...] = (vault.scan(), vault.folders())
     for walk in walks:
@@ -571,7 +571,7 @@ def test_a_walk_that_is_left_early_closes_what_it_opened(vault: Vault) -> None:
     assert len(os.listdir("/dev/fd")) == before
 
 
-def test_a_vault_that_is_not_there_says_so(tmp_path: Path) -> None:
+def test_a_missing_vault_is_reported(tmp_path: Path) -> None:
     with pytest.raises(PathRefused, match="cannot be opened"):
         Vault(tmp_path / "none")
 

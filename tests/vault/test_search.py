@@ -118,14 +118,14 @@ def test_a_title_counts_more_than_a_text(ask: Ask) -> None:
     assert paths(ask("typescript"))[0] == "Programming/TypeScript Basics.md"
 
 
-def test_the_best_comes_first_with_scores_between_nought_and_one_that_only_fall(ask: Ask) -> None:
+def test_the_best_comes_first_and_scores_are_between_0_and_1(ask: Ask) -> None:
     scores = [hit.score for hit in ask("gateway").hits]
     assert len(scores) == 4
     assert all(0 <= score <= 1 for score in scores)
     assert scores == sorted(scores, reverse=True) and len(set(scores)) > 1
 
 
-def test_matches_is_the_true_number_of_hits(ask: Ask) -> None:
+def test_matches_is_the_exact_number_of_occurrences(ask: Ask) -> None:
     counted = {hit.path: hit.matches for hit in ask("gateway").hits}
     assert counted == {
         "Journal/2024-05-02.md": 3,
@@ -146,7 +146,7 @@ def test_the_preview_is_about_two_hundred_characters_around_the_match(ask: Ask) 
     assert ask("celery").hits[0].preview == "carrots and celery"
 
 
-def test_a_hit_says_where_it_stands(ask: Ask) -> None:
+def test_a_hit_has_its_headings_and_lines(ask: Ask) -> None:
     hit = ask("compiler").hits[0]
     assert (hit.headings, hit.line, hit.first_line, hit.last_line) == (("TypeScript", "Tooling"), 7, 5, 7)
     assert (hit.basename, hit.title, hit.fields) == ("TypeScript Basics", "TypeScript Basics", ("body",))
@@ -160,13 +160,13 @@ def test_words_in_different_chunks_of_a_note_are_found_together(ask: Ask) -> Non
     assert paths(found) == ["Recipes/Soup.md"] and not found.relaxed
 
 
-def test_when_no_note_has_all_the_words_those_with_any_are_shown_and_it_says_so(ask: Ask) -> None:
+def test_if_no_note_has_all_words_notes_with_any_are_returned_as_relaxed(ask: Ask) -> None:
     found = ask("superset onions unheard")
     assert found.relaxed and set(paths(found)) == {"Programming/TypeScript Basics.md", "Recipes/Soup.md"}
     assert not ask("superset").relaxed and not ask("zzyzx qwrtp").relaxed
 
 
-def test_the_limit_holds_and_more_are_told(ask: Ask) -> None:
+def test_the_limit_is_respected_and_more_matches_are_reported(ask: Ask) -> None:
     found = ask("gateway", 2)
     assert len(found.hits) == 2 and found.truncated and found.total == 4
     assert not ask("gateway", 4).truncated
@@ -174,7 +174,7 @@ def test_the_limit_holds_and_more_are_told(ask: Ask) -> None:
     assert paths(ask("gateway", 10**9)) == paths(ask("gateway", 50))
 
 
-def test_the_same_query_is_answered_the_same(ask: Ask) -> None:
+def test_the_same_query_gives_the_same_results(ask: Ask) -> None:
     for query in ("gateway", "the", "a OR the", "superset onions unheard"):
         assert ask(query).hits == ask(query).hits
 
@@ -188,9 +188,7 @@ def test_equal_notes_are_ordered_by_path(tmp_path: Path) -> None:
         assert paths(search(index, "same")) == ["a.md", "b.md", "c.md"]
 
 
-def test_a_word_that_is_everywhere_is_answered_from_titles_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_for_a_very_frequent_word_titles_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toolwire.vault.search.MOST_ROWS", 20)
     (tmp_path / "vault").mkdir()
     for number in range(100):
@@ -233,7 +231,7 @@ GARDEN = {
     "others",
     [{}, {"Work.md": "Work, far from the garden.\n"}, {f"{number}.md": "a garden" for number in range(30)}],
 )
-def test_the_best_comes_first_where_most_notes_have_the_word(
+def test_the_best_comes_first_if_most_notes_have_the_word(
     small: Callable[..., Index], others: dict[str, str]
 ) -> None:
     found = search(small({**GARDEN, **others}), "garden")
@@ -246,7 +244,7 @@ def test_the_best_comes_first_where_most_notes_have_the_word(
     )
 
 
-def test_weights_count_where_all_words_are_in_most_notes(small: Callable[..., Index]) -> None:
+def test_weights_count_if_all_words_are_in_most_notes(small: Callable[..., Index]) -> None:
     index = small(
         {
             "a.md": "plan of the garden",
@@ -265,7 +263,7 @@ def test_weights_count_where_all_words_are_in_most_notes(small: Callable[..., In
     ]
 
 
-def test_only_what_lies_within_is_found_and_counted_before_the_limit_is(small: Callable[..., Index]) -> None:
+def test_within_limits_results_and_counts_before_the_limit_applies(small: Callable[..., Index]) -> None:
     notes = {f"Outside/Garden {number}.md": "garden garden" for number in range(20)} | {
         "In/A.md": "a garden #t",
         "In/B.md": "a garden",
@@ -296,14 +294,14 @@ def test_only_what_lies_within_is_found_and_counted_before_the_limit_is(small: C
     ],
 )
 @pytest.mark.parametrize("query", ["tag:t", "path:name", "name"])
-def test_what_is_found_by_its_tag_or_path_shows_its_first_words(
+def test_a_note_found_by_tag_or_path_shows_its_first_words(
     small: Callable[..., Index], text: str, preview: str, line: int, query: str
 ) -> None:
     (hit,) = search(small({"name.md": text}), query).hits
     assert (hit.preview, hit.line) == (preview, line) and hit.first_line <= hit.line <= hit.last_line
 
 
-def test_a_word_of_the_tags_shows_where_the_note_says_it(small: Callable[..., Index]) -> None:
+def test_the_preview_of_a_note_found_by_tag_is_from_its_text(small: Callable[..., Index]) -> None:
     index = small(
         {
             "Garden.md": "---\ntags: [garden]\n---\n# Garden\n\nThe garden plan.\n",

@@ -81,7 +81,7 @@ def test_what_is_asked_is_shown_and_runs_once_it_is_approved(site: Any, browse: 
         "wants to use the following tool",
         "Read notes",
         "file_read",
-        "Only the ones that you pick are read.",
+        "Notes that you do not pick are not read.",
         "35 B",
     ):
         expect(dialog).to_contain_text(words)
@@ -270,7 +270,7 @@ def test_a_yes_for_this_conversation_is_not_asked_again_in_it_but_in_another(sit
     page = browse(site(models={"m": {"script": f"{read}\n---\n{read}"}})).tab()
     send(page)
     dialog = asked(page)
-    dialog.get_by_text("Remember this choice").click()
+    dialog.get_by_text("Remember this approval").click()
     expect(dialog.get_by_role("radio", name="Only this once")).to_be_checked()
     dialog.get_by_role("radio", name="In this conversation").check()
     approve(dialog)
@@ -380,7 +380,7 @@ def test_two_calls_of_one_turn_share_a_dialog_and_are_decided_one_by_one(site: A
     page = browse(here).tab()
     send(page)
     dialog = asked(page)
-    expect(dialog).to_contain_text("wants to use the following 2 tools")
+    expect(dialog).to_contain_text("wants to make the following 2 calls")
     read, write = (
         dialog.get_by_role("region", name=re.compile(name)) for name in ("Read notes", "Write a note")
     )

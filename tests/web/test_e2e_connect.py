@@ -87,12 +87,12 @@ def test_the_round_trip_passes_step_by_step_for_every_client(site: Any, browse: 
         expect(result).to_contain_text("It works: m called the tool and answered with its result.")
         steps = result.get_by_role("listitem")
         assert all(step.startswith("Passed:") for step in steps.all_inner_texts()), steps.all_inner_texts()
-        expect(steps.filter(has_text="List of models")).to_contain_text("1 models, m among them")
+        expect(steps.filter(has_text="List of models")).to_contain_text("m is listed (1 in total).")
         expect(steps.filter(has_text="Tool call")).to_contain_text('toolwire_check {"word": "ping"}')
         expect(steps.filter(has_text="Answer with the result")).to_contain_text("It said: ")
         expect(result.get_by_role("button", name="Test again")).to_be_enabled()
     if tools == "emulated":
-        expect(page.get_by_role("status").filter(has_text="This server needs a key")).to_be_visible()
+        expect(page.get_by_role("status").filter(has_text="This server requires an API key")).to_be_visible()
         assert KEY not in page.content()
 
 

@@ -172,11 +172,11 @@ def test_a_remembered_grant_approves_automatically_until_it_is_revoked(
     here = site()
     browsing = browse(here)
     page, settings = browsing.tab("/ui/inbox"), browsing.tab("/ui/settings")
-    expect(settings.get_by_text("There are none: every call asks you.")).to_be_visible()
+    expect(settings.get_by_text("None. You are asked about every call.")).to_be_visible()
     page.bring_to_front()
     first = ask(here)
     case(page, "MCP").get_by_role("button", name="Review").click()
-    page.get_by_text("Remember this choice").first.click()
+    page.get_by_text("Remember this approval").first.click()
     page.get_by_role("radio", name="Always, for Read notes by claude").check()
     approve(page)
     assert sorted(first.decision()["picked"]) == ["Milk.md", "Tea.md"]
@@ -198,7 +198,7 @@ def test_a_remembered_grant_approves_automatically_until_it_is_revoked(
     revoke.click()
     page.get_by_role("dialog", name="Revoke this grant?").get_by_role("button", name="Revoke").click()
     expect(page.get_by_role("heading", name="No remembered grants")).to_be_visible()
-    expect(settings.get_by_text("There are none: every call asks you.")).to_be_visible()
+    expect(settings.get_by_text("None. You are asked about every call.")).to_be_visible()
     ask(here)
     expect(page.get_by_role("tab", name="Pending 1 call waits")).to_be_visible()
 

@@ -138,7 +138,7 @@ def test_a_further_link_signs_in_one_other_browser_and_signing_out_ends_only_thi
     page.get_by_role("button", name="Sign out").click()
     asked = page.get_by_role("dialog", name="Sign out of this browser?")
     asked.get_by_role("button", name="Cancel").click()
-    expect(page.get_by_role("heading", name="Settings")).to_be_visible()
+    expect(page.get_by_role("heading", name="Settings", exact=True)).to_be_visible()
     browsing.expected.append("401")
     page.get_by_role("button", name="Sign out").click()
     asked.get_by_role("button", name="Sign out").click()
@@ -177,7 +177,7 @@ def test_the_chosen_theme_is_kept_and_the_system_s_can_be_had_again(site: Any, b
     page.emulate_media(color_scheme="dark")
     assert page.evaluate(BACKGROUND) == dark
 
-    page.get_by_text("Show the configuration").click()
-    shown = section(page, "Configuration in use")
+    page.get_by_text("Show the settings").click()
+    shown = section(page, "Settings in use")
     expect(shown).to_contain_text("[server]")
     assert "a-server-key-of-some-length" not in page.content()

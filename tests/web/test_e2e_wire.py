@@ -114,10 +114,10 @@ def test_turns_of_a_client_appear_while_they_run_and_end_before_ones_eyes(site: 
         with line.getresponse() as answer:
             assert answer.readline()
             expect(row(page, "hangs")).to_contain_text("running")
-            page.get_by_role("combobox", name="End").select_option("Running")
+            page.get_by_role("combobox", name="Status").select_option("Running")
             expect(row(page, "m")).to_have_count(0)
             expect(row(page, "hangs")).to_have_count(1)
-            page.get_by_role("combobox", name="End").select_option("Any end")
+            page.get_by_role("combobox", name="Status").select_option("Any status")
             expect(row(page, "m")).to_have_count(1)
             watched.goto(here.url + (row(page, "hangs").get_by_role("link").get_attribute("href") or ""))
             expect(watched.get_by_role("tab", name="Events 1")).to_be_visible()
@@ -161,7 +161,7 @@ def test_a_turn_of_an_emulated_model_can_be_seen_from_the_request_to_the_clients
     expect(drawing.get_by_role("row").filter(has_text="waiting for the backend")).to_have_count(1)
 
     request = pick(page, "Request")
-    for words in ('"temperature": 0.5', "What is the weather in Paris?", "What the backend got instead"):
+    for words in ('"temperature": 0.5', "What is the weather in Paris?", "as the backend received it"):
         expect(request).to_contain_text(words)
     for kind, words in (("Frames", "<tool_call"), ("Events", "get_weather"), ("Wire", "tool_calls")):
         panel = pick(page, kind)
@@ -217,7 +217,7 @@ def test_a_parked_turn_and_the_one_that_resumed_it_lead_to_each_other_with_the_t
     called = json.loads(ask(here, "waits", tools=TOOLS))["choices"][0]["message"]
     browsing = browse(here)
     page = browsing.tab("/ui/wire")
-    page.get_by_role("combobox", name="End").select_option("Parked")
+    page.get_by_role("combobox", name="Status").select_option("Parked")
     expect(row(page, "get_weather")).to_contain_text("parked")
     look(page, "get_weather")
     expect(page.get_by_text("waits for results", exact=True)).to_be_visible()
@@ -273,13 +273,13 @@ def test_failures_are_shown_in_words_and_the_list_is_narrowed_by_end_model_and_t
     expect(rows).to_have_count(1 + 55)
     expect(page.get_by_role("button", name="Older turns")).to_be_hidden()
 
-    page.get_by_role("combobox", name="End").select_option("Failed")
+    page.get_by_role("combobox", name="Status").select_option("Failed")
     expect(rows).to_have_count(1 + 2)
     expect(row(page, "refuses")).to_contain_text("429 failed")
     ask(here, "m")
     ask(here, "refuses")
     expect(rows).to_have_count(1 + 3)  # only matching turns are added live
-    page.get_by_role("combobox", name="End").select_option("Any end")
+    page.get_by_role("combobox", name="Status").select_option("Any status")
     page.get_by_role("combobox", name="Tool").select_option("get_weather")
     expect(rows).to_have_count(1 + 1)
     assert "tool=get_weather" in page.url
@@ -290,7 +290,7 @@ def test_failures_are_shown_in_words_and_the_list_is_narrowed_by_end_model_and_t
     expect(page.get_by_text("50 newest")).to_be_visible()
     page.get_by_role("button", name="Older turns").click()
     expect(rows).to_have_count(1 + 53)  # of m, not of every model with that letter
-    page.get_by_role("combobox", name="End").select_option("Cancelled")
+    page.get_by_role("combobox", name="Status").select_option("Cancelled")
     page.get_by_role("button", name="Show all turns").click()
 
     look(page, "breaks")

@@ -14,7 +14,7 @@ PAGES = {
     "/ui/inbox?tab=audit": "newest first",
     "/ui/wire": "Time to first token",
     "/ui/connect": "Does it work?",
-    "/ui/settings": "Configuration in use",
+    "/ui/settings": "Settings in use",
 }
 SCRIPT = 'think Hm.\nsay Let me **read** it.\ncall file_read {"filePaths": ["Tea.md", "Coffee.md"]}\n---\n'
 SCRIPT += 'raw "Told: 80 degrees.\\n\\n```sh\\nboil\\n```"'

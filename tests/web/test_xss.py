@@ -415,7 +415,7 @@ def test_notes_arguments_names_and_errors_stay_text_on_every_page(site: Any, wat
         {"token": asked["token"], "approved": False, "reason": " ".join(reasons)},
     )
     tab.said(WRITER, "Go")
-    dialog.get_by_text("Remember this choice").click()
+    dialog.get_by_text("Remember this approval").click()
     dialog.get_by_role("radio", name="Always").check()
     tab.inert("what may be remembered", WRITER, within=dialog)
     dialog.get_by_role("button", name="Approve and Execute").click()

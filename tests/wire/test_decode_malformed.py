@@ -53,6 +53,41 @@ def test_the_table_has_a_name_for_each_case_and_covers_both_endpoints() -> None:
         assert sum(case.path == path for case in TABLE.CASES) >= 60
 
 
+def _decode(path: str, fields: dict[str, Any]) -> None:
+    if path == TABLE.CHAT:
+        chat.decode({"model": "m", "messages": [{"role": "user", "content": "x"}], **fields})
+    else:
+        responses.decode({"model": "m", "input": "x", **fields})
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "low", "high"),
+    [
+        (TABLE.CHAT, "n", 1, 128),
+        (TABLE.CHAT, "max_tokens", 1, None),
+        (TABLE.CHAT, "max_completion_tokens", 1, None),
+        (TABLE.CHAT, "top_logprobs", 0, 20),
+        (TABLE.CHAT, "seed", -(2**63), 2**63 - 1),
+        (TABLE.CHAT, "temperature", 0, 2),
+        (TABLE.CHAT, "top_p", 0, 1),
+        (TABLE.CHAT, "presence_penalty", -2, 2),
+        (TABLE.CHAT, "frequency_penalty", -2, 2),
+        (TABLE.RESPONSES, "max_output_tokens", 1, None),
+        (TABLE.RESPONSES, "max_tool_calls", 1, None),
+        (TABLE.RESPONSES, "top_logprobs", 0, 20),
+    ],
+)
+def test_a_number_is_accepted_at_its_limits_and_refused_beyond_them(
+    path: str, name: str, low: int, high: int | None
+) -> None:
+    for value, beyond in [(low, low - 1)] + ([(high, high + 1)] if high is not None else []):
+        beside = {"logprobs": True} if (path, name) == (TABLE.CHAT, "top_logprobs") else {}
+        _decode(path, {**beside, name: value})
+        with pytest.raises(ToolwireError) as caught:
+            _decode(path, {**beside, name: beyond})
+        assert caught.value.failure.param == name
+
+
 def test_a_client_value_in_a_message_is_shortened_and_escaped() -> None:
     with pytest.raises(ToolwireError) as caught:
         chat.decode(

@@ -175,12 +175,12 @@ def test_tool_choice(choice: dict[str, str], mode: str, name: str | None) -> Non
 
 
 def test_thinking_decides_whether_thoughts_are_shown() -> None:
-    assert not turn_of().show_thoughts
-    assert not turn_of(thinking={"type": "disabled"}).show_thoughts
-    assert not turn_of(thinking={"type": "adaptive", "display": "omitted"}).show_thoughts
-    assert turn_of(thinking={"type": "adaptive", "display": "updates"}).show_thoughts
+    assert turn_of().thoughts == "hidden"
+    assert turn_of(thinking={"type": "disabled"}).thoughts == "hidden"
+    assert turn_of(thinking={"type": "adaptive", "display": "omitted"}).thoughts == "signed"
+    assert turn_of(thinking={"type": "adaptive", "display": "updates"}).thoughts == "shown"
     budget = turn_of(thinking={"type": "enabled", "budget_tokens": 4000})
-    assert (budget.show_thoughts, budget.sampling.effort) == (True, "medium")
+    assert (budget.thoughts, budget.sampling.effort) == ("shown", "medium")
 
 
 def test_output_format() -> None:

@@ -25,12 +25,13 @@ from toolwire.core.events import (
 )
 from toolwire.core.ids import counting_ids
 from toolwire.core.partial_call import partial_object
+from toolwire.core.turn import Thoughts
 from toolwire.wire.messages.encode import MessagesBody, MessagesEncoder, error_object
 
 CALL: list[Event] = [CallBegin(0, "read", "a"), CallArgs(0, '{"path":'), CallArgs(0, ' "x"}'), CallEnd(0)]
 
 
-def frames(events: list[Event], thoughts: bool = True) -> list[dict[str, Any]]:
+def frames(events: list[Event], thoughts: Thoughts = "shown") -> list[dict[str, Any]]:
     encoder = MessagesEncoder("m", id="msg_1", ids=counting_ids(), thoughts=thoughts)
     raw = b"".join([*(encoder.feed([event]) for event in events), encoder.finish(None)])
     out = []
@@ -42,7 +43,7 @@ def frames(events: list[Event], thoughts: bool = True) -> list[dict[str, Any]]:
     return out
 
 
-def body(events: list[Event], thoughts: bool = True) -> dict[str, Any]:
+def body(events: list[Event], thoughts: Thoughts = "shown") -> dict[str, Any]:
     answer = MessagesBody("m", id="msg_1", ids=counting_ids(), thoughts=thoughts)
     answer.feed(events)
     return answer.body()
@@ -131,8 +132,18 @@ def test_the_stop_sequence_is_named() -> None:
 
 def test_thoughts_that_were_not_asked_for_are_not_sent() -> None:
     events: list[Event] = [Thought("hm"), Signature("s"), Text("yes"), Finish()]
-    assert [block["type"] for block in body(events, thoughts=False)["content"]] == ["text"]
-    assert folded(frames(events, thoughts=False)) == body(events, thoughts=False)
+    assert [block["type"] for block in body(events, thoughts="hidden")["content"]] == ["text"]
+    assert folded(frames(events, thoughts="hidden")) == body(events, thoughts="hidden")
+
+
+def test_a_client_that_omits_thoughts_gets_their_signatures_to_send_them_back() -> None:
+    events: list[Event] = [Thought("hm"), Signature("s"), Signature("x", redacted=True), *CALL, Finish()]
+    whole = body(events, thoughts="signed")
+    assert whole["content"][:2] == [
+        {"type": "thinking", "thinking": "", "signature": "s"},
+        {"type": "redacted_thinking", "data": "x"},
+    ]
+    assert folded(frames(events, thoughts="signed")) == whole
 
 
 def test_arguments_that_are_no_object_end_the_answer_with_an_error() -> None:
@@ -148,6 +159,18 @@ def test_a_failure_in_the_stream_is_an_error_event_and_the_last_one() -> None:
     stream = frames([Text("a"), Failure("overloaded", "Busy.")])
     assert stream[-1] == {"type": "error", "error": {"type": "overloaded_error", "message": "Busy."}}
     assert [frame["type"] for frame in stream].count("error") == 1
+
+
+@pytest.mark.parametrize(
+    "events",
+    [[Text("a")], [Thought("a")], [CallBegin(0, "f", "a"), CallArgs(0, '{"a": 1}')], [Text("b"), *CALL[:2]]],
+)
+def test_a_block_that_a_failure_breaks_off_stays_open(events: list[Event]) -> None:
+    """Clients take a closed block as whole: Claude Code would run the call."""
+    stream = frames([*events, Failure("server", "Lost.")])
+    kinds = [frame["type"] for frame in stream]
+    assert kinds.count("content_block_stop") == kinds.count("content_block_start") - 1
+    assert kinds[-1] == "error"
 
 
 @pytest.mark.parametrize(

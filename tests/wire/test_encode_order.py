@@ -9,14 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolwire.core.events import (
+    Block,
+    Border,
     CallArgs,
     CallBegin,
     CallEnd,
+    Citation,
     Dropped,
     Event,
     Failure,
     Finish,
     Refusal,
+    Signature,
     Text,
     Thought,
     Usage,
@@ -142,7 +146,7 @@ CASES: list[tuple[str, list[Event], str]] = [
 def test_steps_of_a_run(events: list[Event], expected: str) -> None:
     order, steps = run(*events)
     assert steps == expected
-    assert order.ended
+    assert order.row is TABLE["ended"]
     assert order.dropped == {}
 
 
@@ -202,7 +206,7 @@ def test_ids_are_minted_only_where_the_backend_gave_none() -> None:
 
 
 def test_the_table_has_an_answer_for_every_state_and_symbol() -> None:
-    kinds = {"text", "refusal", "thought", "summary", "redacted", "function", "custom"}
+    kinds = {"text", "refusal", "thought", "summary", "redacted", "block", "function", "custom"}
     assert set(TABLE) == {"idle", *kinds, "ended"}
     assert len({frozenset(row) for row in TABLE.values()}) == 1
 
@@ -251,6 +255,19 @@ def test_every_run_gives_a_legal_order(events: list[Event]) -> None:
         elif isinstance(step, Delta | Close):
             assert step.item is holder
     assert not any(isinstance(step, Delta) and not step.text for step in steps)
+
+
+own_events: st.SearchStrategy[Event] = st.one_of(
+    st.builds(Signature, texts, st.booleans()), st.sampled_from([Block("{}"), Citation("{}"), Border()])
+)
+
+
+@given(st.lists(st.one_of(wild_events, own_events, own_events, ends), max_size=20))
+def test_every_run_with_anthropics_own_events_gives_a_legal_order(events: list[Event]) -> None:
+    steps = Order(counting_ids(), signed=True).feed([*events, Finish("stop")])
+    assert re.fullmatch("(O[DS]*C)*[EF]", letters(steps))
+    others = Order(counting_ids()).feed([*events, Finish("stop")])
+    assert re.fullmatch("(OD*C)*[EF]", letters(others))
 
 
 @given(st.lists(wild_events, max_size=20), ends)

@@ -1,13 +1,14 @@
-"""Monthly budgets of requests and tokens, reserved like every other limit.
+"""Monthly budgets of requests and tokens.
 
-A turn is admitted while the key has anything left: what ended turns have used and what running turns hold
-is below the budget. It then holds one request and an estimate of its tokens until it is counted (`usage.py`),
-so a budget of N requests serves N turns, however many arrive at once. A turn that fails gives its request
-back. The turn that crosses a budget of tokens is not cut.
+A turn is admitted while its key's budget is not exhausted: the usage of ended turns plus the reservations of
+running turns is below the budget. An admitted turn reserves one request and an estimate of its tokens until
+its usage is counted (`usage.py`). So a budget of N requests serves N turns, even if more arrive at the same
+time. A turn that fails gives its request back. A turn that exceeds the budget of tokens while it runs is not
+interrupted.
 
-One process counts by itself. With Redis all nodes count together, in the script that also takes from the
-meters (`shared_limits.py`). While Redis is unreachable, each node gives out its share of what was left,
-rounded down.
+A single process counts by itself. With Redis, all nodes count together, in the script that also charges the
+meters (`shared_limits.py`). While Redis is unreachable, the remaining budget is divided by the number of
+nodes (rounded down), and each node admits turns up to its share.
 """
 
 from __future__ import annotations
@@ -33,7 +34,11 @@ NO_MONTH = Month(0, NOTHING, NOTHING)
 
 @dataclass(slots=True)
 class Apart:
-    """A month while Redis is unreachable: what was taken before, and what this node has given out since."""
+    """A key's monthly usage while Redis is unreachable.
+
+    `before`: the amounts that were used or reserved when Redis became unreachable. `taken`: the amounts that
+    this node has used or reserved since then.
+    """
 
     month: int
     before: Amounts
@@ -42,15 +47,15 @@ class Apart:
 
 @dataclass(slots=True)
 class KeyMonth:
-    """What this node knows of a key's month besides its own usage."""
+    """What this node knows about a key's monthly usage from Redis."""
 
     seen: Month = NO_MONTH
-    """The month as Redis reported it last."""
+    """The usage that Redis last reported."""
     seen_at: float = 0.0
-    """When Redis reported it."""
+    """The time of that report."""
     apart: Apart | None = None
     unpaid: Amounts = NOTHING
-    """Usage of turns that Redis does not know yet."""
+    """Usage that has not been reported to Redis yet."""
 
 
 class Budgets:
@@ -68,7 +73,7 @@ class Budgets:
         return self._usage is not None and bool(limits.budget_requests or limits.budget_tokens)
 
     async def open(self, key_id: str) -> None:
-        """Reads what the key has used of the month. Raises if that cannot be known now."""
+        """Loads the key's usage of this month. Raises if it cannot be read now."""
         assert self._usage is not None
         await self._usage.month(key_id)
 
@@ -76,7 +81,7 @@ class Budgets:
         return self._months.setdefault(key_id, KeyMonth())
 
     def _used(self, key_id: str) -> tuple[Amounts, Amounts]:
-        """What was used of the month and what is reserved, as far as this node knows."""
+        """Returns the used and the reserved amounts of this month, as far as this node knows."""
         assert self._usage is not None
         spent = self._usage.known_month(key_id)
         return (spent.requests, spent.tokens), self._usage.held(key_id)
@@ -84,9 +89,10 @@ class Budgets:
     # --- one process, or a node without its Redis ---
 
     def refusal(self, key_id: str, limits: KeyLimits, nodes: int) -> MeterRefusal | None:
-        """Why the key may not run a turn.
+        """Returns the budget that refuses a turn of this key, or None if the turn may run.
 
-        `nodes`: how many nodes share what is left without knowing of each other; 0: this process is alone.
+        `nodes`: the number of nodes that divide the remaining budget among them because Redis is unreachable;
+        0: Redis is not used.
         """
         spent, held = self._used(key_id)
         apart = self._apart(key_id, _sum(spent, held)) if nodes else None
@@ -108,26 +114,31 @@ class Budgets:
         return own.apart
 
     def admitted_apart(self, key_id: str, tokens: int) -> None:
-        """A turn was admitted while Redis was unreachable."""
+        """Counts a turn that was admitted while Redis was unreachable."""
         apart = self._of(key_id).apart
         if apart is not None:
             apart.taken = _sum(apart.taken, (1, tokens))
 
     def ended_apart(self, key_id: str, reserved: int, used: Amounts) -> None:
-        """A turn has ended while Redis was unreachable."""
+        """Counts a turn that ended while Redis was unreachable.
+
+        `reserved`: the tokens that were reserved for the turn. `used`: the requests and tokens that it really
+        used.
+        """
         own = self._of(key_id)
         own.unpaid = _sum(own.unpaid, used)
         if own.apart is not None:
             own.apart.taken = _sum(own.apart.taken, (used[0] - 1, used[1] - reserved))
 
     def lost(self) -> None:
-        """Redis became unreachable: the shares are computed again."""
+        """Discards the shares when Redis becomes unreachable, so that they are computed again."""
         for own in self._months.values():
             own.apart = None
 
-    # --- what Redis is asked and answers ---
+    # --- requests to Redis and its replies ---
 
     def asked(self, key_id: str, limits: KeyLimits, used: Amounts = NOTHING) -> MonthAsked:
+        """Returns the budget's part of a request to Redis. `used`: the usage of an ended turn."""
         if not self.has(limits):
             return NO_BUDGET
         own = self._of(key_id)
@@ -137,10 +148,10 @@ class Budgets:
         return MonthAsked(month_of(self._wall()), _budget(limits), used, known, seen.spent, seen.epoch)
 
     def owed(self, key_id: str, limits: KeyLimits) -> MonthAsked:
-        """The same for a Redis that is reachable again, with everything it does not know yet; once.
+        """Returns the request that reports all unreported usage to a Redis that is reachable again.
 
-        It begins with what Redis reported last. The store's sum also has what other nodes used meanwhile,
-        which they report to Redis themselves.
+        The usage counts as reported from then on. The request starts from the sum that Redis last reported,
+        not from the store's sum: that one also contains usage of other nodes, which they report themselves.
         """
         own = self._months.get(key_id)
         if own is None or not self.has(limits):
@@ -150,8 +161,9 @@ class Budgets:
         return replace(asked, known=asked.seen) if asked.epoch else asked
 
     def saw(self, key_id: str, month: Month) -> None:
+        """Keeps the usage that Redis has reported."""
         own = self._of(key_id)
-        if (month.month, month.epoch) == (own.seen.month, own.seen.epoch):  # answers may arrive out of order
+        if (month.month, month.epoch) == (own.seen.month, own.seen.epoch):  # replies may arrive out of order
             spent = max(month.spent[0], own.seen.spent[0]), max(month.spent[1], own.seen.spent[1])
             month = replace(month, spent=spent)
         own.seen, own.seen_at = month, self._ticks()
@@ -162,7 +174,10 @@ class Budgets:
     # --- messages for the client ---
 
     def error(self, refusal: MeterRefusal, key_id: str, limits: KeyLimits, shared: bool) -> ToolwireError:
-        """`shared`: Redis refused the turn and knows more than this node."""
+        """Returns the error for the client.
+
+        `shared`: Redis refused the turn, so the amounts in the message are those that Redis reported.
+        """
         place = KINDS.index(refusal.kind)
         own, (spent, held) = self._of(key_id), self._used(key_id)
         if shared:

@@ -1,10 +1,10 @@
-"""Access control: host names, origins, keys, and the CORS headers that follow from them.
+"""Access control: host names, origins, keys, and CORS headers.
 
 - A server bound to loopback accepts only loopback host names, so that a foreign page cannot reach it by DNS
   rebinding.
 - A foreign Origin is refused before anything runs.
-- Keys are found in constant time (`access/keyring.py`). Without keys only loopback clients are served, and no
-  request with signs of an untrusted proxy.
+- Keys are compared in constant time (`access/keyring.py`). If there are no keys, only loopback clients are
+  served, and requests with headers of an untrusted proxy are refused.
 - An allowed origin gets CORS headers on every response, including errors and streams. The preflight echoes
   the requested headers.
 """
@@ -23,7 +23,7 @@ from starlette.types import Scope
 
 from toolwire.access.keyring import KeyRing
 from toolwire.access.keys import KeyHolder
-from toolwire.access.meters import ANTHROPIC_HEADERS, RATE_LIMIT_HEADERS
+from toolwire.access.limits import ANTHROPIC_HEADERS, RATE_LIMIT_HEADERS
 from toolwire.core.errors import ToolwireError
 from toolwire.settings.types import ConfigError, is_loopback
 
@@ -93,7 +93,7 @@ PROXY_PREFIXES = (
 A proxy that adds none of them cannot be recognized.
 """
 REMEMBERED = 256
-"""How many distinct Host and Origin values are cached; beyond that the cache is cleared."""
+"""The most Host and Origin values that are cached. A full cache is cleared."""
 
 _ORIGIN = re.compile(r"([a-z][a-z0-9+.-]*)://(\[[0-9a-f:.]+\]|[^\s:/?#@\[\]]+)(?::(\d{1,5}))?")
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^\s:/?#@\[\]]+)(?::(\d{1,5}))?")
@@ -109,22 +109,28 @@ _PROXY_SIGN = re.compile(
 
 
 def proxy_signs(headers: Headers) -> list[bytes]:
-    """The names of the headers that show that the request came through a proxy."""
+    """Returns the names of the headers that show that the request came through a proxy."""
     return list(filter(_PROXY_SIGN.match, headers))
 
 
 def check_single(headers: Iterable[tuple[bytes, bytes]]) -> None:
-    """Raises if a header that decides something was sent twice: readers could disagree about it."""
+    """Raises if a header that is used for a decision, such as Host, was sent twice.
+
+    Otherwise a proxy could check one of the values while this server uses the other.
+    """
     names = [name for name, _ in headers if name in SINGLE]
     if len(names) != len(set(names)):
         raise ToolwireError("invalid_request", "A header that may stand only once was sent twice.")
 
 
 class Gate:
-    """Checks requests against the server's settings. Verdicts on Host and Origin are cached."""
+    """Checks requests against the server's settings.
+
+    Decisions about Host and Origin are cached.
+    """
 
     def __init__(self, server: ServerSettings, ring: KeyRing | None = None) -> None:
-        """`ring`: the keys, if there are more than those in the settings."""
+        """`ring`: all keys; None: only the keys in `server`."""
         self.ring = ring or KeyRing(server.keys, server.admin_keys)
         self._check_hosts = is_loopback(server.host)
         self._hosts = frozenset(host.lower().rstrip(".") for host in server.hosts)
@@ -161,11 +167,11 @@ class Gate:
         return verdict
 
     def origin_allowed(self, origin: bytes, host: bytes | None) -> bool:
-        """Whether the origin is listed, on loopback, or this server itself (its own pages)."""
+        """Returns whether the origin is in the settings, on loopback, or this server's own origin."""
         verdict = self._origin_verdicts.get(origin)
         if verdict is None:
             verdict = self._judge_origin(origin.decode("latin-1"))
-            if verdict or not self._any_origin:  # with "*", the verdict changes when the first key is added
+            if verdict or not self._any_origin:  # with "*", the result changes when the first key is added
                 _remember(self._origin_verdicts, origin, verdict)
         return verdict or (
             host is not None and origin.lower() in (b"http://" + host.lower(), b"https://" + host.lower())
@@ -183,8 +189,9 @@ class Gate:
     # --- the caller ---
 
     async def caller(self, headers: Headers, client: tuple[str, int] | None) -> KeyHolder:
-        """The holder of the caller's key. Raises if there is none. A key in the settings does not wait for
-        the store.
+        """Returns the holder of the caller's key. Raises if the caller has no valid key.
+
+        If the key is in the settings, this does not wait until the stored keys have been read again.
         """
         ring = self.ring
         is_due = ring.due
@@ -203,16 +210,20 @@ class Gate:
         return self.identify(headers, client)
 
     def check_caller(self, headers: Headers, client: tuple[str, int] | None) -> str:
-        """The id of the caller's key, "" if no keys are configured. Raises if the caller has no valid key."""
+        """Returns the id of the caller's key, or "" if the server has no keys.
+
+        Raises if the caller has no valid key.
+        """
         return self.identify(headers, client).key_id
 
     def identify(self, headers: Headers, client: tuple[str, int] | None) -> KeyHolder:
+        """Like `caller`, but only with the keys that were already read."""
         if not self.ring.needed:
             self.ring.check_known()
             if client is not None and not is_loopback(client[0]):
                 local = "Without keys only clients on this machine are served"
                 raise ToolwireError("permission", f"{local}; set server.keys, or toolwire keys add.")
-            if proxy_signs(headers):  # a proxy on this machine connects from loopback, wherever its client is
+            if proxy_signs(headers):  # a proxy on this machine connects from loopback even for remote clients
                 raise ToolwireError("permission", BY_PROXY)
             return self.ring.anyone
         if not any(_tokens(headers)):
@@ -236,7 +247,7 @@ class Gate:
     # --- CORS ---
 
     def cors(self, headers: Headers) -> HeaderList:
-        """CORS headers for any response to this request. None without an allowed Origin."""
+        """Returns the CORS headers for any response to this request, none without an Origin header."""
         origin = headers.get(b"origin")
         if origin is None:
             return []
@@ -249,9 +260,9 @@ class Gate:
         ]
 
     def preflight(self, headers: Headers) -> HeaderList:
-        """The headers of the 204 that answers OPTIONS.
+        """Returns the headers of the 204 response to OPTIONS.
 
-        A foreign origin gets the 204 too, without the permission that a browser looks for.
+        A foreign origin gets the 204 too, but without the headers that would allow it to send requests.
         """
         vary = (b"vary", b"Origin, Access-Control-Request-Headers, Access-Control-Request-Private-Network")
         origin = headers.get(b"origin")
@@ -299,7 +310,7 @@ def _remember(verdicts: dict[bytes, bool], value: bytes, verdict: bool) -> None:
 #
 # A client that keeps sending requests after a 401 or 429 must not take time from others. Each requester (a
 # key, or an address if the key is unknown) gets `AT_ONCE` refusals per second without delay. Each further
-# refusal is sent `HELD_S` later. An SDK that waits as the refusal says never notices.
+# refusal is sent `HELD_S` later. An SDK that waits for the time in `retry-after` is never delayed.
 
 PACED = frozenset({401, 429})
 AT_ONCE = 50
@@ -315,7 +326,7 @@ class Pace:
         self._until = 0.0
 
     def wait_s(self, requester: str) -> float:
-        """Counts a refusal, and returns how long its response waits."""
+        """Counts a refusal and returns for how many seconds its response must be delayed."""
         now = self._clock()
         if now >= self._until:
             self._refused, self._until = Counter(), now + 1.0
@@ -329,21 +340,25 @@ class Pace:
 
 # --- trusted proxies ---
 #
-# X-Forwarded-For, -Proto and -Host count only from the addresses in `server.trusted_proxies`. The client is
-# the last address of the chain that is not a trusted proxy: anyone can have written the addresses before it.
-# If a trusted proxy does not name its client, the client is unknown and never counts as local.
+# X-Forwarded-For, -Proto and -Host are used only if they come from an address in `server.trusted_proxies`.
+# The client is the last address of the chain that is not a trusted proxy, because the client itself may have
+# written the addresses before it. If a trusted proxy does not name its client, the client is unknown and
+# never counts as local.
 
 FOR, PROTO, HOST = b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host"
 UNKNOWN = ("", 0)
 OWN = "toolwire.own"
-"""The scope's key with the scheme and address of this server's own socket, whatever a proxy says."""
+"""The scope's key for the scheme and address of this server's own socket.
+
+Unlike `scheme` and `server`, a proxy's headers do not change it.
+"""
 _FORWARDED_HOST = re.compile(rb"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
 _PORT = re.compile(r"^(?:\[([^\]]*)\](?::\d+)?|([0-9.]+):\d+)$")
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class Proxies:
-    """`trusted` are addresses, or networks such as 10.0.0.0/8."""
+    """The trusted proxies. `trusted`: addresses, or networks such as 10.0.0.0/8."""
 
     def __init__(self, trusted: Iterable[str]) -> None:
         self._networks = [_network(text) for text in trusted]
@@ -361,7 +376,11 @@ class Proxies:
         return verdict
 
     def seen(self, scope: Scope, headers: Headers) -> Scope:
-        """The scope as a trusted proxy reports it; `headers` are updated too."""
+        """Returns the scope with the client, scheme and host that a trusted proxy reports.
+
+        It also changes the host in `headers`. Returns the scope itself if the request is not from a trusted
+        proxy.
+        """
         client = scope.get("client")
         if client is None or not self.trusts(client[0]):
             return scope
@@ -390,8 +409,9 @@ class Proxies:
 
 
 def settled(headers: Headers) -> None:
-    """Removes a trusted proxy's headers after this node, or the node that forwarded the request, has read
-    them.
+    """Deletes the proxy headers of a request after they have been used.
+
+    The request came from a trusted proxy, or from another node that has used them.
     """
     for name in proxy_signs(headers):
         del headers[name]

@@ -1,9 +1,10 @@
 """Finds a caller's key among those in the settings and those in the store.
 
-A key is looked up by a digest with this process's own secret, and then compared in constant time, so the
-duration reveals nothing about any key. Stored keys are read again within `FRESH_S`, so a revoked key stops
-working on every node. If the store does not answer, the keys that were read last count; the store is tried
-again after a moment. A key in the settings waits only for the first read.
+A key is looked up by a digest that is keyed with a secret of this process, and then compared in constant
+time, so the response time reveals nothing about any key. Stored keys are read again within `FRESH_S` seconds,
+so a revoked key stops working on every node. If the store does not answer, the keys that were read last are
+used, and the store is tried again after a moment. A request with a key from the settings waits for the store
+only until the stored keys have been read for the first time.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ MOST_RECENT = 1024
 REREAD_S = 2.0
 FRESH_S = 5.0
 LOOK_AGAIN_S = 0.25
-"""How often an unknown key may cause the stored keys to be read again, so that a new key works at once."""
+"""The shortest time between two reads that unknown keys cause. Such a key may be new."""
 BEHIND_S = 0.05
-"""Delay of a refresh that a request does not wait for: its response comes first."""
+"""Delay of a refresh in the background, so that the current response is sent first."""
 WAIT_S = 1.0
-"""How long a request waits for keys that are older than `FRESH_S`."""
+"""How long a request waits if the known keys are older than `FRESH_S`."""
 FIRST_WAIT_S = 5.0
 USED_EVERY_S = 60.0
 
@@ -43,7 +44,7 @@ class _Known:
 
 
 class KeyRing:
-    """Every key that this server accepts: those in the settings, and those in the store as last read."""
+    """Every key that this server accepts: from the settings, and from the store."""
 
     def __init__(
         self,
@@ -64,14 +65,14 @@ class KeyRing:
         self._configured: dict[bytes, _Known] = {}
         standard = KeyGrant(limits=KeyLimits.of(self._limits))
         self.anyone = KeyHolder("", None if standard.plain else standard)
-        """The holder if no key is needed."""
+        """The holder that is used if the server has no keys."""
         for text, admin in (*((key, False) for key in keys), *((key, True) for key in admin_keys)):
             self._configure(text, replace(standard, admin=admin))
         self.needed = bool(self._configured)
-        """Whether a caller needs a key. Revoking the last key does not make the server open."""
+        """Whether callers need a key. This stays True after the last key was revoked."""
         self._stored: dict[bytes, _Known] = {}
         self._recent: dict[bytes, _Known] = {}
-        """Keys that were found recently, by blinded digest."""
+        """Keys that were found recently, by the digest of `_blind`."""
         self._rows: Rows = []
         self._admins: frozenset[str] = frozenset()
         self._ended: set[str] = set()
@@ -91,7 +92,7 @@ class KeyRing:
         )
 
     def _blind(self, text: bytes) -> bytes:
-        """A digest that nobody else can compute."""
+        """Returns a digest that only this process can compute."""
         marking = self._marker.copy()
         marking.update(text)
         return marking.digest()
@@ -100,14 +101,14 @@ class KeyRing:
 
     @property
     def due(self) -> bool:
-        """Whether `refresh` has something to do: keys were never read, or are old."""
+        """Whether the stored keys must be read: they were never read, or are old."""
         if self._records is None or self._read_at is None:
             return self._records is not None
         now = self._ticks()
         return now - self._tried_at >= REREAD_S or now - self._read_at >= FRESH_S
 
     def find(self, token: bytes) -> KeyHolder | None:
-        """The holder of this key."""
+        """Returns the holder of this key, or None if the key is unknown or revoked."""
         mark = self._blind(token)
         known = self._recent.get(mark)
         if known is None:
@@ -134,18 +135,18 @@ class KeyRing:
         )
 
     def _over(self, key: StoredKey) -> bool:
-        """Whether the key has ended. An ended key stays ended if the clock goes back."""
+        """Returns whether the key has ended. It stays ended even if the clock is set back."""
         if not key.lives(self._clock()):
             self._ended.add(key.id)
         return key.revoked_at is not None and key.id in self._ended
 
     async def is_admin(self, key_id: str) -> bool:
-        """Whether a stored key with this id still opens the web pages."""
+        """Returns whether there is still a stored key with this id that may use the web pages."""
         await self.refresh()
         return key_id in self._admins
 
     async def admin(self, text: str) -> KeyHolder | None:
-        """The holder of a stored key that opens the web pages."""
+        """Returns the key's holder if the key may use the web pages, otherwise None."""
         await self.refresh()
         holder = self.find(text.encode("utf-8", "replace"))
         return holder if holder is not None and holder.admin else None
@@ -153,7 +154,7 @@ class KeyRing:
     # --- refresh ---
 
     async def refresh(self) -> None:
-        """Starts to read the stored keys again, and waits if the known ones are too old."""
+        """Starts to read the stored keys again. Waits for them if the known ones are too old."""
         if self._records is None:
             return
         now = self._ticks()
@@ -163,7 +164,10 @@ class KeyRing:
             await self._wait(FIRST_WAIT_S if self._read_at is None else WAIT_S, REREAD_S)
 
     def refresh_behind(self) -> bool:
-        """As `refresh`, without waiting. False if nothing was ever read, so that the caller must wait."""
+        """Schedules a refresh without waiting. Returns False if the keys were never read.
+
+        In this case the caller must wait for `refresh`.
+        """
         if self._read_at is None:
             return False
         idle = self._reading is None and self._later is None
@@ -172,7 +176,7 @@ class KeyRing:
         return True
 
     async def look_again(self) -> None:
-        """A key was not found: it may be new."""
+        """Reads the stored keys again because a key was not found: it may be new."""
         if self._records is None:
             return
         if self._reading is None and self._ticks() - self._tried_at >= LOOK_AGAIN_S:
@@ -180,13 +184,16 @@ class KeyRing:
         await self._wait(WAIT_S, LOOK_AGAIN_S)
 
     async def _wait(self, most_s: float, believed_s: float) -> None:
-        """Waits for the current read, unless one has failed or hung within `believed_s`."""
+        """Waits for the current read, at most `most_s` seconds.
+
+        Does not wait if a read has failed or timed out within the last `believed_s` seconds.
+        """
         reading = self._reading
         if reading is None:
             return
         if self._failing:
             now = self._ticks()
-            most_s -= now - self._tried_at  # a request does not wait again for a read that hangs
+            most_s -= now - self._tried_at  # requests do not wait one after the other for a read that hangs
             if most_s <= 0 or now - self._failed_at < believed_s:
                 return
         done, _ = await asyncio.wait({reading}, timeout=most_s)
@@ -201,7 +208,7 @@ class KeyRing:
         self._reading = asyncio.ensure_future(self._read(records))
 
     def check_known(self) -> None:
-        """Raises if the stored keys were never read: an unknown key may be one of them."""
+        """Raises if the stored keys were never read, because an unknown key may be one of them."""
         if self._records is not None and self._read_at is None:
             raise ToolwireError(
                 "backend_unavailable",
@@ -221,7 +228,7 @@ class KeyRing:
                 log.warning("stored keys can be read again")
             self._failing = False
             await self._tell_used(records)
-        except Exception as error:  # whatever it is, the known keys still count
+        except Exception as error:  # whatever the error is, the known keys still work
             self._fail(error)
         finally:
             self._reading = None
@@ -242,7 +249,7 @@ class KeyRing:
         )
 
     async def _tell_used(self, records: KeyRecords) -> None:
-        """Stores when keys were last used, to the minute."""
+        """Stores the times when keys were last used, at most once a minute for each key."""
         now = self._clock()
         ids = sorted(id for id in self._used if now - self._told.get(id, 0.0) >= USED_EVERY_S)
         if not ids:
@@ -251,11 +258,11 @@ class KeyRing:
         self._told.update(dict.fromkeys(ids, now))
         try:
             await records.used(ids, now)
-        except ToolwireError as error:  # a full disk does not make keys unreadable
+        except ToolwireError as error:  # keys can still be read if the disk is full
             log.info("when keys were used last could not be kept: %s", error)
 
     async def close(self) -> None:
-        """Waits for a read that has started."""
+        """Cancels a scheduled read and waits for one that has started."""
         if self._later is not None:
             self._later.cancel()
             self._later = None

@@ -1,8 +1,8 @@
-"""API keys: what a key may do, and how keys are stored.
+"""API keys: their permissions, and how they are stored.
 
-A key is 240 random bits, shown once and stored only as its SHA-256. A rotated key keeps its id, and so its
-responses, limits and budgets; the old key works for a grace time. A revoked key is revoked whatever the clock
-says; only the grace time depends on it. `keyring.py` finds a caller's key.
+A key has 240 random bits. It is shown once, and only its SHA-256 is stored. A rotated key keeps its id, and
+so its responses, limits and budgets; the old key works for a grace period. Whether a key is revoked does not
+depend on the clock; only the end of a grace period does. `keyring.py` finds a caller's key.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 log = logging.getLogger("toolwire.keys")
 PREFIX = "tw_"
 SHOWN = 8
-"""How many characters of a key are stored to recognize it, including its prefix."""
+"""How many characters of a key are stored, including its prefix, to recognize it by."""
 LONGEST_NAME = 80
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class KeyLimits:
-    """What a key may use; 0: no limit."""
+    """The limits of a key; 0: no limit."""
 
     requests_per_minute: int = 0
     tokens_per_minute: int = 0
@@ -46,7 +46,7 @@ class KeyLimits:
 
     @classmethod
     def of(cls, settings: LimitSettings, own: dict[str, Any] | None = None) -> KeyLimits:
-        """The settings' limits, with the key's own where it has them."""
+        """Returns the limits of the settings, overridden by those of the key (`own`)."""
         given = {one.name: getattr(settings, one.name, 0) for one in fields(cls)}
         return cls(**{**given, **{name: int(value) for name, value in (own or {}).items() if name in given}})
 
@@ -60,29 +60,32 @@ NO_LIMITS = KeyLimits()
 
 @dataclass(frozen=True, slots=True)
 class KeyGrant:
-    """What a key may do. `models` are ids, or patterns with `*`."""
+    """The permissions and limits of a key. `models`: model ids, or patterns with `*`."""
 
     models: tuple[str, ...] = ("*",)
     tools: bool = True
     admin: bool = False
     limits: KeyLimits = NO_LIMITS
     limited: bool = field(init=False, default=False)
-    """Whether this key's turns are counted before they run."""
+    """Whether turns of this key must be admitted by `RateLimits` before they run."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "limited", replace(self.limits, parked=0) != NO_LIMITS)
 
     @property
     def plain(self) -> bool:
-        """Whether this is what every key may do."""
+        """Whether this grant has neither restrictions nor extra permissions."""
         return self == KeyGrant()
 
     def may_use(self, *names: str) -> bool:
-        """Whether the key may use a model with these names."""
+        """Returns whether the key may use a model that has these names (its id and aliases)."""
         return any(fnmatchcase(name, pattern) for pattern in self.models for name in names)
 
     def check(self, turn: Turn, model: str) -> None:
-        """Raises if the key may not run this turn. `model` is the id behind the requested name."""
+        """Raises if the key may not run this turn.
+
+        `model`: the model's id, even if an alias was requested.
+        """
         if not self.may_use(model, turn.model):
             raise no_model(turn.model)
         if turn.tools and not self.tools:
@@ -94,7 +97,10 @@ class KeyGrant:
 
 
 def no_model(name: str) -> ToolwireError:
-    """The error for an unknown model, and for one that the key may not use: they do not differ."""
+    """Returns the error for a model that is unknown or that the key may not use.
+
+    Both cases have the same error, so that a client cannot find out which models exist.
+    """
     return ToolwireError(
         "model_not_found",
         f"The model '{name[:80]}' does not exist or you do not have access to it.",
@@ -104,13 +110,13 @@ def no_model(name: str) -> ToolwireError:
 
 @dataclass(frozen=True, slots=True)
 class KeyHolder:
-    """The holder of a key. `grant` None: no restriction."""
+    """A caller, identified by its key. `grant` None: no restrictions."""
 
     key_id: str = ""
     grant: KeyGrant | None = None
     name: str = ""
     lasting: bool = False
-    """The key is in the settings, so it cannot be revoked in the store."""
+    """Whether the key is in the settings, so that it cannot be revoked in the store."""
 
     @property
     def admin(self) -> bool:
@@ -118,7 +124,10 @@ class KeyHolder:
 
 
 def key_id_of(key: str) -> str:
-    """A short hash of a key in the settings, for logs and to keep each key's responses apart."""
+    """Returns a short hash of a key in the settings, which is the key's id.
+
+    It is used in logs, and to keep the responses of different keys apart.
+    """
     return hashlib.sha256(key.encode()).hexdigest()[:12]
 
 
@@ -127,10 +136,10 @@ def key_id_of(key: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StoredKey:
-    """A stored key. `rotated_from` is the id that a rotated key continues; "" for an original key.
+    """A stored key. `rotated_from`: the id of the original key after a rotation, otherwise "".
 
-    `revoked_at` above 0 is the end of a grace time. Below 0 it is the negated time of revocation, which is in
-    the past for every clock.
+    `revoked_at` above 0 is the end of a grace period. Below 0 it is the negated time of revocation: this is
+    before the current time on every clock.
     """
 
     id: str
@@ -152,7 +161,10 @@ class StoredKey:
         return self.revoked_at is None or self.revoked_at > now
 
     def public(self) -> dict[str, Any]:
-        """Without the hash, which is not needed. `revoked_at` is a time."""
+        """Returns the key's fields for display.
+
+        They do not include the hash, and `revoked_at` is a positive time.
+        """
         shown = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "sha256"}
         return {**shown, "revoked_at": None if self.revoked_at is None else abs(self.revoked_at)}
 
@@ -189,12 +201,13 @@ class KeyRecords:
         self._clock = clock
 
     async def all(self) -> list[StoredKey]:
-        """Every key, including revoked ones, oldest first."""
+        """Returns all keys, including revoked ones, oldest first."""
         return await self._store.run(lambda c: list(map(_stored_key, _rows(c))), "read")
 
     async def changed(self, before: Rows, build: Callable[[list[StoredKey]], T]) -> tuple[Rows, T] | None:
-        """What `build` makes of all keys, with their rows; None if they are unchanged. Runs in the store's
-        thread.
+        """Returns the rows of all keys and `build(keys)`, or None if the rows equal `before`.
+
+        `build` runs in the store's thread.
         """
 
         def work(connection: Any) -> tuple[Rows, T] | None:
@@ -204,7 +217,10 @@ class KeyRecords:
         return await self._store.run(work, "read")
 
     async def add(self, name: str, scopes: dict[str, Any], limits: dict[str, Any]) -> tuple[StoredKey, str]:
-        """A new key and its text, which is never shown again. The name of an active key is not reused."""
+        """Creates a key. Returns it with its text, which is not stored.
+
+        Raises if an active key has the same name.
+        """
         if not name.strip() or len(name) > LONGEST_NAME:
             raise ToolwireError(
                 "invalid_value", f"a key's name has 1 to {LONGEST_NAME} characters", param="name"
@@ -217,7 +233,7 @@ class KeyRecords:
         return await self._insert(name, scopes, limits, "")
 
     async def rotate(self, id: str, grace_s: float) -> tuple[StoredKey, str]:
-        """A new text for an active key. The old one works for `grace_s` more."""
+        """Creates a new key text for an active key. The old text works for `grace_s` more seconds."""
         old = next((key for key in await self.all() if key.id == id), None)
         now = self._clock()
         if old is None or not old.lives(now):
@@ -227,7 +243,7 @@ class KeyRecords:
         return made
 
     async def revoke(self, id: str) -> None:
-        """Revokes a key at once, for every clock. A grace time ends too."""
+        """Revokes a key at once. This also ends a grace period."""
         await self._end(id, -self._clock())
 
     async def used(self, ids: Iterable[str], at: float) -> None:
@@ -269,7 +285,7 @@ class KeyRecords:
 
 
 async def any_stored(url: str) -> bool:
-    """Whether this store ever had a key."""
+    """Returns whether this store contains any key, including revoked ones."""
     from toolwire.store.store import Store
 
     store = Store(url)

@@ -1,11 +1,12 @@
-"""The limits of each key: requests and tokens per minute, concurrent turns, and a monthly budget.
+"""The limits of each key: requests and tokens per minute, concurrent turns, monthly budget.
 
-A turn is admitted once, completely or not at all, before anything runs: one request and an estimate of its
-tokens. When it ends, the tokens that it used replace the estimate; a turn that was abandoned before its
-backend counted pays for what was sent. A request that is refused for its own errors also costs a request. A
-key without limits is not counted here. With `store.redis` all nodes share one set of meters; while Redis is
-unreachable, each node allows its own share, and so does each worker process without Redis. `budgets.py` has
-the monthly budget.
+Before a turn runs, one request and an estimate of its tokens are reserved from all limits, or the turn is
+refused. When the turn ends, the tokens that it used replace the estimate. If the client disconnects before
+the backend has reported usage, the turn is charged for the text that was sent. An invalid request also costs
+one request. Keys without limits are not counted here.
+
+With `store.redis`, all nodes share one set of meters; while Redis is unreachable, each node uses its share of
+the limits. Without Redis, each worker process uses its share. `budgets.py` has the monthly budget.
 """
 
 from __future__ import annotations
@@ -43,11 +44,26 @@ CHARACTERS_A_TOKEN = 4
 IMAGE_TOKENS = 800
 ANSWER_TOKENS = 256
 MOST_ANSWER_TOKENS = 1024
-"""Bounds of the tokens that are reserved for an answer; the rest is charged when it is known."""
+"""The least and most tokens that are reserved for an answer.
+
+The rest is charged when the turn ends.
+"""
 CONCURRENT_RETRY_S = 1.0
 CLOSE_S = 2.0
 NO_RATES = Rates()
 NO_TOKENS = Usage(0, 0)
+RATE_LIMIT_HEADERS = {
+    kind: tuple(b"x-ratelimit-%b-%b" % (what, kind.encode()) for what in (b"limit", b"remaining", b"reset"))
+    for kind in ("requests", "tokens")
+}
+"""The header names of each limit. `gate.py` exposes them to browsers, `cluster/forward.py` passes them on."""
+ANTHROPIC_HEADERS = {
+    kind: tuple(
+        b"anthropic-ratelimit-%b-%b" % (kind.encode(), what) for what in (b"limit", b"remaining", b"reset")
+    )
+    for kind in ("requests", "tokens")
+}
+"""The same for clients of Anthropic's API, which want the time of the reset."""
 _SPOKEN = {Text: "text", Thought: "text", Refusal: "text", CallArgs: "delta"}
 
 
@@ -57,15 +73,18 @@ def microseconds() -> int:
 
 @dataclass(slots=True, eq=False)
 class KeyAccount:
-    """One key's meters on this node: those of all nodes as Redis reported them last, or this node's own."""
+    """One key's meters on this node.
+
+    `meters` are those of all nodes as Redis last reported them, or this node's own without Redis.
+    """
 
     meters: Meters
     limits: KeyLimits
     running: dict[str, Ticket] = field(default_factory=dict)
     alone: tuple[int, int] = (0, 0)
-    """Units of requests and tokens that were taken here while Redis was unreachable."""
+    """Units of requests and tokens that were taken on this node while Redis was unreachable."""
     shared: Meters = field(default_factory=Meters)
-    """The meters of all nodes when Redis became unreachable."""
+    """The meters of all nodes at the time when Redis became unreachable."""
 
 
 class RateLimits:
@@ -92,7 +111,7 @@ class RateLimits:
         )
 
     async def start(self) -> None:
-        """Joins the nodes that share the limits."""
+        """Registers this node with the nodes that share the limits."""
         if self.shared is not None:
             await self.shared.beat()
             self.shared.start()
@@ -106,7 +125,7 @@ class RateLimits:
     # --- before a turn ---
 
     def check(self, key_id: str, limits: KeyLimits) -> None:
-        """Raises if this node already knows that the key cannot run a turn now: its body need not be read."""
+        """Raises if it is already clear that the key cannot run a turn, before the body is read."""
         account, rates = self._account(key_id, limits), self._rates(limits)
         refusal = None
         if limits.requests_per_minute:
@@ -119,7 +138,7 @@ class RateLimits:
             raise self._refused(refusal, Ticket(self, key_id, limits, NO_TOKENS), account)
 
     async def admit(self, key_id: str, limits: KeyLimits, turn: Turn) -> Ticket:
-        """Reserves what the turn needs. Raises 429 if the key does not have that much left."""
+        """Reserves what the turn needs. Raises 429 if the key's limits do not allow it."""
         budgeted = self._budgets.has(limits)
         if budgeted:
             await self._budgets.open(key_id)
@@ -142,7 +161,7 @@ class RateLimits:
                 shared.take(self._asked(account, ticket, MINUTE, ticket.reserved * MINUTE))
             )
             try:
-                refusal, seen = await asyncio.shield(taking)  # the Redis client may swallow a cancellation
+                refusal, seen = await asyncio.shield(taking)  # the Redis client may ignore a cancellation
             except RedisUnreachable:
                 pass
             except asyncio.CancelledError:
@@ -157,7 +176,10 @@ class RateLimits:
             raise self._refused(refusal, ticket, account)
 
     def _take_here(self, account: KeyAccount, ticket: Ticket) -> MeterRefusal | None:
-        """Reserves from this process's part: everything, or its share while Redis is unreachable."""
+        """Reserves from the limits of this process. Returns the limit that refuses, or None.
+
+        These are the full limits, or this node's share while Redis is unreachable.
+        """
         shared, limits, rates = self.shared, ticket.limits, self._rates(ticket.limits)
         if self._budgets.has(limits):
             over = self._budgets.refusal(ticket.key_id, limits, 0 if shared is None else shared.nodes)
@@ -175,7 +197,7 @@ class RateLimits:
     async def _give_back(
         self, account: KeyAccount, ticket: Ticket, taking: asyncio.Future[tuple[MeterRefusal | None, Seen]]
     ) -> None:
-        """Returns a reservation whose client has disconnected meanwhile."""
+        """Returns a reservation to Redis if the client disconnected while it was being made."""
         await asyncio.wait({taking})
         if taking.exception() is None and taking.result()[0] is None:
             await self._charge_shared(
@@ -183,9 +205,7 @@ class RateLimits:
             )
 
     def fault(self, key_id: str, limits: KeyLimits, failure: Failure) -> None:
-        """Charges a request that was refused for its own errors, so that bad requests cannot flood the
-        server.
-        """
+        """Charges one request for an invalid request, so that invalid requests are limited too."""
         if limits.requests_per_minute and status_of(failure) != 429:
             self._charge(
                 self._account(key_id, limits),
@@ -236,7 +256,7 @@ class RateLimits:
         return account
 
     def _known(self, account: KeyAccount) -> tuple[int, int]:
-        """What is taken now, in units of requests and tokens, as far as this node knows."""
+        """Returns the units of requests and tokens that are taken now, as far as this node knows."""
         meters.drain(account.meters, self._rates(account.limits), self._clock())
         return account.meters.requests, account.meters.tokens
 
@@ -265,7 +285,7 @@ class RateLimits:
 
     @property
     def _parts(self) -> int:
-        """How many processes share a limit while they do not know of each other."""
+        """By how many the limits are divided: processes that cannot count together now."""
         shared = self.shared
         return self._workers if shared is None else 1 if shared.up else shared.nodes
 
@@ -277,7 +297,7 @@ class RateLimits:
         return max(1, limits.concurrent // self._parts)
 
     def _running(self) -> dict[str, list[str]]:
-        """For the heartbeat: turns that count against a concurrency limit or hold a part of a budget."""
+        """Returns the ids of running turns by key, whose leases in Redis must be renewed."""
         return {
             key_id: list(account.running)
             for key_id, account in self._accounts.items()
@@ -285,7 +305,7 @@ class RateLimits:
         }
 
     def _redis_lost(self) -> None:
-        """Redis became unreachable: this node continues with its share of what was taken."""
+        """Continues with this node's share of the meters when Redis becomes unreachable."""
         nodes = self.shared.nodes if self.shared is not None else 1
         for account in self._accounts.values():
             now = account.meters
@@ -295,7 +315,10 @@ class RateLimits:
         self._budgets.lost()
 
     def _owed(self) -> Iterable[MeterRequest]:
-        """What Redis must learn when it is reachable again: what was taken before, and here since."""
+        """Returns the requests to send to Redis when it is reachable again.
+
+        They contain what was taken before it became unreachable, and what was taken on this node since.
+        """
         owed: list[MeterRequest] = []
         for key_id, account in self._accounts.items():
             rates, before, alone = account.limits.rates, account.shared, account.alone
@@ -331,7 +354,7 @@ class RateLimits:
                 left_us = meters.reset_us(taken, rate)
                 reset = meters.moment(time.time() + left_us / 1e6) if anthropic else meters.duration(left_us)
                 values = (b"%d" % rate, b"%d" % meters.remaining(taken, rate), reset.encode())
-                names = (meters.ANTHROPIC_HEADERS if anthropic else meters.RATE_LIMIT_HEADERS)[kind]
+                names = (ANTHROPIC_HEADERS if anthropic else RATE_LIMIT_HEADERS)[kind]
                 out += zip(names, values, strict=True)
         return out
 
@@ -361,7 +384,7 @@ class RateLimits:
 
 
 class Ticket:
-    """An admitted turn. Call `settle` when it has ended in any way."""
+    """An admitted turn. Call `settle` when it has ended for any reason."""
 
     __slots__ = (
         "_characters",
@@ -383,9 +406,9 @@ class Ticket:
             if limits.concurrent or limits.budget_requests or limits.budget_tokens
             else ""
         )
-        """The turn's name for `shared_limits.py`."""
+        """The turn's id in Redis; "" if the turn only counts against limits per minute."""
         self.hold: Hold | None = None
-        """What it holds of its key's budget, until its usage is counted."""
+        """The reserved part of the key's budget, until the turn's usage is counted."""
         self.key_id = key_id
         self.limits = limits
         self.asked_for = asked_for
@@ -395,17 +418,17 @@ class Ticket:
         self._open = True
 
     def saw(self, batch: Iterable[Event]) -> None:
-        """Counts what is sent: an abandoned turn pays for it."""
+        """Counts the characters that are sent, to charge a turn whose client disconnects."""
         for event in batch:
             said = _SPOKEN.get(type(event))
             if said is not None:
                 self._characters += len(getattr(event, said))
 
     def settle(self, usage: Usage, ran: bool, answered: bool = True) -> Usage:
-        """Charges `usage` if the backend counted, otherwise an estimate if the turn `ran`. Returns what was
-        charged.
+        """Charges the turn and returns the usage that was charged.
 
-        A turn that was not `answered` returns its request to the key's budget.
+        This is `usage` if the backend reported it, otherwise an estimate if the turn `ran`. If the turn was
+        not `answered`, its request is returned to the key's budget.
         """
         if self._open:
             self._open = False
@@ -416,7 +439,7 @@ class Ticket:
 
 
 def estimate(turn: Turn) -> Usage:
-    """An estimate of what a turn will use: four characters per token, and a part of the allowed answer."""
+    """Estimates a turn's usage: four characters per token, and a part of the allowed answer."""
     characters, images = len(turn.instructions or ""), 0
     for item in turn.items:
         if isinstance(item, Call):

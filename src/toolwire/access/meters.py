@@ -1,11 +1,10 @@
-"""Meters: how much of a minute's allowance is used, in whole numbers. Pure: the time is passed in, in
-microseconds.
+"""Meters count what is used of a limit per minute, in integers.
 
-A meter holds what was taken and has not drained yet. It drains evenly at its rate. At most one minute's worth
-can be taken at once, so in any t minutes at most rate × (t + 1) passes. A meter counts in units of
-1/60,000,000, so one microsecond drains exactly `rate` units and nothing is ever rounded. Several meters are
-charged together or not at all. A clock that goes back drains nothing, and neither blocks nor frees anyone.
-`shared_limits.py` has the same rules inside Redis.
+The functions are pure: the time is passed in, in microseconds. A meter holds what was taken and has not
+drained yet. It drains evenly at its rate. At most one minute's allowance can be taken at once, so in any t
+minutes at most rate × (t + 1) can be taken. A meter counts in units of 1/60,000,000, so it drains exactly
+`rate` units per microsecond, without rounding. Several meters are charged together or not at all. If the
+clock goes back, nothing drains. `shared_limits.py` has the same rules inside Redis.
 """
 
 from __future__ import annotations
@@ -16,39 +15,26 @@ from datetime import UTC, datetime
 from typing import Literal
 
 MINUTE = 60_000_000
-"""A minute in microseconds: the units of one request or token."""
+"""Microseconds in a minute; also the number of units in one request or token."""
 
 Metered = Literal["requests", "tokens"]
-
-RATE_LIMIT_HEADERS = {
-    kind: tuple(b"x-ratelimit-%b-%b" % (what, kind.encode()) for what in (b"limit", b"remaining", b"reset"))
-    for kind in ("requests", "tokens")
-}
-"""The headers of each limit. Browsers may read them too: `gate.py` exposes them."""
-ANTHROPIC_HEADERS = {
-    kind: tuple(
-        b"anthropic-ratelimit-%b-%b" % (kind.encode(), what) for what in (b"limit", b"remaining", b"reset")
-    )
-    for kind in ("requests", "tokens")
-}
-"""The same for clients of Anthropic's API, which want the time of the reset."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What a minute allows; 0: no limit."""
+    """The requests and tokens that are allowed per minute; 0: no limit."""
 
     requests: int = 0
     tokens: int = 0
 
     def shared_by(self, nodes: int) -> Rates:
-        """One node's share, at least 1."""
+        """Returns the rates of one of `nodes` nodes, at least 1 each."""
         return Rates(*(max(1, rate // nodes) if rate else 0 for rate in (self.requests, self.tokens)))
 
 
 @dataclass(slots=True)
 class Meters:
-    """What is taken, in units, at the time `at`."""
+    """The units of requests and tokens that are taken at the time `at`."""
 
     at: int = 0
     requests: int = 0
@@ -57,7 +43,7 @@ class Meters:
 
 @dataclass(frozen=True, slots=True)
 class MeterRefusal:
-    """The limit that refuses, and after how long it would not."""
+    """The limit that refuses, and after how many microseconds it would allow the request."""
 
     kind: Literal["requests", "tokens", "concurrent", "budget_requests", "budget_tokens"]
     wait_us: int
@@ -72,9 +58,9 @@ def drain(meters: Meters, rates: Rates, now: int) -> None:
 
 
 def take(meters: Meters, rates: Rates, now: int, requests: int, tokens: int) -> MeterRefusal | None:
-    """Takes the amounts, or returns the limit that refuses and only updates the time.
+    """Takes the amounts and returns None, or takes nothing and returns the limit that refuses.
 
-    More than a minute's worth counts as a minute's worth.
+    More than a minute's allowance is taken as one minute's allowance.
     """
     drain(meters, rates, now)
     waits: list[tuple[int, Metered]] = [
@@ -89,7 +75,7 @@ def take(meters: Meters, rates: Rates, now: int, requests: int, tokens: int) -> 
 
 
 def charge(meters: Meters, rates: Rates, requests: int, tokens: int) -> None:
-    """Adds units unconditionally; negative units are returned."""
+    """Adds units without checking the limits. Negative numbers give units back."""
     if rates.requests:
         meters.requests = max(0, meters.requests + requests)
     if rates.tokens:
@@ -97,7 +83,7 @@ def charge(meters: Meters, rates: Rates, requests: int, tokens: int) -> None:
 
 
 def wait(taken: int, rate: int, amount: int) -> int:
-    """After how many microseconds this much can be taken; 0: now."""
+    """Returns after how many microseconds `amount` can be taken; 0: now."""
     return (
         -(-(taken + (min(amount, rate) - rate) * MINUTE) // rate)
         if rate and taken + min(amount, rate) * MINUTE > rate * MINUTE
@@ -106,12 +92,12 @@ def wait(taken: int, rate: int, amount: int) -> int:
 
 
 def remaining(taken: int, rate: int) -> int:
-    """How much can be taken now."""
+    """Returns how many requests or tokens can be taken now."""
     return max(0, (rate * MINUTE - taken) // MINUTE)
 
 
 def reset_us(taken: int, rate: int) -> int:
-    """After how many microseconds everything can be taken again."""
+    """Returns after how many microseconds the full allowance is available again."""
     return -(-taken // rate) if rate else 0
 
 
@@ -121,7 +107,7 @@ def moment(seconds: float) -> str:
 
 
 def duration(microseconds: int) -> str:
-    """A duration as OpenAI writes it: `0s`, `12ms`, `1s`, `1.5s`, `6m0s`, `1h0m3s`."""
+    """Returns a duration as OpenAI writes it: `0s`, `12ms`, `1s`, `1.5s`, `6m0s`, `1h0m3s`."""
     milliseconds = -(-microseconds // 1000)
     if milliseconds < 1000:
         return f"{milliseconds}ms" if milliseconds else "0s"

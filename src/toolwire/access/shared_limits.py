@@ -1,22 +1,23 @@
-"""The meters of all nodes, in Redis: the rules of `meters.py` as one script, so that two nodes cannot both
-take the last one.
+"""The meters of all nodes, in Redis.
 
-    toolwire:meters:{KEY}     what is taken, in units, and at which time
+The rules of `meters.py` run there as one script, so two nodes cannot both take the last request.
+
+    toolwire:meters:{KEY}     units that are taken, and the time
     toolwire:running:{KEY}    the running turns, each with the end of its lease
-    toolwire:budget:{KEY}     what ended turns have used of a month's budget, and the month
+    toolwire:budget:{KEY}     usage of ended turns in the current month, and the month
     toolwire:nodes            the nodes that share the limits, each with the end of its lease
 
-The time is Redis's own, the same for all nodes; if it goes back, counting continues from there. Leases are
-renewed while a turn runs, so those of a dead node end by themselves. When Redis becomes unreachable, one
-request waits for it; then only the heartbeat tries, until it is reachable again. What it missed is reported
-first, together with what it said last, in case it has lost its data. A node that did not notice sends what
-Redis said last with every request: if the key has no meters any more, they begin there. So the count is never
-lower than what any node has seen.
+All nodes use the clock of Redis; if it goes back, counting continues from the earlier time. Leases are
+renewed while a turn runs, so the leases of a dead node expire. When Redis becomes unreachable, one request
+waits for it; after that only the heartbeat tries, until Redis is reachable again. Before anything else, the
+node then reports what Redis has missed, together with what Redis reported last, in case its data was lost.
+Each request to Redis also contains the meters that the node last saw. If the key has no meters in Redis any
+more, they start from these numbers. So the count is never lower than what any node has seen.
 
-A turn of a key with a budget is named `ID:TOKENS` among the running ones. So the reserved part of the budget
-is always the sum over running turns: it cannot drift, and what a dead node had reserved ends with its leases.
-What ended turns have used begins with the store's sum. Redis forgets it `BUDGET_S` after the last turn, when
-the store has all of it.
+The id of a running turn of a key with a budget is `ID:TOKENS`. So the reserved part of the budget is always
+the sum over the running turns: it cannot drift, and the reservations of a dead node end with its leases. The
+usage of ended turns starts from the store's sum. Redis deletes it `BUDGET_S` seconds after the last turn,
+when all of it is in the store.
 """
 
 from __future__ import annotations
@@ -57,17 +58,19 @@ local end_leases = function(leases, lease)
     end
 end
 """
-"""The beginning of both scripts. A lease that ends later than a new one is from before the clock went back.
+"""The beginning of both scripts.
+
+A lease that ends later than a new one would was made before the clock went back; it is shortened.
 """
 
 # KEYS: meters, running, budget. ARGV: rate of requests, units of requests, rate of tokens, units of tokens,
-# concurrency limit, this turn's id, its lease in microseconds, the operation ("take" checks first; "charge"
-# does not, and ends the turn; "report" is a charge by a node that was disconnected), and how many units of
-# requests and tokens the node knows of: they count if nothing is known here, and are the least that counts
-# for "report". Then, for a key with a budget: the month (0: no budget), and for requests and tokens each the
-# budget, what the turn used, the sum to begin with, and the sum that the node saw last; the epoch in which it
-# saw that (a sum that was begun again has a new epoch, and began too low if a node has seen more); how long
-# an unused sum is kept, in ms.
+# concurrency limit, this turn's id, its lease in microseconds, the operation ("take" checks the limits first;
+# "charge" does not, and ends the turn; "report" is a charge by a node that was disconnected), and the units
+# of requests and tokens that the node knows of (used if Redis has no meters of the key; with "report" also as
+# a minimum). Then, for a key with a budget: the month (0: no budget), and for requests and tokens each the
+# budget, the turn's usage, the initial sum if Redis has none, and the sum that the node saw last; the epoch
+# in which the node saw it (a sum that Redis had to begin again has a new epoch, and is raised if a node has
+# seen more); how long an unused sum is kept, in ms.
 TAKE = """
 local state = redis.call('HMGET', KEYS[1], 'at', 'requests', 'tokens')
 local at = tonumber(state[1]) or now
@@ -156,7 +159,8 @@ local of_month = {whole(month), whole(spent[1]), whole(spent[2]), whole(held[1])
 return {refused, whole(wait), whole(taken[1]), whole(taken[2]), unpack(of_month)}
 """
 
-# KEYS: a set of leases. ARGV: the lease in microseconds, then whose leases to renew. Returns their number.
+# KEYS: a set of leases. ARGV: the lease in microseconds, then the members whose leases are renewed. Returns
+# the number of members.
 RENEW = """
 end_leases(KEYS[1], ARGV[1])
 for n = 2, #ARGV do redis.call('ZADD', KEYS[1], whole(now + ARGV[1]), ARGV[n]) end
@@ -166,25 +170,29 @@ return redis.call('ZCARD', KEYS[1])
 
 
 Amounts = tuple[int, int]
-"""Requests and tokens."""
+"""An amount of requests and an amount of tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Month:
-    """A key's month as Redis knows it: what ended turns have used, and what running turns hold."""
+    """A key's usage of a month, as Redis knows it.
+
+    `spent`: by ended turns. `held`: reserved by running turns.
+    """
 
     month: int
     spent: Amounts
     held: Amounts
     epoch: int = 0
-    """When Redis began this sum. A Redis that has lost its data begins a new one."""
+    """When Redis began this sum. A Redis that has lost its data begins a new epoch."""
 
 
 @dataclass(frozen=True, slots=True)
 class MonthAsked:
-    """What a turn takes of a key's month, or has `used` of it.
+    """The part of a request to Redis that concerns the key's monthly budget.
 
-    `known` is the sum that Redis begins with if it has none, `seen` the one that the node saw in `epoch`.
+    `used`: the usage of a turn that has ended. `known`: the sum that Redis starts from if it has none.
+    `seen`: the sum that the node last saw, in `epoch`.
     """
 
     month: int
@@ -200,7 +208,10 @@ NO_BUDGET = MonthAsked(0, (0, 0))
 
 @dataclass(frozen=True, slots=True)
 class MeterRequest:
-    """What a turn takes of a key's meters, in units. `known`: what this node knows was taken before."""
+    """A request to Redis: the units that a turn takes.
+
+    `known`: the units that are already taken, as far as this node knows.
+    """
 
     key_id: str
     rates: Rates
@@ -214,20 +225,21 @@ class MeterRequest:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Redis's answer: what is taken now, and of the month."""
+    """The reply of Redis: the meters and the month as they are now."""
 
     meters: Meters
     month: Month
 
 
 class RedisUnreachable(Exception):
-    """Redis cannot be reached now."""
+    pass
 
 
 class SharedLimits:
-    """`running` returns this node's running turns by key.
+    """Shares the limits with the other nodes through Redis.
 
-    `lost` is called when Redis becomes unreachable; `owed` returns what it has missed since.
+    `running` returns this node's running turns by key. `lost` is called when Redis becomes unreachable.
+    `owed` returns the requests that Redis has missed since then.
     """
 
     def __init__(
@@ -241,7 +253,7 @@ class SharedLimits:
     ) -> None:
         self.up = True
         self.nodes = nodes
-        """How many nodes share the limits, as far as is known."""
+        """The number of nodes that share the limits, as last known."""
         self._node = node
         self._running = running
         self._lost = lost
@@ -255,15 +267,18 @@ class SharedLimits:
         self._closed = False
 
     async def take(self, asked: MeterRequest) -> tuple[MeterRefusal | None, Seen]:
-        """Charges the request if all limits allow it. Returns the refusal, if any, and the current state.
+        """Charges the request if all limits allow it.
 
-        Raises `RedisUnreachable`.
+        Returns the refusal (or None) and the new state. Raises `RedisUnreachable`.
         """
         refused, wait, *seen = await self._ask(lambda _: self._run(asked, "take"))
         return MeterRefusal(refused.decode(), max(1, int(wait))) if refused else None, _seen(seen)
 
     async def charge(self, asked: MeterRequest) -> Seen | None:
-        """Charges unconditionally and ends the turn; later, if Redis is unreachable."""
+        """Charges without checking the limits, and ends the turn. Returns the new state.
+
+        If Redis is unreachable, this returns None and charges later.
+        """
         try:
             _, _, *seen = await self._ask(lambda _: self._run(asked, "charge"))
             return _seen(seen)
@@ -302,7 +317,7 @@ class SharedLimits:
                 if turns:
                     await self._renew([f"{RUNNING}{{{key_id}}}"], [lease, *turns])
             now = self._running()
-            for key_id, turns in renewed.items():  # those that ended while they were renewed
+            for key_id, turns in renewed.items():  # turns that ended while their leases were renewed
                 if gone := turns.difference(now.get(key_id, ())):
                     await redis.zrem(f"{RUNNING}{{{key_id}}}", *gone)
             count: int = await self._renew([NODES], [lease, self._node])
@@ -317,7 +332,7 @@ class SharedLimits:
             await self._pay(self._owed, "charge")
 
     async def _return(self) -> None:
-        """Redis is reachable again: it learns what it may have lost before anyone asks it."""
+        """Reports to a reachable Redis what it has missed, before requests use it again."""
         untold = deque(self._owed_since())
         try:
             await self._pay(untold, "report")
@@ -336,7 +351,7 @@ class SharedLimits:
             owed.popleft()
 
     async def _live(self) -> None:
-        while not self._closed:  # the client may swallow a cancellation
+        while not self._closed:  # the client may ignore a cancellation
             try:
                 await self.beat()
             except Exception:

@@ -1,13 +1,13 @@
 """Usage: requests, tokens and tool calls, by key, model and hour.
 
 A turn that ends is counted in memory at once, as answered or failed. Counts are written every `FLUSH_S`
-seconds and at the end, in one transaction. Each batch has a number, so a batch whose commit was not confirmed
-is never counted twice. What cannot be written is kept and written later. A budget is given out only if it is
-known what was used of it. Hours, days and months are in UTC.
+seconds and at shutdown, in one transaction. Each batch has a number, so a batch whose commit was not
+confirmed is never counted twice. Counts that cannot be written are kept and written later. A key with a
+budget can only be used when its usage of the month is known. Hours, days and months are in UTC.
 
-A turn of a key with a budget holds a part of it from its admission until it is counted here. Releasing the
-hold and counting the turn is one step, so no other turn can be admitted in between. Its usage is written
-within `FLUSH_BUDGET_S`, so that a killed process loses little of it.
+A turn of a key with a budget reserves a part of it (`Hold`) from its admission until it is counted here.
+Releasing the reservation and counting the turn is one step, so no other turn can be admitted in between. Its
+usage is written within `FLUSH_BUDGET_S`, so that a killed process loses little of it.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ log = logging.getLogger("toolwire.usage")
 FLUSH_S = 3.0
 FLUSH_BUDGET_S = 0.2
 STALE_S = 2 * FLUSH_S
-"""A month's sum that is older is read again before use: other nodes spend too."""
+"""Age after which a month's sum is read again before it is used: other nodes add to it too."""
 NEVER = float("-inf")
 WAIT_S = 1.0
 CLOSE_S = 2.0
 HOUR, DAY = 3600, 86400
 MOST_ROWS = 50_000
-"""The most rows that may wait to be written; beyond that, models are counted together."""
+"""The most rows that may wait to be written. Further models are counted together as one."""
 UNKNOWN = "unknown"
 LONGEST_NAME = 200
 BATCHES_S = 7 * DAY
 
 COUNTS = ("requests", "failed", "input_tokens", "cached_tokens", "output_tokens", "tool_calls")
 _counted = attrgetter("input_tokens", "cached_tokens", "output_tokens", "tool_call_count")
-"""The names of the other counts in a turn's summary."""
+"""Reads the other counts from a turn's summary."""
 Row = tuple[str, int, str]
 """Key, hour, model."""
 Counts = list[int]
@@ -54,7 +54,7 @@ GROUPS = {"model": "model", "key": "key_id", "api_key_id": "key_id"}
 
 @dataclass(slots=True)
 class Spent:
-    """What a key has used of a month, as last read, and what was added on this node since."""
+    """A key's usage of a month: the sum from the store, plus what this node has counted since."""
 
     month: int
     requests: int = 0
@@ -64,7 +64,7 @@ class Spent:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Hold:
-    """What a running turn has reserved of its key's monthly budget."""
+    """The part of a key's monthly budget that a running turn has reserved."""
 
     key_id: str
     requests: int
@@ -73,7 +73,10 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class UsageQuery:
-    """A request of `GET /v1/usage`. `keys`, `models`: only these; None: all. `group_by`: columns."""
+    """A query of `GET /v1/usage`. `keys`, `models`: only these; None: all.
+
+    `width`: seconds per bucket. `group_by`: the columns `key_id` and `model`, or some of them.
+    """
 
     start: int
     end: int
@@ -84,7 +87,11 @@ class UsageQuery:
 
 
 class UsageBook:
-    """`models` are the names that a failed turn may be counted under: a client can invent others."""
+    """Counts and stores usage.
+
+    `models`: the model names that may appear for failed turns. A client can invent other names; they are
+    counted under one common name.
+    """
 
     def __init__(
         self,
@@ -104,7 +111,7 @@ class UsageBook:
         """The batch that is being written, or could not be written yet."""
         self._months: dict[str, Spent] = {}
         self._held: dict[str, tuple[int, int]] = {}
-        """Requests and tokens that running turns hold, by key."""
+        """The requests and tokens that running turns have reserved, by key."""
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
         self._flushing: asyncio.Task[None] | None = None
@@ -152,7 +159,7 @@ class UsageBook:
     # --- writing ---
 
     async def flush(self) -> None:
-        """Writes what was counted. Errors are logged, and writing is tried again."""
+        """Writes the counts to the store. Errors are logged, and the counts are written later."""
         await asyncio.shield(self._flush())
 
     def _flush(self) -> asyncio.Task[None]:
@@ -161,7 +168,10 @@ class UsageBook:
         return self._flushing
 
     async def _flushed(self) -> None:
-        """Clears the task in the same step in which it ends: waiting for a finished task would never end."""
+        """Writes once and clears `_flushing` in the same step in which its task ends.
+
+        Otherwise a caller could wait again and again for a task that has already ended.
+        """
         try:
             await self._write()
         finally:
@@ -170,7 +180,7 @@ class UsageBook:
                 self._flush_within(FLUSH_S)
 
     async def _write(self) -> None:
-        """Writes one batch, then reads the months of keys with budgets, with all nodes' batches."""
+        """Writes one batch, then reads the sums of the month for keys with budgets."""
         if self._store is None:
             return
         if not self._writing:
@@ -183,7 +193,7 @@ class UsageBook:
             sums = await self._store.run(
                 lambda c: _written(c, batch, self._node, number, now, month, asked), "count usage"
             )
-        except Exception as error:  # counting must not fail, and counts must not be lost
+        except Exception as error:  # an error must not reach the turn, and the counts must not be lost
             if not self._failing:
                 log.warning("usage could not be written, it is kept and tried again: %s", error)
             self._failing = True
@@ -196,7 +206,7 @@ class UsageBook:
             self._months[key_id] = self._with_counted(key_id, Spent(month, requests, tokens, at))
 
     async def _read_first(self, month: int, at: float) -> None:
-        """Reads months that were never read: a store whose disk is full can still be read."""
+        """Reads sums that were never read. This works even if the store's disk is full."""
         asked = [key_id for key_id, spent in self._months.items() if spent.read_at == NEVER]
         if self._store is None or not asked or not self._writing:
             return
@@ -204,13 +214,13 @@ class UsageBook:
             sums = await self._store.run(
                 lambda c: {key_id: _month(c, key_id, month) for key_id in asked}, "read usage"
             )
-        except Exception:  # it is unreachable
+        except Exception:  # the store is unreachable
             return
         for key_id, (requests, tokens) in sums.items():
             self._months[key_id] = self._with_counted(key_id, Spent(month, requests, tokens, at))
 
     def _with_counted(self, key_id: str, spent: Spent) -> Spent:
-        """Adds what is not in the sums yet: the unwritten batch, and what was counted since."""
+        """Adds the counts of this node that are not in the store yet."""
         for (key, hour, _), counts in (*self._writing.items(), *self._counted.items()):
             if key == key_id and hour >= spent.month:
                 spent.requests += counts[0]
@@ -241,7 +251,7 @@ class UsageBook:
     # --- budgets ---
 
     async def month(self, key_id: str) -> Spent:
-        """What this key has used of this month, stored and here since. Raises if it was never known."""
+        """Returns the key's usage of this month. Raises if it was never read, and cannot be now."""
         spent = self._months.get(key_id)
         if spent is None:
             spent = self._months[key_id] = Spent(month_of(self._clock()))
@@ -255,17 +265,17 @@ class UsageBook:
         return spent
 
     def known_month(self, key_id: str) -> Spent:
-        """The same without waiting, for a key whose month was read before."""
+        """Returns the usage of a key whose month was read before, without waiting."""
         spent = self._months[key_id]
         self._turn_month(spent, self._clock())
         return spent
 
     def held(self, key_id: str) -> tuple[int, int]:
-        """The requests and tokens that turns of this key hold on this node."""
+        """Returns the requests and tokens that running turns of this key reserve on this node."""
         return self._held.get(key_id, (0, 0))
 
     def hold(self, key_id: str, requests: int, tokens: int) -> Hold:
-        """Reserves a part of the budget. The turn's summary brings the hold to `observe`."""
+        """Reserves a part of the key's budget. `observe` releases it with the turn's summary."""
         held = self.held(key_id)
         self._held[key_id] = (held[0] + requests, held[1] + tokens)
         return Hold(key_id, requests, tokens)
@@ -279,7 +289,7 @@ class UsageBook:
             self._held.pop(hold.key_id, None)
 
     async def _first_month(self, key_id: str) -> Spent:
-        for _ in range(2):  # the current write may not read this key yet
+        for _ in range(2):  # a write that is already running may not read this key
             done, _pending = await asyncio.wait({self._flush()}, timeout=WAIT_S)
             spent = self._months[key_id]
             if spent.read_at > NEVER:
@@ -298,7 +308,10 @@ class UsageBook:
     # --- queries ---
 
     async def ask(self, question: UsageQuery) -> list[tuple[int, tuple[str, ...], Counts]]:
-        """Sums by bucket and group, in order, without empty buckets. Includes all of this node's counts."""
+        """Returns the sums by bucket and group, in order, without empty buckets.
+
+        They include the counts of this node that are not in the store yet.
+        """
         await self.flush()
         out: dict[tuple[int, tuple[str, ...]], Counts] = {}
         if self._store is not None:
@@ -316,7 +329,7 @@ class UsageBook:
 
 
 def month_of(now: float) -> int:
-    """The beginning of the month."""
+    """Returns the time at which the month begins (UTC)."""
     return int(
         datetime.fromtimestamp(now, UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0).timestamp()
     )

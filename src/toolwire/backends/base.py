@@ -1,8 +1,8 @@
 """The contract of a backend.
 
 A backend turns a `Turn` into batches of events. It never sees the client's bytes, never encodes, and never
-decides policy. A batch is what one read of the backend returned; the pipeline sends it in one write. Closing
-the iterator (`aclose`) cancels the run at the backend.
+decides policy. A batch holds the events of one read from the model's server or agent; the pipeline sends it
+in one write. Closing the iterator (`aclose`) cancels the run at the backend.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Protocol, runtime_checkable
-from weakref import WeakMethod
+from weakref import ref
 
 from toolwire.core.capabilities import Capabilities, Strategy
 from toolwire.core.events import Event
@@ -22,8 +22,8 @@ Batch = list[Event]
 class Backend(Protocol):
     """One configured model.
 
-    `id` is its name for clients. `strategy` is how its tools are served; an emulated backend receives a Turn
-    without tools.
+    `id` is its name for clients. `strategy` is how its tools are served; a backend with emulated tools
+    receives a Turn without tools.
     """
 
     id: str
@@ -36,40 +36,41 @@ class Backend(Protocol):
 
     @property
     def aliases(self) -> Sequence[str]:
-        """Other names that are listed besides the model's id."""
+        """Further names under which the model is listed."""
         ...
 
     def alias(self, name: str) -> str | None:
-        """The reasoning effort that an alias selects, "" for none; None if it is not an alias."""
+        """Returns the reasoning effort that an alias selects ("": none); None if it is not an alias."""
         ...
 
     def run(self, turn: Turn) -> AsyncGenerator[Batch, None]:
-        """Runs the turn. Yields batches and ends with `Finish` or `Failure`; may raise `ToolwireError`
-        instead.
+        """Runs the turn. Yields batches; the last event is a `Finish` or `Failure`.
+
+        May raise `ToolwireError` instead.
         """
         ...
 
     async def prepare(self) -> None:
-        """Finds out what `strategy` and `capabilities` depend on, such as a version.
+        """Finds out what `strategy` and `capabilities` depend on, such as the server's version.
 
-        Called before every turn, so it must be cheap once done.
+        Called before every turn, so repeated calls must be cheap.
         """
         ...
 
     async def ready(self) -> bool:
-        """Whether the model could serve now, without a costly request."""
+        """Returns True if the model can serve requests now. Must not make a costly request."""
         ...
 
     async def close(self) -> None: ...
 
 
 class Source(Protocol):
-    """A server with several models, each of which is a backend. Their ids begin with `id` and a slash."""
+    """A server with several models, each of which is a backend with the id `ID/NAME`."""
 
     id: str
 
     async def names(self) -> Sequence[str]:
-        """The server's names of its models. Raises `ToolwireError` if it does not list them."""
+        """Returns the server's names of its models. Raises `ToolwireError` if it does not list them."""
         ...
 
     def model(self, name: str) -> Backend: ...
@@ -78,16 +79,16 @@ class Source(Protocol):
 
 
 class LiveRun(Protocol):
-    """A run that holds its calls open: it outlives the HTTP response, and continues when the results arrive.
+    """A run that waits for the results of its calls beyond the end of the HTTP response.
 
-    One segment is one response: `segment` yields batches up to `Finish` or `Failure`. A segment that ends
-    with calls leaves them in `pending`. `answer` passes their results, then the next `segment` continues the
-    same run. `cancel` ends it at any time and may be called twice.
+    A segment is the part of the run in one response: `segment` yields batches up to a `Finish` or `Failure`.
+    If it ends with calls, `pending` has their ids. `answer` passes their results, then the next `segment`
+    continues the same run. `cancel` ends the run at any time and may be called twice.
     """
 
     @property
     def pending(self) -> tuple[str, ...]:
-        """The backend's ids of the waiting calls, in model order: the `id` of their `CallBegin`."""
+        """The ids of the waiting calls, in the model's order: the `id` of each `CallBegin`."""
         ...
 
     def segment(self) -> AsyncGenerator[Batch, None]: ...
@@ -99,22 +100,41 @@ class LiveRun(Protocol):
 
 @runtime_checkable
 class ParkingBackend(Backend, Protocol):
-    """A backend whose runs can be parked. `run` is a live run, cancelled after its first segment."""
+    """A backend whose runs can wait for tool results between two requests (`LiveRun`).
+
+    Its `run` is such a run, cancelled after its first segment.
+    """
 
     def open(self, turn: Turn) -> LiveRun: ...
 
 
+@runtime_checkable
+class CountingBackend(Backend, Protocol):
+    """A backend that can count the tokens of a request without running it."""
+
+    async def count(self, turn: Turn) -> int | None:
+        """The input tokens of the turn; None if this model cannot count. May raise `ToolwireError`."""
+        ...
+
+
 FrameTap = Callable[[str, Any], None]
-"""Receives a raw frame of a backend's wire: a label, and bytes, text or an object."""
+"""Records a raw frame between Toolwire and a backend: a label, and bytes, text or an object."""
 
-frames: ContextVar[WeakMethod[FrameTap] | None] = ContextVar("frames", default=None)
-"""Where the frames of the current request are recorded.
 
-Weak, because connections, processes and timers that begin in a request keep its context.
+class FrameRecorder(Protocol):
+    @property
+    def frame(self) -> FrameTap: ...
+
+
+frames: ContextVar[ref[FrameRecorder] | None] = ContextVar("frames", default=None)
+"""The recorder of the frames of the current request; None: they are not recorded.
+
+A weak reference, because connections, processes and timers that start during a request keep its context.
 """
 
 
 def frame_tap() -> FrameTap | None:
-    """What records the raw frames of the run that begins now; None: they are not recorded."""
-    tap = frames.get()
-    return None if tap is None else tap()
+    """Returns the function that records the run's raw frames, or None if they are not recorded."""
+    known = frames.get()
+    recorder = None if known is None else known()
+    return None if recorder is None else recorder.frame

@@ -1,6 +1,6 @@
-"""Backends by the name that `[models.ID]` gives them.
+"""Finds a backend by the name that `[models.ID]` gives it, and creates it.
 
-Each brings its own table of options; none is imported before a model needs it.
+Each backend has its own table of options. None is imported before a model needs it.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ BACKENDS: dict[str, tuple[str, str, str]] = {
 }
 
 EVERY = "*"
-"""In place of a model's name: every model of the server, each as ID/NAME."""
+"""In place of a model's name: every model of the server, each with the id ID/NAME."""
 
-# backends whose servers have models of their own: name → (module, source class)
+# backends whose servers offer several models: name → (module, source class)
 SOURCES: dict[str, tuple[str, str]] = {
     "openai": ("toolwire.backends.openai.backend", "OpenAISource"),
     "hosted": ("toolwire.backends.hosted.backend", "HostedSource"),
@@ -36,7 +36,7 @@ SOURCES: dict[str, tuple[str, str]] = {
 
 
 class OptionError(ValueError):
-    """An option that the backend does not take: one clear line."""
+    """An option that the backend does not accept. The message is one line."""
 
 
 def _load(backend: str) -> tuple[Any, Any]:
@@ -48,7 +48,10 @@ def _load(backend: str) -> tuple[Any, Any]:
 
 
 def check(backend: str, options: dict[str, Any]) -> Any:
-    """The backend's options object, or an OptionError that names the key."""
+    """Returns the settings of a model as the backend's options object.
+
+    Raises an OptionError that names the wrong key.
+    """
     kind, _ = _load(backend)
     known = {one.name: one for one in fields(kind)}
     hints = typing.get_type_hints(kind)
@@ -78,7 +81,7 @@ _TYPE_NAMES = {str: "a string", int: "an integer", float: "a number", bool: "tru
 
 
 def fitted(value: Any, hint: Any) -> Any:
-    """The value as this type. Raises an OptionError that says what was expected."""
+    """Returns the value converted to the type `hint`. Raises an OptionError that says what is expected."""
     origin = get_origin(hint)
     if origin is Literal:
         if value not in get_args(hint):
@@ -104,7 +107,7 @@ def fitted(value: Any, hint: Any) -> Any:
 
 
 def _shown(value: Any) -> str:
-    """The type alone: a value may be a secret."""
+    """Returns a phrase for the value's type. The value itself is not shown: it may be a secret."""
     return {
         str: "a string",
         bool: "a boolean",
@@ -116,20 +119,20 @@ def _shown(value: Any) -> str:
 
 
 def build(id: str, backend: str, options: dict[str, Any]) -> Backend:
-    """The backend of one configured model."""
+    """Creates the backend of one configured model."""
     checked = check(backend, options)
     made: Backend = _load(backend)[1](id, checked)
     return made
 
 
 def is_source(backend: str, options: dict[str, Any]) -> bool:
-    """Whether these settings mean every model of a server."""
+    """Returns True if these settings mean all models of a server."""
     name = options.get("model")
     return backend in SOURCES and isinstance(name, str) and name.rpartition(":")[2] == EVERY
 
 
 def build_source(id: str, backend: str, options: dict[str, Any]) -> Source:
-    """The server of one configured model."""
+    """Creates the source of all models of a server."""
     check(backend, options)
     module, kind = SOURCES[backend]
     made: Source = getattr(import_module(module), kind)(id, options)

@@ -1,6 +1,6 @@
-"""`toolwire conform URL`: judges an endpoint, and prints a table, JSON or JUnit XML.
+"""`toolwire conform URL`: checks an endpoint, and prints a table, JSON or JUnit XML.
 
-Exit status 0: every check that ran passes; 1: some fail; 2: the run could not begin or was not complete.
+Exit status 0: every check that ran passed; 1: some failed; 2: the run could not start or was not complete.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ async def _judge(probe: Probe, model: str, checks: Sequence[Check], table: Table
         model = await choose_model(probe, model)
         if table is None:
             return await conform(probe, model, checks)
-        lines = table.head(probe.base, model)  # printed with the first finding
+        lines = table.head(probe.base, model)  # printed together with the first finding
 
         def show(finding: CheckFinding) -> None:
             lines.extend(table.lines(finding))
@@ -107,7 +107,7 @@ def _waits(status: int, wait_s: float) -> None:
     print(f"toolwire: HTTP {status}: the endpoint asks to wait {wait_s:.3g} s", file=sys.stderr, flush=True)
 
 
-# --- report
+# --- reports
 
 WIDTH = 100
 LEVELS = ("required", "optional")
@@ -117,7 +117,7 @@ _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 
 
 class Table:
-    """The lines of the table, finding by finding."""
+    """Formats the table line by line, as findings arrive."""
 
     def __init__(self) -> None:
         self._absent: set[str] = set()
@@ -152,7 +152,7 @@ def _wrapped(start: str, text: str) -> list[str]:
 
 
 def summary(outcome: ConformOutcome) -> str:
-    """The last line: the score and its parts."""
+    """Returns the last line: the score and its parts."""
     passed, failed = outcome.count("pass"), outcome.count("fail")
     required = outcome.count("pass", "required")
     of_required = required + outcome.count("fail", "required")
@@ -161,13 +161,13 @@ def summary(outcome: ConformOutcome) -> str:
 
 
 def score(outcome: ConformOutcome) -> int:
-    """The percentage of the checks that ran and pass; 100 only if all do."""
+    """Returns the percentage of checks that passed, of those that ran; 100 only if all passed."""
     passed, failed = outcome.count("pass"), outcome.count("fail")
     return 100 * passed // (passed + failed) if passed + failed else 0
 
 
 def as_json(outcome: ConformOutcome, version: str) -> dict[str, Any]:
-    """Stable: keys are only added."""
+    """Returns the result as JSON. The format is stable: new versions only add keys."""
     counts: dict[str, Any] = {result: outcome.count(result) for result in MARKS}
     levels = {level: {result: outcome.count(result, level) for result in MARKS} for level in LEVELS}
     return {
@@ -191,7 +191,10 @@ def _row(finding: CheckFinding) -> dict[str, Any]:
 
 
 def junit(outcome: ConformOutcome) -> str:
-    """JUnit XML: a suite for each family, a case for each check; not-run is skipped."""
+    """Returns JUnit XML: a suite for each family, a case for each check.
+
+    Not-run checks are skipped.
+    """
     root = Element("testsuites", name=_plain(f"toolwire conform {shown(outcome.base)}"))
     for family in FAMILIES:
         own = [finding for finding in outcome.findings if finding.check.family == family]

@@ -1,6 +1,6 @@
-"""`toolwire doctor`: what works, what is missing, and the command that fixes it.
+"""`toolwire doctor`: shows what works, what is missing, and the command that fixes it.
 
-Each check is a row of `CHECKS`. A check is quick, changes nothing and sends nothing to a model.
+Each check is a row of `CHECKS`. A check is quick, changes nothing and sends no request to a model.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WIDEST = 1000
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line. `fix` is a command, or what to do in words."""
+    """One line of the report. `fix`: a command, or a sentence that says what to do."""
 
     subject: str
     mark: Mark
@@ -47,7 +47,7 @@ def doctor_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_doctor(arguments: argparse.Namespace) -> int:
-    """Exit status 1: there is a problem."""
+    """Prints the report. Returns exit status 1 if there is a problem."""
     findings = asyncio.run(examine(load(arguments.config, os.environ, {})))
     print(json.dumps([asdict(finding) for finding in findings]) if arguments.json else report(findings))
     return 1 if any(finding.mark == "problem" for finding in findings) else 0
@@ -69,12 +69,12 @@ def problem(subject: str, told: str, fix: str = "") -> Finding:
 
 Findings = AsyncIterator[Finding]
 OWN_CHECK = ("local", "codex", "cursor", "acp")
-"""Backends that have a check of their own."""
+"""Backends that have their own check."""
 _REPAIR = {"openai": "start its server, or correct base_url and api_key of the model"}
 
 
 async def _configured(settings: Settings) -> Findings:
-    """Whether each configured model could serve now."""
+    """Checks whether each model in the settings could answer now."""
     from toolwire.gateway.pipeline import Gateway
 
     gateway = Gateway(settings)
@@ -88,7 +88,7 @@ async def _configured(settings: Settings) -> Findings:
 
 
 async def _model(catalog: Catalog, id: str, backend: Backend | None) -> Finding:
-    """One model, or without a backend a server with models of its own."""
+    """Checks one model; without a `backend`, a server that lists its models."""
     subject, kind = f"model {id}", catalog.kind(id)
     fix = _REPAIR.get(kind, "")
     try:
@@ -103,7 +103,7 @@ async def _model(catalog: Catalog, id: str, backend: Backend | None) -> Finding:
 
 
 def _of_backend(settings: Settings, backend: str) -> dict[str, Any]:
-    """The options of every configured model with this backend."""
+    """Returns the options of each model in the settings with this backend, by "model ID"."""
     from toolwire.backends.registry import check
 
     models = (one for one in settings.models if one.backend == backend)
@@ -116,7 +116,7 @@ def _listed(id: str, names: Sequence[str]) -> str:
 
 
 async def _codex(settings: Settings) -> Findings:
-    """Codex: every model that uses it, or the one on PATH."""
+    """Checks Codex for every model that uses it; without one, the Codex on PATH."""
     from toolwire.backends.codex import CodexOptions, inspect
 
     models = _of_backend(settings, "codex")
@@ -135,7 +135,7 @@ async def _codex(settings: Settings) -> Findings:
 
 
 async def _local(settings: Settings) -> Findings:
-    """The embedded model: every model that uses it, or the one that was pulled."""
+    """Checks every model that uses the embedded model; without one, the downloaded model."""
     from toolwire.backends.local.model import LocalOptions, key_of, lacking
 
     models = _of_backend(settings, "local")
@@ -148,7 +148,7 @@ async def _local(settings: Settings) -> Findings:
 
 
 async def _servers(settings: Settings) -> Findings:
-    """Model servers on this machine."""
+    """Looks for model servers on this machine."""
     for finding in await asyncio.gather(*(_server(*row) for row in SERVERS)):
         yield finding
 
@@ -171,7 +171,7 @@ async def _server(id: str, profile: str, variable: str) -> Finding:
 
 
 async def _keys(settings: Settings) -> Findings:
-    """Keys in the environment, and the models that they give access to."""
+    """Looks for API keys in the environment."""
     for id, variables, backend, _ in KEYS:
         found, key = key_in(os.environ, variables)
         if not found:
@@ -186,7 +186,7 @@ async def _keys(settings: Settings) -> Findings:
 
 
 async def _cursor(settings: Settings) -> Findings:
-    """Cursor: every model that uses it, or the installed bridge."""
+    """Checks Cursor for every model that uses it; without one, the installed bridge."""
     from toolwire.backends.cursor import CursorOptions, inspect
 
     models = _of_backend(settings, "cursor")
@@ -200,7 +200,7 @@ async def _cursor(settings: Settings) -> Findings:
 
 
 async def _agents(settings: Settings) -> Findings:
-    """ACP agents: those of configured models are started, those on PATH are only looked for."""
+    """Starts the ACP agents of models in the settings. Other agents are only searched on PATH."""
     from toolwire.backends.acp import inspect
     from toolwire.backends.acp.profiles import PROFILES
 
@@ -224,7 +224,7 @@ async def _agents(settings: Settings) -> Findings:
 
 
 async def _vault(settings: Settings) -> Findings:
-    """The folder of notes, if the settings enable one."""
+    """Checks the folder of notes, if the settings enable one."""
     if not settings.vault.enabled:
         fix = "set vault.root and vault.enabled, or name a folder: toolwire chat --vault DIR"
         yield missing("vault", "none is enabled", fix)
@@ -264,7 +264,10 @@ CHECKS: tuple[Callable[[Settings], Findings], ...] = (
 
 
 async def examine(settings: Settings) -> list[Finding]:
-    """Every finding, in the order of the checks. A check that fails or takes too long is a finding."""
+    """Returns all findings, in the order of the checks.
+
+    A check that fails or takes too long becomes a finding.
+    """
     out: list[Finding] = []
     for check in CHECKS:
         name = check.__name__.strip("_")
@@ -280,7 +283,7 @@ async def examine(settings: Settings) -> list[Finding]:
 
 
 def report(findings: list[Finding]) -> str:
-    """The findings as text. Names and errors come from servers, so they are made safe for a terminal."""
+    """Returns the findings as text. Names and errors come from servers: they are escaped."""
     signs = {"ok": "✓", "missing": "–", "problem": "✗"}
     subjects = [one_line(finding.subject) for finding in findings]
     width = max(map(len, subjects), default=0)

@@ -1,4 +1,4 @@
-"""`toolwire keys`: API keys with names, scopes, limits and budgets, in the store that the server reads."""
+"""`toolwire keys`: manages the API keys in the store that the server reads."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LIMITS = {
     "budget_requests": ("requests a month", "req/month"),
     "budget_tokens": ("tokens a month", "tok/month"),
 }
-"""By name: for the help, and for the list."""
+"""Each limit's name, with its text in the help and its unit in the list."""
 assert set(LIMITS) == {field.name for field in fields(KeyLimits)}
 
 
@@ -68,7 +68,7 @@ async def _run(arguments: argparse.Namespace, store: Store) -> int:
 # --- actions
 
 Output = tuple[Any, Sequence[str]]
-"""The value for --json, and the lines."""
+"""The value for --json, and the lines to print without it."""
 
 
 async def _add(records: KeyRecords, arguments: argparse.Namespace) -> Output:
@@ -140,7 +140,11 @@ _ACTIONS: dict[str, Callable[[KeyRecords, argparse.Namespace], Awaitable[Output]
 
 
 async def _found(records: KeyRecords, text: str) -> list[StoredKey]:
-    """By name: the key and its rotated predecessor. By id or the start of an id: that key alone."""
+    """Returns the active keys that `text` identifies.
+
+    A name finds the key and the one that it replaced by rotation. An id, or the start of an id, finds only
+    that key.
+    """
     now = time.time()
     keys = [key for key in await records.all() if key.lives(now)]
     return (
@@ -180,7 +184,7 @@ def _limits(key: StoredKey) -> str:
 
 
 def _state(key: StoredKey, now: float, replaced: bool) -> str:
-    """`replaced`: a rotation has created a newer key."""
+    """Returns the key's state for the list. `replaced`: a rotation has created a newer key."""
     if key.revoked_at is None:
         return "active"
     state = "replaced" if replaced else "revoked"

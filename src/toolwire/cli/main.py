@@ -1,4 +1,4 @@
-"""The command line. Each command is a row of `COMMANDS`; what it needs is imported when it runs.
+"""The command line. Each command is a row of `COMMANDS`. Its module is imported to run it.
 
 Every command has --help with an example. An error is one line on stderr and exit status 2.
 """
@@ -32,7 +32,11 @@ LOG_FORMATS = ("text", "json")
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """The module has `NAME_arguments`, which adds arguments, and `run_NAME`, which returns a status."""
+    """A command.
+
+    `module` has the functions `NAME_arguments`, which adds arguments, and `run_NAME`, which returns an exit
+    status.
+    """
 
     name: str
     help: str
@@ -100,7 +104,10 @@ def run_serve(arguments: argparse.Namespace) -> int:
 
 
 def _check_exposed(settings: Settings) -> None:
-    """Raises if other machines would reach a server without a key in its settings or its store."""
+    """Raises if other machines could reach the server and there is no key.
+
+    Keys may be in the settings or in the store.
+    """
     import asyncio
 
     from toolwire.settings.load import check_exposure
@@ -116,7 +123,7 @@ def _check_exposed(settings: Settings) -> None:
 
 
 def _show_found(gateway: Gateway) -> None:
-    """Prints the models that the first run found."""
+    """Prints the models that were found because none is configured."""
     from toolwire.observe.logs import say
     from toolwire.surfaces.tables import model_rows, table
 
@@ -162,7 +169,7 @@ def run_models(arguments: argparse.Namespace) -> int:
 
 
 async def _prepare(gateway: Gateway) -> None:
-    """Every backend finds out what it can do; one that cannot be reached keeps its assumptions."""
+    """Prepares every backend. One that cannot be reached keeps its default capabilities."""
     from toolwire.core.display import one_line
     from toolwire.core.errors import ToolwireError
 
@@ -204,7 +211,10 @@ def replay_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_replay(arguments: argparse.Namespace) -> int:
-    """Exit status 0: the client would get the same; 1: something else; 2: the file cannot be compared."""
+    """Replays a recorded turn and prints the differences.
+
+    Exit status 0: the client would receive the same; 1: something else; 2: the file cannot be compared.
+    """
     import json
 
     from toolwire.observe.fixture import read
@@ -240,19 +250,23 @@ def _compared(differences: list[dict[str, Any]]) -> str:
 
 
 def _visible(text: str, width: int = 400) -> str:
-    """The text on one line, control characters escaped."""
+    """Returns the text on one line, with control characters escaped."""
     shown = text[:width].replace("\r", "\\r").replace("\n", "\\n")
     shown = "".join(one if one.isprintable() else f"\\x{ord(one):02x}" for one in shown)
     return shown + ("…" if len(text) > width else "") or "(nothing)"
 
 
-# --- the frame around the commands
+# --- parsing and error handling
 
 
 def _settings(
     arguments: argparse.Namespace, overrides: dict[str, Any] | None = None, exposed: bool = True
 ) -> Settings:
-    """`exposed` False: does not check that an exposed server has keys; they may be in the store."""
+    """Loads the settings.
+
+    `exposed` False: does not check that a server that other machines can reach has keys. They may be in the
+    store.
+    """
     from toolwire.settings.load import load
 
     return load(arguments.config, os.environ, overrides or {}, exposed=exposed)
@@ -264,7 +278,10 @@ class _Parser(argparse.ArgumentParser):
 
 
 def build_parser(chosen: str | None = None) -> argparse.ArgumentParser:
-    """`chosen`: adds only this command's arguments, so that the modules of the others are not loaded."""
+    """Builds the parser.
+
+    `chosen`: adds only the arguments of this command, so that the modules of the others are not imported.
+    """
     about = "OpenAI-grade tool calling for any model."
     parser = _Parser(prog="toolwire", description=about, epilog="example: toolwire serve")
     parser.add_argument("--version", action="store_true", help="show the version and exit")
@@ -338,7 +355,7 @@ def _main(given: list[str]) -> int:
         if arguments.debug or (isinstance(error, BrokenPipeError) and _broken_outputs()):
             raise
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-            _flush()  # reports the error, if the disk of the output is full
+            _flush()  # reports the error if it was the disk of the output that is full
         _report(_one_line(error), getattr(arguments, "log_format", "text"))
         return USAGE_ERROR
 
@@ -356,13 +373,13 @@ def _report(line: str, format: str) -> None:
 
 
 def _broken_outputs() -> list[TextIO]:
-    """The outputs whose reader has closed its end, as in `toolwire models | head`."""
+    """Returns the outputs whose reader has closed the pipe, as in `toolwire models | head`."""
     import select
 
     broken = []
     for stream in (sys.stdout, sys.stderr):
         poll = select.poll()
-        poll.register(stream, 0)  # errors are reported in any case
+        poll.register(stream, 0)  # errors are always reported
         if poll.poll(0):
             broken.append(stream)
     return broken

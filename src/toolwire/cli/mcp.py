@@ -1,4 +1,7 @@
-"""`toolwire mcp --vault DIR`: the vault's tools as an MCP server. Each call needs an approval."""
+"""`toolwire mcp --vault DIR`: an MCP server with the vault's tools.
+
+Each call needs an approval.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +72,10 @@ def run_mcp(arguments: argparse.Namespace) -> int:
 async def _opened(
     arguments: argparse.Namespace, settings: Settings, root: Path
 ) -> AsyncIterator[VaultServer]:
-    """The server with its vault and store open. Leaving ends every call and expires every question."""
+    """Opens the vault and the store, and yields the server.
+
+    At the end, every running call is cancelled and every open question expires.
+    """
     from toolwire.store.store import Store
     from toolwire.surfaces.mcp.server import VaultServer
     from toolwire.tools.approvals import Approvals
@@ -113,7 +119,7 @@ async def _serve_stdio(opened: AbstractAsyncContextManager[VaultServer]) -> int:
     if not serving.done():
         serving.cancel()
         await asyncio.wait({serving}, timeout=5)
-        os._exit(0)  # a thread is still reading stdin, and cannot be interrupted
+        os._exit(0)  # a thread still reads stdin and cannot be interrupted
     stopping.cancel()
     await serving
     return 0
@@ -150,7 +156,7 @@ async def _serve_http(
 
 
 def _bearer(written: str | None) -> str:
-    """The secret that `--bearer` refers to, or a fresh one."""
+    """Returns the secret that `--bearer` refers to, or a new random one without the option."""
     if written is None:
         return secrets.token_urlsafe(32)
     found = secret(written, "--bearer", os.environ)

@@ -1,4 +1,4 @@
-"""`toolwire vault index DIR` and `toolwire vault search DIR …`: a vault's index, without a model."""
+"""`toolwire vault index DIR` and `toolwire vault search DIR …`, which need no model."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ from toolwire.vault.results import Found
 from toolwire.vault.search import MOST_RESULTS, search
 
 _EXCLUDED = re.compile(r"-(?!h\Z)[^-]", re.S)
-"""An argument that excludes a word: no option of the command has a single minus, except -h."""
+"""An argument that excludes a word from the search, such as `-draft`.
+
+No option of the command has a single minus, except -h.
+"""
 
 
 def vault_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,7 +42,10 @@ def vault_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _allow_query_words(parser: argparse.ArgumentParser) -> None:
-    """Allows words of the query after options and with a leading minus, unlike argparse."""
+    """Allows words of the query after options, and words with a leading minus.
+
+    argparse alone allows neither.
+    """
     parse = parser.parse_known_args
 
     def parsed(given: Sequence[str] | None = None, namespace: Any = None) -> tuple[Any, list[str]]:
@@ -83,7 +89,7 @@ def _print_refresh(done: Refresh, count: int, as_json: bool) -> None:
 
 
 def _print_found(found: Found, as_json: bool) -> int:
-    """Exit status 1 when nothing was found, as in grep."""
+    """Prints the results. Returns exit status 1 if nothing was found, as grep does."""
     if as_json:
         print(display.as_json(asdict(found)))
     else:

@@ -1,10 +1,10 @@
-"""Forwards a request to the node that has to answer it.
+"""Forwards a request to the node that owns the run it continues.
 
-- A request is forwarded once. It carries a seal that only a node can write; the node that receives it answers
-  or refuses. A seal that no node wrote is refused, so a client cannot pose as a node.
-- If the owner of a run cannot be reached or refuses, this node replays the run from the request's own
-  history, as long as nothing has been sent to the client.
-- If the owner is lost in the middle of a stream, the client gets that stream's own kind of error.
+- A request is forwarded at most once. The sending node signs it with a seal (the header `x-toolwire-hop`).
+  The receiving node answers or refuses. An invalid seal is refused, so a client cannot pose as a node.
+- If the owner of a run cannot be reached or refuses, this node replays the run from the request's history, as
+  long as nothing has been sent to the client.
+- If the owner is lost in the middle of a stream, the stream ends with an error in the format of its API.
 - If the client disconnects, the connection to the owner is closed, and the owner cancels the run.
 """
 
@@ -44,13 +44,19 @@ if TYPE_CHECKING:
 
 HOP = b"x-toolwire-hop"
 FORWARDED = "toolwire.hop"
-"""In the scope of a request that another node has forwarded, and has already counted."""
+"""A key in the scope of a forwarded request.
+
+The sending node has already counted the request.
+"""
 CONNECT_S = 2.0
 METRICS_S = 2.0
 REFUSALS = frozenset({403, 421, 503, 529})
-"""The owner cannot answer: the park has ended, the node is draining, or it does not know the seal."""
+"""Statuses with which an owner says that it cannot answer.
+
+The park has ended, the node is draining, or it does not accept the seal.
+"""
 MAX_CALLS = 50_000
-"""A body with more call ids is not searched: the node that received it answers."""
+"""The most call ids in a body. With more, the ids are not read, and this node answers."""
 CONNECTION_HEADERS = frozenset(
     "connection content-length date expect keep-alive proxy-connection server te trailer transfer-encoding "
     "upgrade".split()
@@ -71,7 +77,7 @@ log = logging.getLogger("toolwire.nodes")
 
 
 def call_ids(raw: bytes) -> list[str]:
-    """The ids of calls and results in this body, in order, without parsing it.
+    """Returns the ids of calls and results in a body, in order, without parsing the JSON.
 
     In a JSON string every quote is escaped, so text inside a message is never taken for an id.
     """
@@ -94,18 +100,21 @@ class Forwardable(Protocol):
     async def end(self) -> None: ...
 
 
-# --- sending and recognizing --------------------------------------------------------------------------------
+# --- sealed requests ----------------------------------------------------------------------------------------
 
 
 class NodeSeals:
-    """Seals requests for other nodes, and recognizes theirs. `addresses`: more addresses of this node."""
+    """Signs requests to other nodes, and checks the seals of requests from them.
+
+    `addresses`: more addresses under which other nodes reach this one.
+    """
 
     def __init__(self, nodes: Nodes, addresses: Collection[str] = ()) -> None:
         self._nodes = nodes
         self._addresses = (nodes.address, *addresses)
 
     def headers(self, scope: Scope, request_id: str, address: str) -> list[tuple[str, str]]:
-        """The request's own headers, and the seal for the node at this address."""
+        """Returns the request's headers, plus a seal for the node at this address."""
         own = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"])
         kept = [(name, value) for name, value in own if name not in _SET_BY_SENDER]
         sender = (self._nodes.id, scope.get("scheme", "http"), (scope.get("client") or ("",))[0])
@@ -113,7 +122,7 @@ class NodeSeals:
         return [*kept, ("x-request-id", request_id), (HOP.decode(), seal)]
 
     def opened(self, exchange: Forwardable) -> Scope:
-        """The scope as the sending node had it. Raises if no node has sealed the request."""
+        """Returns the scope as the sending node had it. Raises if the seal is invalid."""
         scope, id = exchange.scope, exchange.request_id
         *sender, signature = exchange.headers[HOP].decode("latin-1").split(";")
         facts = (_facts(tuple(sender), address, scope, id) for address in self._addresses)
@@ -141,7 +150,7 @@ def _target(scope: Scope) -> str:
 
 
 class NodeClient:
-    """Sends sealed requests, each on its own connection, which shows at once whether the node is alive."""
+    """Sends sealed requests, each on a new connection, which fails at once if a node is down."""
 
     def __init__(self, seals: NodeSeals) -> None:
         self._seals = seals
@@ -150,7 +159,10 @@ class NodeClient:
     async def send(
         self, address: str, scope: Scope, request_id: str, body: bytes = b""
     ) -> aiohttp.ClientResponse:
-        """The response, of which only the headers have been read. The caller closes it."""
+        """Sends the request and returns the response when its headers have arrived.
+
+        The caller must close the response.
+        """
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0, force_close=True, socket_factory=_keepalive_socket),
@@ -171,7 +183,7 @@ class NodeClient:
 
 
 def _keepalive_socket(info: Any) -> socket.socket:
-    """A peer that disappears without closing is noticed within half a minute."""
+    """Returns a socket that notices within half a minute if the peer has disappeared."""
     made = socket.socket(info[0], info[1], info[2])
     for level, name, value in _KEEPALIVE:
         if hasattr(socket, name):
@@ -207,7 +219,7 @@ class Forwarding:
         await self.nodes.close()
 
     async def answer(self, api: Api, exchange: Forwardable, raw: bytes, key_id: str) -> Answer | None:
-        """The answer of the node that owns the run; None: this node answers."""
+        """Returns the answer of the node that owns the run, or None if this node must answer."""
         calls = call_ids(raw)
         here = self._parking.holds(calls)
         if FORWARDED in exchange.scope and not here:
@@ -255,7 +267,7 @@ class Forwarding:
 
 
 def _answer_headers(headers: Mapping[str, str]) -> HeaderList:
-    """The headers that describe the owner's answer. This node adds the others."""
+    """Returns the headers that belong to the owner's answer. This node adds the others."""
     lower = ((name.lower(), value.encode("latin-1", "replace")) for name, value in headers.items())
     return [(name.encode(), value) for name, value in lower if _ANSWER_HEADER.fullmatch(name)]
 
@@ -267,10 +279,11 @@ _SAMPLE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (.*)")
 
 
 class Siblings:
-    """The other workers of this server. `number` is this worker's own, `addresses` are those of all workers.
+    """The other workers of this server.
 
-    Worker 0 serves the web pages, because their tabs, conversations and journal are in one process. Any
-    worker serves the metrics of all, labelled with the worker's number.
+    `number`: this worker's number. `addresses`: those of all workers. Worker 0 serves the web pages, because
+    their tabs, conversations and journal are in one process. Every worker serves the metrics of all workers,
+    labelled with the worker's number.
     """
 
     def __init__(self, number: int, addresses: Sequence[str], client: NodeClient) -> None:
@@ -283,7 +296,7 @@ class Siblings:
         return self._number == 0
 
     async def page(self, exchange: Forwardable, raw: bytes) -> None:
-        """Answers with the response of worker 0."""
+        """Sends the client the response of worker 0."""
         try:
             response = await self._client.send(self._addresses[0], exchange.scope, exchange.request_id, raw)
         except NETWORK_ERRORS:
@@ -298,7 +311,7 @@ class Siblings:
             response.close()
 
     async def metrics(self, request: Request, own: Metrics) -> Response:
-        """The metrics of all workers, without those of a worker that does not answer."""
+        """Returns the metrics of all workers. A worker that does not answer is left out."""
         page = own.page("text/plain")[0].decode()
         if FORWARDED not in request.scope:
             numbers = [number for number in range(len(self._addresses)) if number != self._number]
@@ -328,8 +341,8 @@ def _page_headers(headers: Mapping[str, str]) -> Iterator[tuple[bytes, bytes]]:
 
 
 def merged(pages: dict[int, str]) -> str:
-    """Pages of metrics as one: each family once, each sample with the worker's number."""
-    heads: dict[str, dict[str, str]] = {}  # by family: HELP and TYPE
+    """Merges the workers' pages of metrics. Each sample gets a label with the worker's number."""
+    heads: dict[str, dict[str, str]] = {}  # HELP and TYPE lines by metric family
     samples: dict[str, list[str]] = {}
     for number, page in pages.items():
         family = ""
@@ -350,10 +363,11 @@ def merged(pages: dict[int, str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class WorkerContext:
-    """One worker's own things. `siblings` are the addresses of all workers, including this one.
+    """The number, addresses and sockets of one worker.
 
-    `private` are its own listeners: one for other nodes, because a connection to the shared sockets could
-    reach any worker, and one for the other workers, which the parent keeps open.
+    `siblings`: the addresses of all workers, including this one. `private`: two listeners of this worker
+    alone. One is for other nodes, because a connection to the shared sockets could reach any worker. The
+    other is for the other workers; the parent keeps it open.
     """
 
     number: int = 0
@@ -368,7 +382,7 @@ ALONE = WorkerContext()
 
 
 class NodeApp(Protocol):
-    """The application on this node, as far as the other nodes are concerned."""
+    """The part of the application that concerns other nodes."""
 
     log: RequestLog
     metrics: Metrics
@@ -377,7 +391,10 @@ class NodeApp(Protocol):
 
 
 def join(app: NodeApp, gateway: Gateway, settings: Settings, port: int, part: WorkerContext) -> Nodes | None:
-    """Connects the application with the other nodes; the caller starts the result. None: there are none."""
+    """Connects the application with the other nodes. Returns None if Redis is not configured.
+
+    The caller must start the returned `Nodes`.
+    """
     if not settings.store.redis:
         return None
     address = part.address or node_address(settings, port)

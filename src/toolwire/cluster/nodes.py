@@ -1,14 +1,14 @@
 """The nodes: their settings and addresses, and which of them owns a parked run.
 
-The rows in Redis that all nodes read and write:
+All nodes read and write these rows in Redis:
 
     toolwire:node:ID      the address of a node; expires unless the node renews it
     toolwire:park:CALL    the node whose run waits for this call, and the caller's key; expires with the park
 
-- A node that cannot reach Redis continues to serve: it knows its own parks, and replays the runs of others.
-  Only the first request waits for the failure. After that only the heartbeat tries, and writes all rows again
-  when Redis is back or has lost them.
-- Every row is signed by a node. Somebody else who writes to Redis can cause replays, and nothing more.
+- A node that cannot reach Redis continues to serve: it knows its own parked runs, and replays those of other
+  nodes. Only the first request waits for Redis. After that only the heartbeat tries again. It writes all rows
+  again when Redis is reachable, or if Redis has lost them.
+- Every row is signed by a node. Anyone else who can write to Redis can only cause replays.
 - A node that drains first deletes its rows.
 """
 
@@ -42,17 +42,17 @@ NODE_TTL_S = 15.0
 BEAT_S = 5.0
 RETRY_S = 1.0
 WITHIN_S = 1.0
-"""How long Redis may take for one answer."""
+"""The longest time that Redis may take for one reply."""
 MOST_CONNECTIONS = 16
-"""Connections of one client to Redis. A command takes a fraction of a millisecond."""
+"""The most connections of one client to Redis. A command takes a fraction of a millisecond."""
 SHUNNED_S = 5.0
 MAX_IDS = 256
-"""At most this many call ids of a request are looked up: the last ones."""
+"""The most call ids of a request that are looked up. With more, the last ones are used."""
 
 log = logging.getLogger("toolwire.nodes")
 T = TypeVar("T")
 Waiting = tuple[Collection[str], str, float]
-"""A park: the ids of its calls, the id of its key, and the seconds that it has left."""
+"""A parked run: the ids of its calls, the id of its key, and the remaining seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +64,10 @@ class Peer:
 
 
 class Nodes:
-    """This node's rows, and those of the others.
+    """This node's rows in Redis, and those of other nodes.
 
-    All nodes share `secret`. If it is "", they agree on one in Redis, which is enough on a single machine.
+    All nodes share `secret`. If it is "", they agree on one through Redis, which is enough on a single
+    machine. `waiting` returns the runs that are parked on this node.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class Nodes:
         self._agrees = not secret
         self._candidate = secrets.token_hex(32)
         self._key = _derived(secret) if secret else b""
-        self._written = False  # whether Redis has this node's rows, as far as is known
+        self._written = False  # whether Redis has this node's rows, as last known
         self._left = False
         self._heartbeat: asyncio.Task[None] | None = None
         self._withdrawals: set[asyncio.Task[Any]] = set()
@@ -88,12 +89,12 @@ class Nodes:
         self._failed = asyncio.Event()
 
     async def start(self) -> None:
-        """Writes this node's row, and renews it from now on. Retries while Redis cannot be reached."""
+        """Writes this node's row and starts to renew it. Retries while Redis cannot be reached."""
         await self._beat()
         self._heartbeat = asyncio.ensure_future(self._beat_forever())
 
     async def leave(self) -> None:
-        """Deletes the rows of this node and its parks: from now on nothing is forwarded to it."""
+        """Deletes the rows of this node and its parked runs. After that nothing is forwarded to it."""
         if self._left:
             return
         self._left = True
@@ -122,7 +123,7 @@ class Nodes:
                 log.exception("this node could not renew its row in Redis")
 
     async def _beat(self) -> None:
-        """Renews this node's row, and writes all its parks if Redis has lost the row."""
+        """Renews this node's row. If Redis has lost the row, writes all parked runs again."""
         if self._agrees:
             await self._ask(self._agree, None, probing=True)
             if not self._key:
@@ -140,7 +141,10 @@ class Nodes:
                 await self.announce(calls, key_id, left_s)
 
     async def _agree(self, redis: Redis) -> None:
-        """Takes the secret of the first node. If Redis loses it, the first node to return writes it again."""
+        """Uses the secret that the first node has written to Redis.
+
+        If Redis loses it, the first node that connects again writes it again.
+        """
         await redis.set(SECRET, self._candidate, nx=True)
         agreed = await redis.get(SECRET)
         if agreed:
@@ -150,7 +154,10 @@ class Nodes:
     # --- parks ----------------------------------------------------------------------------------------------
 
     async def announce(self, calls: Collection[str], key_id: str, left_s: float) -> None:
-        """Writes that the run waiting for these calls is here, before a fast client gets the calls."""
+        """Writes that the run for these calls is parked here.
+
+        This is done before the client gets the calls, because it may answer at once, on another node.
+        """
         if self._left or not self._key or not self.up:
             return
 
@@ -164,7 +171,10 @@ class Nodes:
         await self._ask(write, None)
 
     def withdraw(self, calls: Collection[str]) -> None:
-        """Deletes the rows of a run that is no longer parked. Does not wait: a stale row does no harm."""
+        """Deletes the rows of a run that is not parked any more, without waiting.
+
+        A row that remains for a moment does no harm.
+        """
         if self._left or not self.up or not calls:
             return
         keys = [PARK + call for call in calls]
@@ -173,7 +183,7 @@ class Nodes:
         task.add_done_callback(self._withdrawals.discard)
 
     async def owner(self, calls: Collection[str], key_id: str) -> Peer | None:
-        """The other node that holds the run waiting for one of these calls, if it is alive."""
+        """Returns the other node on which the run for one of these calls is parked, or None."""
         if not self._key or not calls:
             return None
         wanted = list(calls)[-MAX_IDS:]
@@ -196,7 +206,7 @@ class Nodes:
         return Peer(id, found[0])
 
     def shun(self, peer: Peer) -> None:
-        """Replays the runs of a node that could not be reached, for a moment, instead of trying it again."""
+        """Replays the runs of an unreachable node for a short time, instead of trying it again."""
         now = time.monotonic()
         self._shunned = {id: until for id, until in self._shunned.items() if until > now}
         self._shunned[peer.id] = now + SHUNNED_S
@@ -218,9 +228,9 @@ class Nodes:
     async def _ask(
         self, work: Callable[[Redis], Awaitable[T]], otherwise: Any, probing: bool = False
     ) -> T | Any:
-        """The answer of Redis; `otherwise` if it cannot be reached.
+        """Returns the reply of Redis, or `otherwise` if it cannot be reached.
 
-        `probing`: tries even while it is down.
+        `probing`: tries even if Redis was unreachable before.
         """
         from redis.exceptions import RedisError
 
@@ -246,10 +256,11 @@ class Nodes:
 
 
 def connect(url: str) -> Redis:
-    """A client that fails fast, because a request waits for it. Raises `ConfigError` if it cannot be made.
+    """Returns a Redis client that fails quickly, because requests wait for it.
 
-    A burst of commands waits for a free connection. redis-py's default pool raises an error beyond 100
-    connections, which would look like a Redis that is down.
+    Raises `ConfigError` if the client is not installed or the URL is invalid. If all connections are in use,
+    commands wait for a free one. redis-py's default pool would raise an error beyond 100 connections, which
+    would look like an unreachable Redis.
     """
     try:
         from redis.asyncio import BlockingConnectionPool, Redis
@@ -273,12 +284,12 @@ def connect(url: str) -> Redis:
 
 
 def _derived(secret: str) -> bytes:
-    """The key that nodes sign with, so that the secret may have other uses."""
+    """Returns the key for the nodes' signatures. The secret itself is never used as a key."""
     return hmac.new(secret.encode(), b"toolwire nodes, version 1", hashlib.sha256).digest()
 
 
 def _strings(row: Any, count: int) -> list[str] | None:
-    """A row as it was written; None for anything else."""
+    """Returns the row's strings, or None if it does not have exactly `count` strings."""
     try:
         found = msgspec.json.decode(row or b"null", type=list[str])
     except (msgspec.MsgspecError, UnicodeDecodeError, TypeError):
@@ -313,7 +324,10 @@ def check(settings: Settings) -> None:
 
 
 def node_address(settings: Settings, port: int) -> str:
-    """Where other nodes reach this one: as advertised, or by host and port."""
+    """Returns the address at which other nodes reach this one.
+
+    This is `server.advertise`, or else the host and port of the server.
+    """
     server = settings.server
     if server.advertise:
         scheme = _split(server.advertise).scheme
@@ -325,14 +339,17 @@ def node_address(settings: Settings, port: int) -> str:
 
 
 def worker_address(server: ServerSettings, number: int) -> tuple[str, int]:
-    """Where a worker listens for other nodes: on loopback, or at a port after the advertised one."""
+    """Returns the host and port on which a worker listens for other nodes.
+
+    This is a free port on loopback, or with `server.advertise` a port after the advertised one.
+    """
     if not server.advertise:
         return "127.0.0.1", 0
     return server.host, _port(server.advertise) + 1 + number
 
 
 def advertised(server: ServerSettings, port: int) -> str:
-    """A worker's own address, for other nodes."""
+    """Returns a worker's address for other nodes."""
     host = _bracketed(_host(server.advertise)) if server.advertise else "127.0.0.1"
     return f"http://{host}:{port}"
 
@@ -368,7 +385,10 @@ def _bracketed(host: str) -> str:
 
 
 def _address_towards(redis: str) -> str:
-    """This machine's address on the route to Redis, which all nodes can reach. Sends nothing."""
+    """Returns this machine's address on the route to Redis, which all nodes can reach.
+
+    Sends nothing.
+    """
     host = urlsplit(redis).hostname or "127.0.0.1"
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]

@@ -1,9 +1,9 @@
-"""The stream of another node: passed on in whole blocks, and ended legally if that node is lost.
+"""Forwards the stream of another node, and completes it correctly if that node is lost.
 
-Law 6 holds for that end too: it does not contradict what the client has received. In a Responses stream the
-open item is closed as incomplete with the text so far, the numbers continue, and `response.failed` lists
-every item. A chat stream ends with an error object, a Messages stream with an `error` event. A stream that
-has already ended gets no second end.
+The stream is forwarded in whole blocks. Law 6 also holds for the completion: it does not contradict what the
+client has received. In a Responses stream, the open item is closed as incomplete with the text so far, the
+sequence numbers continue, and `response.failed` lists every item. A chat stream ends with an error object, a
+Messages stream with an `error` event. If the stream had already ended, nothing is added.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from toolwire.wire.responses.encode import SHAPES, ItemShape
 from toolwire.wire.sse import data_frame, encode, joined
 
 FIRST_S = 0.25
-"""How long to wait for the first block. Until it arrives, the turn can still be replayed on this node."""
+"""How long to wait for the first block. Before it arrives, this node can still run the turn itself."""
 ENDS: dict[Api, tuple[bytes, ...]] = {
     "chat": (b"data: [DONE]",),
     "messages": (b"event: message_stop\n", b"event: error\n"),
@@ -48,9 +48,10 @@ class Relay:
         self._first: asyncio.Future[bytes] | None = None
 
     async def begun(self) -> bool:
-        """Waits up to `FIRST_S` for the first block. False: the stream failed or ended before it.
+        """Waits at most `FIRST_S` for the first block.
 
-        A stream that has sent nothing by then counts as begun.
+        Returns False if the stream failed or ended before it. Returns True if the stream is open, even if it
+        has sent nothing yet.
         """
         self._first = asyncio.ensure_future(anext(self._blocks))
         try:
@@ -86,7 +87,7 @@ class Relay:
         await self._blocks.aclose()
 
     async def _read(self) -> AsyncGenerator[bytes, None]:
-        waiting: list[bytes] = []  # a block that has not ended yet
+        waiting: list[bytes] = []  # a block that is not complete yet
         async for piece in self._response.content.iter_any():
             end = piece.rfind(b"\n\n") + 2
             if end == 1:
@@ -104,7 +105,7 @@ def reason(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-# --- the end of a stream that was cut -----------------------------------------------------------------------
+# --- the end of an interrupted stream ----------------------------------------------------------------------
 
 
 class _Frame(msgspec.Struct):
@@ -127,13 +128,13 @@ class _OpenItem:
     item: dict[str, Any]
     index: int
     part: str = ""
-    """The type of the item's part, once the part has been added."""
+    """The type of the item's part, or "" before the part was added."""
     pieces: list[str] = field(default_factory=list)
     text_done: bool = False
     part_done: bool = False
 
     def shape(self) -> ItemShape:
-        """By the item's part; before it has one, by the item's keys."""
+        """Returns the item's shape, by its part; without a part yet, by the keys of the item."""
         kind, keys = self.item.get("type"), self.item.keys()
         for shape in SHAPES.values():
             part = shape.part.part["type"] if shape.part is not None else ""
@@ -144,7 +145,7 @@ class _OpenItem:
 
 
 class Passing:
-    """Follows a stream by `feed`, in whole blocks. `end` returns what completes it."""
+    """Follows a stream: `feed` reads whole blocks, `end` returns the events that complete it."""
 
     def __init__(self, api: Api) -> None:
         self._api = api

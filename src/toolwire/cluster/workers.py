@@ -1,10 +1,12 @@
-"""Several worker processes on one set of sockets. The parent binds the sockets and supervises the workers.
+"""Several worker processes that accept connections on the same sockets.
 
-- A worker that dies is restarted, after a wait that grows while it keeps dying. If one cannot start at all,
-  the server does not start.
-- The parent sends its signals to all workers. Each is in a process group of its own, so Ctrl-C reaches it
+The parent binds the sockets and supervises the workers.
+
+- A worker that dies is restarted, after a pause that grows while it keeps dying. If a worker cannot start at
+  all, the server does not start.
+- The parent sends its signals to all workers. Each worker has its own process group, so it gets Ctrl-C only
   once.
-- A worker whose parent is gone drains and ends.
+- A worker drains and ends when its parent has died.
 """
 
 from __future__ import annotations
@@ -30,19 +32,23 @@ from toolwire.settings.types import ConfigError
 FIRST_WAIT_S = 0.1
 LONGEST_WAIT_S = 10.0
 SETTLED_S = 30.0
-"""A worker that ran this long starts with no failures again."""
+"""After this time, a worker's earlier failures do not count any more."""
 MARGIN_S = 15.0
-"""How much longer than the time to drain workers may take before they are killed."""
+"""How much longer than the drain time workers may take before they are killed."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)
 
 log = logging.getLogger("toolwire.workers")
 Report = Callable[[dict[str, Any]], None]
-"""Reports to the parent."""
+"""Sends a dict from a worker to the parent."""
 
 
 @dataclass(slots=True)
 class WorkerProcess:
-    """`pid` 0: not running, restarted at `due`. `pipe`: where it reports that it is ready, or its error."""
+    """The parent's record of a worker.
+
+    `pid` 0: not running; it is started again at `due`. `pipe`: the worker reports here that it is ready, or
+    its error.
+    """
 
     number: int
     pid: int = 0
@@ -55,10 +61,11 @@ class WorkerProcess:
 
 
 class Workers:
-    """Runs `work` in each worker: with its number, `Report`, and a pipe that closes when the parent ends.
+    """Runs `work(number, report, lifeline)` in each worker process.
 
-    `on_ready` is called once, with the first worker's report, when all are ready. `on_stop` closes what the
-    parent holds open for the workers.
+    `report` sends a dict to the parent. `lifeline` is a pipe that closes when the parent ends. `on_ready` is
+    called once, when all workers are ready, with the dict that worker 0 has reported. `on_stop` closes what
+    the parent keeps open for the workers.
     """
 
     def __init__(
@@ -82,7 +89,10 @@ class Workers:
         self._lifeline = (-1, -1)
 
     def run(self, drain_s: float) -> int:
-        """Returns when all workers have ended after a signal. Raises if they could not start."""
+        """Runs the workers until they have ended after a signal. Returns the exit status.
+
+        Raises `ConfigError` if they cannot start.
+        """
         woken, waker = socket.socketpair()
         for end in (woken, waker):
             end.setblocking(False)
@@ -130,7 +140,7 @@ class Workers:
         if not pid:
             self._run_worker(worker.number, writing, reading)
         os.close(writing)
-        with suppress(OSError):  # the worker does it too; one of them is first
+        with suppress(OSError):  # the worker does this too; either may be first
             os.setpgid(pid, pid)
         worker.pid, worker.pipe, worker.started = pid, reading, time.monotonic()
         worker.unread, worker.ready = b"", False
@@ -169,7 +179,7 @@ class Workers:
     # --- supervising ----------------------------------------------------------------------------------------
 
     def _wait(self, woken: socket.socket) -> None:
-        """Waits for a report, a signal, or the time at which something is due."""
+        """Waits for a report, a signal, or the time of the next restart or kill."""
         if self._stopping_until is not None:
             times = [self._stopping_until]
         else:
@@ -232,7 +242,10 @@ class Workers:
         log.warning("worker %d (process %d) %s; it restarts in %g s", worker.number, worker.pid, how, wait)
 
     def _cannot_start(self, worker: WorkerProcess, problem: str) -> None:
-        """Ends the server, unless all workers had started before: then this one is tried again."""
+        """Stops the server because a worker cannot start.
+
+        If all workers had been ready before, this only logs: the worker is started again.
+        """
         if self._all_ready:
             log.error("worker %d cannot start: %s", worker.number, problem)
         elif not self._problem:
@@ -259,7 +272,7 @@ class Workers:
                     os.kill(worker.pid, number)
 
     def _kill_all(self) -> None:
-        """Leaves no worker running, whatever went wrong in the parent."""
+        """Kills all workers that still run, even if an error has occurred in the parent."""
         self._send(signal.SIGKILL)
         for worker in self._workers:
             if worker.pid:

@@ -1,1 +1,1 @@
-"""`toolwire conform`: judges the tool calling of any endpoint, on OpenAI's and Anthropic's APIs."""
+"""`toolwire conform`: checks an endpoint's tool calling, in OpenAI's and Anthropic's APIs."""

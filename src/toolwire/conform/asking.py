@@ -1,7 +1,7 @@
-"""What an endpoint is asked, as words and requests of each API.
+"""The texts of the questions, and functions that build requests of each API.
 
-The words spell calls out (`Call the tool NAME with the arguments {…}`): any model understands that, and a
-scripted one can read it.
+The texts spell calls out (`Call the tool NAME with the arguments {…}`): every model understands this, and a
+scripted model can parse it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from toolwire.core.turn import Api
 
 Earlier = Mapping[str, ProbeExchange]
 Build = Callable[[str, Earlier], ProbeRequest | None]
-"""From the model's name and the exchanges named in `after`; None: an earlier answer lacks what is needed."""
+"""Builds a request from the model's name and the exchanges of the questions in `after`.
+
+Returns None if an earlier answer does not contain what is needed.
+"""
 
 
 def _object(**properties: str) -> dict[str, Any]:
@@ -58,13 +61,13 @@ DESCRIBE = (
 
 PATHS: Mapping[Api, str] = {"chat": "/chat/completions", "responses": "/responses", "messages": "/messages"}
 ANTHROPIC = {"anthropic-version": "2023-06-01"}
-"""The header that every client of the Messages API sends."""
+"""The header that all clients of Messages send."""
 MAX_TOKENS = 1024
-"""Messages requires a limit."""
+"""`max_tokens`, which Messages requires."""
 
 
 def request(api: Api, body: Any = None, tail: str = "", **fields: Any) -> ProbeRequest:
-    """A request of the API, with the key where its clients send it."""
+    """Returns a request of the API. The key is sent in the header that the API's clients use."""
     if api == "messages":
         fields = {"headers": ANTHROPIC, "x_api_key": True, **fields}
     return ProbeRequest(f"{PATHS[api]}{tail}", body, **fields)
@@ -81,12 +84,12 @@ def _messages_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def choice(api: Api, mode: str) -> Any:
-    """The tool choice `auto`, `none` or `required`, as the API spells it."""
+    """Returns the tool choice `auto`, `none` or `required` in the format of the API."""
     return mode if api != "messages" else {"type": "any" if mode == "required" else mode}
 
 
 def one_at_a_time(api: Api) -> dict[str, Any]:
-    """A call is required, and no more than one is allowed."""
+    """Returns the fields that require a call and allow only one."""
     if api == "messages":
         return {"tool_choice": {"type": "any", "disable_parallel_tool_use": True}}
     return {"tool_choice": "required", "parallel_tool_calls": False}
@@ -101,7 +104,7 @@ def allowed(api: Api, name: str) -> dict[str, Any]:
 
 
 def _of_kind(api: Api, kind: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Chat nests the fields under the kind, Responses has them beside it."""
+    """Returns a tool or a choice. Chat nests the fields under their kind, Responses does not."""
     return {"type": kind, kind: dict(fields)} if api == "chat" else {"type": kind, **fields}
 
 
@@ -113,7 +116,7 @@ def structured(api: Api) -> dict[str, Any]:
 
 
 def ask(api: Api, model: str, words: str, **more: Any) -> ProbeRequest:
-    """A request of one user message. The endpoint stores nothing of it unless the question is about that."""
+    """Returns a request with one user message. For Responses, storing is off by default."""
     messages = [{"role": "user", "content": words}]
     own: dict[str, Any] = {"messages": messages}
     if api == "responses":
@@ -128,7 +131,7 @@ def asking(api: Api, words: str, **more: Any) -> Build:
 
 
 def sending(api: Api, body: Mapping[str, Any], tail: str = "", **fields: Any) -> Build:
-    """Sends these fields and the model."""
+    """Builds a request with these fields and the model."""
     return lambda model, earlier: request(api, {"model": model, **body}, tail, **fields)
 
 
@@ -157,7 +160,7 @@ def repeats_result(exchange: ProbeExchange) -> bool:
     return SECRET in exchange.answer.text
 
 
-# --- the second step ---
+# --- requests with tool results ---
 
 CACHED = {"type": "ephemeral"}
 REMINDER = "<system-reminder>The task list is empty.</system-reminder>"
@@ -166,7 +169,10 @@ REMINDER = "<system-reminder>The task list is empty.</system-reminder>"
 def with_results(
     api: Api, first: str, *, as_clients_do: bool = False, needs: Callable[[ProbeExchange], bool] = called
 ) -> Build:
-    """The conversation with the results: as documented, or in the other shapes that clients send."""
+    """Builds the request that returns the results of the calls in the answer to `first`.
+
+    `as_clients_do`: with other valid shapes that some clients send. `needs`: what the answer must have.
+    """
     extend = _WITH_RESULTS[api]
 
     def build(model: str, earlier: Earlier) -> ProbeRequest | None:
@@ -196,13 +202,16 @@ def _chat_with_results(first: ProbeExchange, as_clients_do: bool) -> dict[str, A
 def _responses_with_results(first: ProbeExchange, as_clients_do: bool) -> dict[str, Any]:
     items = first.body.get("output", [])
     result: Any = [{"type": "input_text", "text": RESULT}] if as_clients_do else RESULT
-    if as_clients_do:  # some clients return only what the call was, not the whole item
+    if as_clients_do:  # some clients send back only the call's main fields, not the whole item
         items = [_call_alone(item) for item in items]
     return {"input": [*first.request.asked["input"], *items, *_outputs(first, result)]}
 
 
 def _messages_with_results(first: ProbeExchange, as_clients_do: bool) -> dict[str, Any]:
-    """As clients do: as Claude Code sends results, with a text and a system message after them."""
+    """Returns the messages with the results.
+
+    `as_clients_do`: like Claude Code, with a text and a system message after the results.
+    """
     answer = {"role": "assistant", "content": first.body.get("content", [])}
     results: list[dict[str, Any]] = [
         {"type": "tool_result", "tool_use_id": call.id, "content": RESULT} for call in first.answer.calls
@@ -246,7 +255,7 @@ _WITH_RESULTS: Mapping[Api, Callable[[ProbeExchange, bool], dict[str, Any]]] = {
     "messages": _messages_with_results,
 }
 
-# --- stored responses ---
+# --- stored responses and threads ---
 
 
 def _id_of(exchange: ProbeExchange) -> str | None:
@@ -271,7 +280,10 @@ def continued(model: str, earlier: Earlier) -> ProbeRequest | None:
 
 
 def in_thread(name: str) -> Build:
-    """The second request of the SDKs' tool runners: the results, and the id of the answer, alone."""
+    """Builds the second request of the SDKs' tool runners.
+
+    It has only the results and the id of the first answer.
+    """
 
     def build(model: str, earlier: Earlier) -> ProbeRequest | None:
         first = earlier[name]

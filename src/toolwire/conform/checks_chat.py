@@ -1,4 +1,4 @@
-"""The checks of chat completions alone: its bodies and the order of its chunks."""
+"""The checks of chat completions only: its bodies and the order of its chunks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CHAT = [
         "a completion has id, object, created, model and choices; a choice index, message, logprobs and "
         "finish_reason; a message content and refusal",
         COMPLETION,
-        "typed clients raise",
+        "typed clients raise an error",
         _BODIES,
         say.wire("shape", "choice_index", "null_content", UNREADABLE),
     ),
@@ -32,10 +32,10 @@ CHAT = [
     ),
     Check(
         "chat.body.finish",
-        "finish_reason is tool_calls exactly when there are calls; stop will do where the request named "
-        "the tool",
+        "finish_reason is tool_calls exactly if there are calls; stop is allowed if the request "
+        "named the tool",
         f"{COMPLETION}; vllm-project/vllm#53269, vllm-project/vllm#49496; ollama#9092",
-        "agents that go by it stop before the tool runs",
+        "agents that rely on it stop before the tool runs",
         _BODIES,
         say.wire("untruthful_finish"),
     ),
@@ -49,8 +49,8 @@ CHAT = [
     ),
     Check(
         "chat.body.no-extras",
-        "there are no keys that OpenAI does not have, and none that are null or empty where they should "
-        "be left out",
+        "there are no keys that OpenAI does not send, and no keys with null or empty values that "
+        "OpenAI leaves out",
         COMPLETION,
         "clients that send answers back are refused for the extra keys",
         _BODIES,
@@ -61,7 +61,7 @@ CHAT = [
         "chat.stream.shape",
         "a chunk has id, object, created, model and choices; a choice index, delta and finish_reason",
         CHUNK,
-        "typed clients raise",
+        "typed clients raise an error",
         _STREAMS,
         say.wire("shape", "no_choices", "empty_choices", "choice_index"),
     ),
@@ -76,7 +76,7 @@ CHAT = [
     Check(
         "chat.stream.no-event-names",
         "chunks have no event line",
-        "OpenAI's streams; EventSource hands named events to nobody",
+        "OpenAI's streams; the browser's EventSource does not deliver named events to its message handler",
         "browsers drop the chunks",
         _STREAMS,
         say.wire("event_name"),
@@ -85,7 +85,7 @@ CHAT = [
         "chat.stream.role",
         "the first delta names the role",
         f"{SCHEMAS}ChatCompletionStreamResponseDelta",
-        "LangChain builds a message without a kind",
+        "LangChain builds a message without a role",
         _STREAMS,
         say.wire("role_missing"),
     ),
@@ -93,7 +93,7 @@ CHAT = [
         "chat.stream.role-once",
         "the role is named once",
         "OpenAI's streams",
-        "clients that concatenate make assistantassistant",
+        "clients that concatenate get assistantassistant",
         _STREAMS,
         say.wire("role_repeated"),
         "optional",
@@ -112,7 +112,7 @@ CHAT = [
         "after the other",
         f"{SCHEMAS}ChatCompletionMessageToolCallChunk; ollama#7881; openai/openai-python#2806; "
         "apache/maka#1967",
-        "Obsidian Copilot merges two calls into one; the SDK raises on an index from 1",
+        "Obsidian Copilot merges two calls into one; the SDK raises an error if indexes start at 1",
         _CALLS,
         say.wire_of_calls("call_index", "calls_mixed", "call_reopened"),
     ),
@@ -128,7 +128,7 @@ CHAT = [
         "chat.stream.names-once",
         "id and name of a call are sent once, in its first delta",
         "Obsidian Copilot concatenates names: nativeToolCalling.ts",
-        "the name is doubled, and the tool not found",
+        "the name appears twice, and the client does not find the tool",
         _CALLS,
         say.wire_of_calls("call_repeated"),
     ),
@@ -136,24 +136,24 @@ CHAT = [
         "chat.stream.increments",
         "each delta of the arguments is an increment, never all of them again",
         "every client concatenates; AI SDK and LangChain, tried",
-        "the arguments are no JSON, or a tool runs with {}",
+        "the arguments are not valid JSON, or a tool runs with {}",
         _CALLS,
         say.wire_of_calls("cumulative_arguments", "invalid_arguments"),
     ),
     Check(
         "chat.stream.finish-once",
         "each choice has one finish_reason, null before it, and nothing after it",
-        f"{CHUNK}; AI SDK raises where a finish is missing",
-        "the client never ends the answer, or drops its tail",
+        f"{CHUNK}; AI SDK raises an error if it is missing",
+        "the client never ends the answer, or drops its last part",
         _STREAMS,
         say.wire("finish_missing", "after_finish"),
     ),
     Check(
         "chat.stream.finish",
-        "finish_reason is tool_calls exactly when there are calls; stop will do where the request named "
-        "the tool",
+        "finish_reason is tool_calls exactly if there are calls; stop is allowed if the request "
+        "named the tool",
         f"{CHUNK}; vllm-project/vllm#53269, vllm-project/vllm#49496; ollama#9092",
-        "agents that go by it stop before the tool runs",
+        "agents that rely on it stop before the tool runs",
         _STREAMS,
         say.wire("untruthful_finish"),
     ),
@@ -161,7 +161,7 @@ CHAT = [
         "chat.stream.finish-empty",
         "the chunk with the finish_reason has an empty delta, and no other chunk is empty",
         "OpenAI's streams",
-        "clients that stop reading at the finish lose the rest of the chunk",
+        "clients that stop reading at the finish_reason lose the rest of the chunk",
         _STREAMS,
         say.wire("finish_delta", "empty_delta"),
         "optional",
@@ -176,17 +176,17 @@ CHAT = [
     ),
     Check(
         "chat.stream.no-extras",
-        "there are no keys that OpenAI does not have, none that are null or empty where they should be "
-        "left out, and no type twice",
+        "there are no keys that OpenAI does not send, no keys with null or empty values that OpenAI "
+        "leaves out, and the type of a call is sent once",
         CHUNK,
-        "the client stores them and sends them back, to be refused",
+        "the client stores them and sends them back, and its request is refused",
         (*_STREAMS, "chat.usage.stream"),
         say.wire("unknown_key", "null_key", "null_delta", "type_repeated"),
         "optional",
     ),
     Check(
         "chat.usage.asked",
-        "with stream_options.include_usage one chunk without choices follows the finish and holds the usage",
+        "with include_usage, one chunk without choices follows the finish_reason and contains the usage",
         f"{SCHEMAS}ChatCompletionStreamOptions; CLIProxyAPI#3076; zed#45812",
         "agents do not know how full the context is",
         ("chat.usage.stream",),
@@ -194,34 +194,34 @@ CHAT = [
     ),
     Check(
         "chat.usage.null",
-        "with include_usage every other chunk carries usage: null",
+        "with include_usage, every other chunk has usage: null",
         f"{SCHEMAS}ChatCompletionStreamOptions",
-        "clients that take the first usage they see count twice",
+        "clients that use the first usage they receive count twice",
         ("chat.usage.stream",),
         say.wire("usage_null", "usage_details"),
         "optional",
     ),
     Check(
         "chat.usage.unasked",
-        "without include_usage a stream has no usage",
+        "without include_usage, a stream has no usage",
         f"{SCHEMAS}ChatCompletionStreamOptions",
-        "clients stumble over a chunk without choices",
+        "clients fail at a chunk without choices",
         _STREAMS,
         say.wire("usage_unasked"),
     ),
     Check(
         "chat.legacy",
-        "functions are answered with function_call and finish_reason function_call, or stop where the "
-        "request named it, streamed and not",
+        "functions return function_call with finish_reason function_call, or stop if the request "
+        "named the function; streamed and not streamed",
         f"{SCHEMAS}ChatCompletionFunctionCallOption (deprecated)",
-        "clients of the old dialect get nothing that they can read",
+        "clients that use the old functions cannot read the answer",
         ("chat.legacy.body", "chat.legacy.stream"),
         say.each(say.done_well),
         "optional",
     ),
     Check(
         "chat.legacy.none",
-        'function_call "none": nothing is called',
+        'function_call "none": no function is called',
         f"{SCHEMAS}ChatCompletionFunctionCallOption (deprecated)",
         "a function runs although the client said no",
         ("chat.legacy.none",),
@@ -230,7 +230,7 @@ CHAT = [
     ),
     Check(
         "chat.legacy.loop",
-        "a message of the role function is taken as the result",
+        "a message with the role function counts as the result",
         f"{SCHEMAS}ChatCompletionRequestFunctionMessage (deprecated)",
         "the second step is refused",
         ("chat.legacy.second",),

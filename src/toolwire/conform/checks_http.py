@@ -1,4 +1,4 @@
-"""The checks beside the APIs: models, CORS, keys."""
+"""The checks of HTTP in general: models, CORS and keys."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ HTTP = [
         "http.models.list",
         "GET /models lists at least one model with id, object, created and owned_by",
         f"{SCHEMAS}ListModelsResponse; Obsidian Copilot verifies a provider by this list",
-        "the client shows no model and takes the endpoint for broken",
+        "the client shows no models and reports that the endpoint is broken",
         ("http.models",),
         keeping.lists_models,
     ),
@@ -19,34 +19,34 @@ HTTP = [
         "http.models.one",
         "GET /models/ID returns that model",
         f"OpenAPI /models/{{model}}; {SCHEMAS}Model",
-        "clients that look a model up before they use it stop",
+        "clients that look up a model before they use it stop working",
         ("http.model",),
         keeping.returns_model,
         "optional",
     ),
     Check(
         "http.models.unknown",
-        "GET /models/ID of an unknown model is HTTP 404 with OpenAI's error object",
+        "GET /models/ID of an unknown model returns HTTP 404 with OpenAI's error object",
         f"OpenAPI /models/{{model}}; {SCHEMAS}Error",
-        "the client cannot tell a wrong name from a broken server",
+        "the client cannot distinguish a wrong name from a broken server",
         ("http.no-model",),
         say.refused(404),
         "optional",
     ),
     Check(
         "http.cors.preflight",
-        "a preflight from app://obsidian.md is answered 2xx without a key, allowing the origin and every "
-        "header that is asked for",
+        "a preflight from app://obsidian.md returns 2xx without a key, and allows the origin and "
+        "every requested header",
         "Fetch standard; logancyang/obsidian-copilot#2810, logancyang/obsidian-copilot#2877; "
         "bramses/chatgpt-md#176",
-        "no page and no Obsidian plugin reaches the endpoint",
+        "no web page and no Obsidian plugin can use the endpoint",
         ("http.preflight",),
         keeping.preflight_allows,
         "optional",
     ),
     Check(
         "http.cors.answers",
-        "an answer allows the origin that asked",
+        "an answer allows the origin of the request",
         "Fetch standard",
         "the page cannot read the answer",
         ("http.from-page",),
@@ -55,7 +55,7 @@ HTTP = [
     ),
     Check(
         "http.cors.errors",
-        "an error allows the origin that asked",
+        "an error allows the origin of the request",
         "Fetch standard",
         "the page shows a network failure instead of the error",
         ("http.error-to-page",),
@@ -64,9 +64,9 @@ HTTP = [
     ),
     Check(
         "http.errors.no-key",
-        "where a key is needed, a request without one is HTTP 401 or 403 with OpenAI's error object",
+        "if a key is required, a request without one returns HTTP 401 or 403 with OpenAI's error object",
         f"{SCHEMAS}Error; Obsidian Copilot reads 401 and 403 as a wrong key",
-        "the client cannot say that the key is wrong",
+        "the client cannot tell its user that the key is wrong",
         ("http.without-key",),
         say.needs_key,
     ),

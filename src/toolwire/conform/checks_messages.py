@@ -1,4 +1,4 @@
-"""The checks of Messages alone: its bodies, the order of its events, and what its clients send."""
+"""The checks of Messages only: its bodies, the order of its events, and requests of its clients."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ _CALLS = _STREAMS[1:]
 MESSAGES = [
     Check(
         "messages.body.shape",
-        "a message has id, type, role, model, content, stop_reason, stop_sequence and usage, and its blocks "
-        "have their keys",
+        "a message has id, type, role, model, content, stop_reason, stop_sequence and usage, and its "
+        "blocks have all of their keys",
         f"{SDK}Message, ContentBlock",
-        "typed clients raise",
+        "typed clients raise an error",
         _BODIES,
         say.wire("shape", "thought_shape", UNREADABLE),
     ),
     Check(
         "messages.body.stop",
-        "stop_reason is tool_use exactly when there are calls, and stop_sequence is named only where one "
-        "ended the answer",
-        "BerriAI/litellm#34692, BerriAI/litellm#12481; bifrost#3638; the SDKs' tool runners go by it",
+        "stop_reason is tool_use exactly if there are calls; stop_sequence is set only if one ended the "
+        "answer",
+        "BerriAI/litellm#34692, BerriAI/litellm#12481; bifrost#3638; the SDKs' tool runners rely on it",
         "the tool never runs, and the turn ends",
         _BODIES,
         say.wire("untruthful_finish", "stop_sequence"),
@@ -34,15 +34,15 @@ MESSAGES = [
         "messages.body.usage",
         "usage counts input_tokens and output_tokens",
         f"{SDK}Usage",
-        "the SDKs raise; costs and context lengths are wrong",
+        "the SDKs raise an error; costs and context lengths are wrong",
         _BODIES[:2],
         say.usage_given("input_tokens", "output_tokens"),
     ),
     Check(
         "messages.body.no-extras",
-        "there are no keys that Anthropic does not have",
+        "there are no keys that Anthropic does not send",
         f"{SDK}Message",
-        "clients that send answers back are refused for the extra keys",
+        "clients send the keys back with the answer, and their request is refused",
         _BODIES,
         say.wire("unknown_key"),
         "optional",
@@ -65,57 +65,60 @@ MESSAGES = [
     ),
     Check(
         "messages.stream.events",
-        "only events that Anthropic has are sent, each with its keys",
+        "the endpoint sends only events that Anthropic sends, each with its keys",
         EVENT,
-        "typed clients raise",
+        "typed clients raise an error",
         _STREAMS,
         say.wire("unknown_event", "shape", "thought_shape"),
     ),
     Check(
         "messages.stream.start",
         "a stream begins with one message_start without content, and there is no second one",
-        "BerriAI/litellm#33859; Kimi-K2.5#33; new-api#1502; CLIProxyAPI#530; the TypeScript SDK throws",
+        "BerriAI/litellm#33859; Kimi-K2.5#33; new-api#1502; CLIProxyAPI#530; the TypeScript SDK raises an "
+        "error",
         "the stream is refused",
         _STREAMS,
         say.wire("start_missing", "start_repeated", "start_content"),
     ),
     Check(
         "messages.stream.blocks",
-        "blocks are numbered from 0 without a gap, each is started and stopped, and one is open at a time",
+        "blocks are numbered from 0 without a gap, each is started and stopped, and only one is open at "
+        "a time",
         f"{EVENT}; CLIProxyAPI#3776",
-        "arguments become {}, the SDK raises, or Claude Code loses the tool",
+        "arguments become {}, the SDK raises an error, or Claude Code loses the call",
         _STREAMS,
         say.wire("block_index", "block_open"),
     ),
     Check(
         "messages.stream.deltas",
-        "a block grows by deltas of its own type: no thoughts in a text block, no text in a call",
+        "a block has only deltas of its own type: no thoughts in a text block, no text in a call",
         "BerriAI/litellm#32357, BerriAI/litellm#29518, BerriAI/litellm#34433; sglang#26795",
-        "the SDKs drop the delta, and Claude Code asks for the whole turn again",
+        "the SDKs drop the delta, and Claude Code repeats the whole request",
         (*_STREAMS, "messages.thinking.stream"),
         say.wire("delta_type", "after_signature"),
     ),
     Check(
         "messages.stream.content",
-        "text, thoughts and arguments come in deltas, never in content_block_start",
-        "ccrelay#119; Claude Code takes arguments from input_json_delta alone",
+        "text, thoughts and arguments are sent in deltas, never in content_block_start",
+        "ccrelay#119; Claude Code reads arguments only from input_json_delta",
         "the tool runs with {}, and the text is lost",
         _STREAMS,
         say.wire("block_content"),
     ),
     Check(
         "messages.stream.increments",
-        "each input_json_delta is an increment; added up they are the JSON object of the arguments",
-        "BerriAI/litellm#25321; CLIProxyAPI#3748; the SDKs raise, Claude Code reports an input error",
+        "each input_json_delta is an increment: together they are the JSON object of the arguments",
+        "BerriAI/litellm#25321; CLIProxyAPI#3748; the SDKs raise an error, Claude Code reports an input "
+        "error",
         "the call is refused, or runs with {}",
         _CALLS,
         say.wire_of_calls("cumulative_arguments", "invalid_arguments"),
     ),
     Check(
         "messages.stream.stop",
-        "stop_reason is tool_use exactly when there are calls, and stop_sequence is named only where one "
-        "ended the answer",
-        "BerriAI/litellm#34692, BerriAI/litellm#12481; bifrost#3638; the SDKs' tool runners go by it",
+        "stop_reason is tool_use exactly if there are calls; stop_sequence is set only if one ended the "
+        "answer",
+        "BerriAI/litellm#34692, BerriAI/litellm#12481; bifrost#3638; the SDKs' tool runners rely on it",
         "the tool never runs, and the turn ends",
         _STREAMS,
         say.wire("untruthful_finish", "stop_sequence"),
@@ -131,8 +134,8 @@ MESSAGES = [
     Check(
         "messages.stream.end",
         "a stream ends with message_stop, once, and nothing follows",
-        f"{SDK}RawMessageStopEvent; the TypeScript SDK throws without it",
-        "the client takes the answer for broken, or appends what follows",
+        f"{SDK}RawMessageStopEvent; the TypeScript SDK raises an error without it",
+        "the client reports a broken answer, or appends what follows",
         _STREAMS,
         say.wire("done_missing", "after_done"),
     ),
@@ -146,33 +149,34 @@ MESSAGES = [
     ),
     Check(
         "messages.stream.no-extras",
-        "there are no keys that Anthropic does not have, and no [DONE]",
+        "there are no keys that Anthropic does not send, and no [DONE]",
         EVENT,
-        "clients that send answers back are refused for the extra keys",
+        "clients send the keys back with the answer, and their request is refused",
         _STREAMS,
         say.wire("unknown_key", "done_unknown"),
         "optional",
     ),
     Check(
         "messages.thinking",
-        "thoughts come in thinking blocks with a signature, streamed and not, and not in the text",
+        "thoughts are in thinking blocks with a signature and not in the text, streamed and not streamed",
         f"{SDK}ThinkingBlock; BerriAI/litellm#32357, BerriAI/litellm#30765; llm-gateway#1907",
-        "people read thoughts as the answer, and the next request lacks them",
+        "users read the thoughts as the answer, and they are missing in the next request",
         both("messages", "thinking"),
         say.each(say.thinks_apart),
     ),
     Check(
         "messages.thinking.returned",
-        "thoughts that come back with a tool's result are accepted, and the result reaches the model",
-        "Claude Code sends thoughts back unchanged, with an empty signature too; llm-gateway#1907",
+        "the endpoint accepts thoughts that the client sends back with a tool's result, and the result "
+        "reaches the model",
+        "Claude Code sends thoughts back unchanged, also with an empty signature; llm-gateway#1907",
         "the second step of a thinking model is refused",
         asks("messages", "thinking.second"),
         say.each(say.result_reached_model),
     ),
     Check(
         "messages.system.inline",
-        "messages with the role system are accepted anywhere after the first: as text, as blocks, and empty "
-        "with an output_config",
+        "the endpoint accepts messages with the role system anywhere after the first message: as text, as "
+        "blocks, and empty with an output_config",
         "Claude Code sends them; CLIProxyAPI#3608, CLIProxyAPI#3625; grok2api#598; cc-router#33",
         "Claude Code does not work at all",
         asks("messages", "system"),
@@ -180,25 +184,25 @@ MESSAGES = [
     ),
     Check(
         "messages.cache",
-        "cache_control is accepted on system, tools, messages and results, and the marked blocks reach the "
-        "model",
+        "the endpoint accepts cache_control in system, tools, messages and results, and the marked blocks "
+        "reach the model",
         f"{SDK}CacheControlEphemeral; Claude Code marks three blocks of every request",
-        "every request is refused, or costs its full price",
+        "every request is refused, or costs the full price",
         asks("messages", "cached"),
         say.each(say.result_reached_model),
     ),
     Check(
         "messages.cache.counted",
-        "usage says how many tokens were read from the cache",
+        "usage has the number of tokens that were read from the cache",
         f"{SDK}Usage, cache_read_input_tokens",
-        "nobody notices that the cache is not used",
+        "the client does not notice that the cache is not used",
         asks("messages", "cached"),
         say.usage_given("cache_read_input_tokens"),
         "optional",
     ),
     Check(
         "messages.result.failed",
-        "a result with is_error is accepted",
+        "the endpoint accepts a result with is_error",
         f"{SDK}ToolResultBlockParam; Claude Code sends it when a tool fails",
         "a failed tool ends the conversation",
         asks("messages", "failed"),
@@ -206,7 +210,7 @@ MESSAGES = [
     ),
     Check(
         "messages.tools.deferred",
-        "a tool with defer_loading that a tool_reference has loaded can be called",
+        "the model can call a tool with defer_loading after a tool_reference has loaded it",
         "Claude Code's ToolSearch; CLIProxyAPI#1725, CLIProxyAPI#1892; claude-code#89211",
         "most of Claude Code's tools cannot be used",
         asks("messages", "deferred"),
@@ -214,25 +218,26 @@ MESSAGES = [
     ),
     Check(
         "messages.tools.server",
-        "a request with a tool that Anthropic's server runs is answered",
-        "Claude Code's WebSearch is such a request, and uses a plain text as the result",
-        "web search ends in an error",
+        "a request with a tool that Anthropic's server runs gets an answer",
+        "Claude Code's WebSearch sends such a request, and accepts plain text as the result",
+        "a web search ends with an error",
         asks("messages", "server-tool"),
         say.each(say.clean),
         "optional",
     ),
     Check(
         "messages.threads",
-        "thread is served, or refused with HTTP 400 and the error_code thread_unsupported_request",
+        "the endpoint supports thread, or refuses it with HTTP 400 and the error_code "
+        "thread_unsupported_request",
         "the SDKs' tool runners ask for a thread, and continue without one after this error",
-        "the second request holds nothing but a result, and the loop breaks",
+        "the second request contains only a result, and the loop fails",
         asks("messages", "thread.first", "thread.next"),
         keeping.serves_threads,
         "optional",
     ),
     Check(
         "messages.key.bearer",
-        "the key is also read from Authorization: Bearer",
+        "the endpoint also accepts the key in Authorization: Bearer",
         "the SDKs send it there (Python from 2.0, TypeScript from 1.0), Claude Code in x-api-key",
         "the newer SDKs are refused",
         asks("messages", "bearer"),
@@ -240,16 +245,16 @@ MESSAGES = [
     ),
     Check(
         "messages.errors.no-key",
-        "where a key is needed, a request without one is HTTP 401 or 403 with Anthropic's error object",
+        "if a key is required, a request without one returns HTTP 401 or 403 with Anthropic's error object",
         f"{SDK}AuthenticationError",
-        "the client cannot say that the key is wrong",
+        "the client cannot tell its user that the key is wrong",
         asks("messages", "without-key"),
         say.needs_key,
     ),
     Check(
         "messages.count",
         "POST /messages/count_tokens returns input_tokens",
-        f"{SDK}MessageTokensCount; Claude Code estimates without it",
+        f"{SDK}MessageTokensCount; without it, Claude Code estimates the number",
         "the client does not know how full the context is",
         ("http.count-tokens",),
         keeping.counts_tokens,
@@ -259,7 +264,7 @@ MESSAGES = [
         "messages.models",
         "GET /models with anthropic-version lists models with type, display_name and created_at",
         f"{SDK}ModelInfo; Claude Code's model discovery",
-        "the SDKs' list of models is empty or raises",
+        "the SDKs list no models, or raise an error",
         ("http.anthropics-models",),
         keeping.lists_anthropics_models,
         "optional",

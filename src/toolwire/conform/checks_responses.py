@@ -1,4 +1,4 @@
-"""The checks of Responses alone: its bodies, the order of its events, and what is kept."""
+"""The checks of Responses only: its bodies, the order of its events, and stored responses."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ RESPONSES = [
         "responses.input.string",
         "input may be a string",
         f"{SCHEMAS}CreateResponse",
-        "the shortest request of all is refused",
+        "the simplest possible request is refused",
         ("responses.string",),
         say.each(say.clean),
     ),
     Check(
         "responses.body.shape",
-        "a response has its fourteen keys, and its items and parts have theirs",
+        "a response has its fourteen keys, and its items and parts have all of their keys",
         RESPONSE,
-        "typed clients raise",
+        "typed clients raise an error",
         _BODIES,
         say.wire("shape", "item_type", "part_type", UNREADABLE),
     ),
@@ -33,13 +33,13 @@ RESPONSES = [
         "responses.body.status",
         "status, error and incomplete_details agree, in the response and in its items",
         RESPONSE,
-        "a failure is taken for an answer",
+        "the client mistakes a failure for an answer",
         _BODIES,
         say.wire("status", "outcome"),
     ),
     Check(
         "responses.body.ids",
-        "every item has its own id, and a call a call_id that is not its id",
+        "every item has its own id, and a call also has a call_id that differs from its id",
         f"{SCHEMAS}FunctionToolCall; Oaklight/llm-rosetta#56",
         "the result cannot be matched to the call",
         _BODIES,
@@ -74,16 +74,16 @@ RESPONSES = [
     Check(
         "responses.stream.event-names",
         "the event line of every event is its type",
-        f"{EVENT}; EventSource and AI SDK go by it",
+        f"{EVENT}; EventSource and AI SDK rely on it",
         "the event is dropped",
         _STREAMS,
         say.wire("event_name"),
     ),
     Check(
         "responses.stream.events",
-        "only events that OpenAI has are sent, each with its keys",
+        "the endpoint sends only events that OpenAI sends, each with its keys",
         f"{EVENT}; AI SDK validates every event",
-        "the client raises, or drops the event",
+        "the client raises an error, or drops the event",
         _STREAMS,
         say.wire("unknown_event", "shape", "item_type", "part_type"),
     ),
@@ -109,7 +109,7 @@ RESPONSES = [
         "items come one after the other: added, part added, deltas, text done, part done, item done",
         "BerriAI/litellm#27144 (done without deltas), BerriAI/litellm#21090; vllm-project/vllm#36435; "
         "mnfst/llm-gateway#1900",
-        "openai-python raises: unfinished output items",
+        "openai-python raises an error: unfinished output items",
         _STREAMS,
         say.wire(
             "items_mixed",
@@ -125,14 +125,14 @@ RESPONSES = [
         "responses.stream.indexes",
         "output_index, content_index and summary_index count from 0 without a gap",
         f"{SCHEMAS}ResponseOutputItemAddedEvent",
-        "text and calls land in the wrong item",
+        "text and calls are assigned to the wrong item",
         _STREAMS,
         say.wire("output_index", "content_index", "summary_index"),
     ),
     Check(
         "responses.stream.ids",
-        "every event names the id of its item; ids are given once and never change; a call has a call_id "
-        "that is not its id",
+        "every event names the id of its item; ids are unique and never change; a call has a call_id "
+        "that differs from its id",
         f"{SCHEMAS}FunctionToolCall; Oaklight/llm-rosetta#56; llama.cpp's own tests demand it",
         "deltas are lost, results cannot be matched",
         _STREAMS,
@@ -140,9 +140,9 @@ RESPONSES = [
     ),
     Check(
         "responses.stream.increments",
-        "deltas are increments: added up they are what the done events and the finished item say",
+        "deltas are increments: together they are the text of the done events and of the finished item",
         f"{SCHEMAS}ResponseFunctionCallArgumentsDoneEvent; BerriAI/litellm#27144",
-        "Codex runs the item, others run the deltas: two different calls",
+        "Codex uses the finished item, other clients use the deltas: they run different calls",
         _STREAMS,
         say.wire("text_differs", "cumulative_arguments", "invalid_arguments"),
     ),
@@ -150,15 +150,15 @@ RESPONSES = [
         "responses.stream.terminal",
         "one response.completed, .incomplete or .failed ends the stream; at most [DONE] follows",
         f"{SCHEMAS}ResponseCompletedEvent; Codex: stream closed before response.completed",
-        "the client takes the turn for broken, or waits",
+        "the client reports a broken turn, or waits",
         _STREAMS,
         say.wire("terminal_missing", "after_terminal", "done_marker"),
     ),
     Check(
         "responses.stream.final",
-        "the terminal event lists exactly the items that were streamed, and its status is true",
+        "the terminal event lists exactly the items that were streamed, and its status is correct",
         f"{SCHEMAS}ResponseCompletedEvent; BerriAI/litellm#17246",
-        "a client that reads only the end misses calls",
+        "a client that reads only the last event misses calls",
         _STREAMS,
         say.wire("output", "status", "outcome"),
     ),
@@ -180,7 +180,7 @@ RESPONSES = [
     ),
     Check(
         "responses.stream.no-extras",
-        "there are no keys that OpenAI does not have, and usage has its details",
+        "there are no keys that OpenAI does not send, and usage has its details",
         EVENT,
         "clients that send items back are refused for the extra keys",
         _STREAMS,

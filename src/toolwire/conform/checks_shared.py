@@ -1,4 +1,4 @@
-"""What a check is, and the checks that the APIs share."""
+"""The type `Check`, and the checks that all APIs share."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ Level = Literal["required", "optional"]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One row of the catalogue. A failed `required` check breaks clients; `optional` ones are refinements.
+    """One check of the catalogue.
 
-    `demands` says what must hold, `source` where that comes from, `fails` what goes wrong for a client
-    otherwise. `asks` names the questions whose exchanges `judge` gets, in this order.
+    `demands`: what must be true. `source`: where this is specified. `fails`: what goes wrong for a client
+    otherwise. `asks`: the names of the questions; `judge` gets their exchanges in this order. A failed
+    `required` check breaks clients, a failed `optional` one does not.
     """
 
     id: str
@@ -39,30 +40,30 @@ class Check:
 
 SCHEMAS = "OpenAPI #/components/schemas/"
 SDK = "Anthropic SDK "
-"""A type of the Anthropic SDKs."""
+"""Prefix for the name of a type in Anthropic's SDKs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where the demands of an API come from, and its words for what the APIs share."""
+    """The sources of the shared checks for one API, and the API's terms in their texts."""
 
     path: str
     choice: str
     choices: tuple[str, str, str]
-    """No call, as the model likes, at least one call."""
+    """The values of tool_choice for no call, a free choice, and at least one call."""
     parallel: str
     single: str
     parameters: str
     arguments: str
     readers: str
-    """Who reads the arguments, and how."""
+    """How clients read the arguments."""
     results: str
     clients: str
     structured: str
     whose: str
     error: str
     fields: str
-    """The members of the error object."""
+    """The keys of the error object."""
     ends: str
 
 
@@ -71,14 +72,14 @@ _OF_BOTH: dict[str, Any] = {
     "parallel": f"{SCHEMAS}ParallelToolCalls",
     "single": "parallel_tool_calls: false",
     "parameters": f"{SCHEMAS}FunctionObject, parameters",
-    "arguments": "a string that holds JSON, {} where there are none",
+    "arguments": "a string with JSON; {} if there are none",
     "readers": "AI SDK marks a call with other arguments invalid; vercel/ai and LangChain parse them",
     "results": 'LangChain sends content "" and a name beside a result; AI SDK sends items without id and '
     "status; results may be lists of parts",
     "whose": "OpenAI's",
     "error": f"{SCHEMAS}ErrorResponse",
     "fields": "message, type, param, code",
-    "ends": "openai-python and AI SDK take a bare end of the stream for success; mistral.rs#1874; "
+    "ends": "openai-python and AI SDK treat a stream that just ends as a success; mistral.rs#1874; "
     "tracker#544",
 }
 SOURCES: Mapping[Api, Sources] = {
@@ -103,7 +104,7 @@ SOURCES: Mapping[Api, Sources] = {
         parallel=f"{SDK}ToolChoice, disable_parallel_tool_use",
         single="disable_parallel_tool_use",
         parameters=f"{SDK}Tool, input_schema",
-        arguments="a JSON object, {} where there are none",
+        arguments="a JSON object; {} if there are none",
         readers=f"{SDK}ToolUseBlock, input; BerriAI/litellm#25321, BerriAI/litellm#29491; openclaude#1259",
         results="Claude Code sends lists of blocks, is_error, cache_control, and texts and system messages "
         "after the results",
@@ -113,7 +114,7 @@ SOURCES: Mapping[Api, Sources] = {
         whose="Anthropic's",
         error=f"{SDK}ErrorResponse",
         fields="type, message",
-        ends="anthropic-python takes a stream that is cut in a block for success",
+        ends="anthropic-python treats a stream that breaks off in a block as a success",
     ),
 }
 
@@ -123,12 +124,12 @@ def asks(api: Api, *names: str) -> tuple[str, ...]:
 
 
 def both(api: Api, *names: str) -> tuple[str, ...]:
-    """The questions in both forms."""
+    """Returns the names of the questions, each for a body and for a stream."""
     return tuple(f"{api}.{name}.{form}" for name in names for form in ("body", "stream"))
 
 
 TURNS = ("text", "call", "parallel", "both")
-"""The questions that ask for each kind of answer: text, a call, two calls, text and a call."""
+"""The questions for each kind of answer: text, a call, two calls, text and a call."""
 
 
 def bodies(api: Api) -> tuple[str, ...]:
@@ -140,7 +141,7 @@ def streams(api: Api) -> tuple[str, ...]:
 
 
 def alike(api: Api) -> list[Check]:
-    """The checks that every API has."""
+    """Returns the checks that all APIs have, for one of them."""
     of = SOURCES[api]
     path, choice, error, whose = of.path, of.choice, of.error, of.whose
     none, auto, required = of.choices
@@ -149,7 +150,7 @@ def alike(api: Api) -> list[Check]:
     rows = [
         Check(
             "answers",
-            "a plain request is answered, streamed and not",
+            "a plain request gets an answer, streamed and not streamed",
             path,
             "nothing works",
             plain,
@@ -157,7 +158,7 @@ def alike(api: Api) -> list[Check]:
         ),
         Check(
             "tools.answers",
-            "a request that declares tools is answered, streamed and not",
+            "a request with tools gets an answer, streamed and not streamed",
             path,
             "no tool can be used",
             tools,
@@ -192,13 +193,13 @@ def alike(api: Api) -> list[Check]:
             "call.arguments",
             f"the arguments of a call are {of.arguments}",
             of.readers,
-            "the tool runs with nothing, or not at all",
+            "the tool runs without arguments, or not at all",
             with_calls,
             say.wire_of_calls("invalid_arguments", "empty_arguments"),
         ),
         Check(
             "call.arguments-fit",
-            "the arguments fit the schema that the tool was declared with",
+            "the arguments match the schema of the tool",
             of.parameters,
             "the client's validation refuses the call",
             tools,
@@ -224,13 +225,13 @@ def alike(api: Api) -> list[Check]:
             "call.ids-fresh",
             "the id of a call or an answer is never used again",
             "clients match a result to its call by the id alone",
-            "a result lands at the call of another turn",
+            "a result is assigned to the call of another turn",
             everything,
             say.fresh_ids,
         ),
         Check(
             "parallel",
-            "two calls of one turn come whole, each with its own id, streamed and not",
+            "two calls of one turn arrive complete, each with its own id, streamed and not streamed",
             f"{of.parallel}; ollama#7881; openai/openai-python#2806",
             "clients merge the calls into one, or run only the first",
             both(api, "parallel"),
@@ -246,15 +247,15 @@ def alike(api: Api) -> list[Check]:
         ),
         Check(
             "text-and-call",
-            "an answer may hold text and a call, and both come whole, streamed and not",
+            "an answer may contain text and a call, and both arrive complete, streamed and not streamed",
             "BerriAI/litellm#17246 (the call is dropped); obsidian-copilot#2233",
-            "the call is lost, or what was said before it",
+            "the call is lost, or the text before it",
             both(api, "both"),
             say.each(say.done_well),
         ),
         Check(
             "choice.none",
-            f"tool_choice {none}: nothing is called, whatever the person asks for",
+            f"tool_choice {none}: no tool is called, whatever the user asks for",
             f"{choice}; ollama#8421",
             "a tool runs although the client said no",
             asks(api, "choice.none"),
@@ -262,7 +263,7 @@ def alike(api: Api) -> list[Check]:
         ),
         Check(
             "choice.auto",
-            f"tool_choice {auto}: a request that needs no tool is answered with text",
+            f"tool_choice {auto}: a request that needs no tool gets a text answer",
             choice,
             "the client loops over unneeded calls",
             asks(api, "choice.auto"),
@@ -270,9 +271,9 @@ def alike(api: Api) -> list[Check]:
         ),
         Check(
             "choice.required",
-            f"tool_choice {required}: the answer holds a call",
+            f"tool_choice {required}: the answer contains a call",
             f"{choice}; ollama#8421; mlx-vlm#1045; LiteRT-LM#2471",
-            "a client that counts on a call gets prose",
+            "a client that needs a call receives plain text",
             asks(api, "choice.required"),
             say.calls("get_weather", "get_time"),
         ),
@@ -280,14 +281,14 @@ def alike(api: Api) -> list[Check]:
             "choice.named",
             "tool_choice with a name: this tool is called and no other",
             f"{choice}; vllm-project/vllm#49712",
-            "another tool runs than the client chose",
+            "a tool runs that the client did not choose",
             asks(api, "choice.named"),
             say.calls("get_time"),
         ),
         Check(
             "loop",
-            "the result of a tool reaches the model: the second answer repeats what the result said, "
-            "streamed and not",
+            "the result of a tool reaches the model: the second answer repeats its content, streamed "
+            "and not streamed",
             "claude-code#13964; OmniRoute#4413: results that are lost",
             "the model answers as if the tool had never run, and calls it again",
             both(api, "loop.second"),
@@ -295,7 +296,7 @@ def alike(api: Api) -> list[Check]:
         ),
         Check(
             "loop.clients",
-            "calls and results are accepted in the shapes that clients send",
+            "the endpoint accepts calls and results in the forms that clients send",
             of.results,
             "the second step of these clients is refused",
             asks(api, "loop.clients"),
@@ -303,7 +304,7 @@ def alike(api: Api) -> list[Check]:
         ),
         Check(
             "request.clients",
-            "a request with everything that real clients send is answered",
+            "a request with all fields that real clients send gets an answer",
             of.clients,
             "the client does not work at all",
             asks(api, "clients"),
@@ -311,23 +312,23 @@ def alike(api: Api) -> list[Check]:
         ),
         Check(
             "structured",
-            "a strict json_schema is kept: the text is JSON that fits it, streamed and not",
+            "a strict json_schema is enforced: the text is JSON that matches it, streamed and not streamed",
             f"{of.structured}; ollama#10001; llama.cpp#10732",
-            "the client parses prose",
+            "the client tries to parse plain text as JSON",
             both(api, "structured"),
             say.each(say.fits_schema),
         ),
         Check(
             "stream-is-body",
-            "streamed and not streamed say the same: calls, arguments, text or none, and how it ended",
+            "a streamed and a non-streamed answer agree: calls, arguments, text, and how it ended",
             "vllm-project/vllm#9053, vllm-project/vllm#47137; ollama#9092; BerriAI/litellm#21090",
-            "a client that streams loses what another one gets",
+            "a client that streams misses what another client receives",
             everything,
             say.same_meaning,
         ),
         Check(
             "errors.bad-json",
-            f"a body that is no JSON is HTTP 400 with {whose} error object: {of.fields}",
+            f"a body that is not JSON returns HTTP 400 with {whose} error object: {of.fields}",
             error,
             "the SDK raises an unreadable error",
             asks(api, "bad-json"),
@@ -335,7 +336,7 @@ def alike(api: Api) -> list[Check]:
         ),
         Check(
             "errors.unknown-model",
-            f"an unknown model is HTTP 404 or 400 with {whose} error object",
+            f"an unknown model returns HTTP 404 or 400 with {whose} error object",
             error,
             "the client retries, or shows an empty answer",
             asks(api, "unknown-model"),
@@ -343,9 +344,9 @@ def alike(api: Api) -> list[Check]:
         ),
         Check(
             "errors.bad-field",
-            f"a field of a wrong type is HTTP 400 or 422 with {whose} error object",
+            f"a field of the wrong type returns HTTP 400 or 422 with {whose} error object",
             error,
-            "the field is ignored, and the client never learns of it",
+            "the field is ignored, and the client does not notice",
             asks(api, "bad-field"),
             say.refused(400, 422),
         ),
@@ -353,21 +354,21 @@ def alike(api: Api) -> list[Check]:
             "errors.before-stream",
             f"an error before the first byte is an HTTP error with {whose} error object, also for a stream",
             f"{error}; BerriAI/litellm#39748; opencode#39968",
-            "the client takes an error for an empty answer",
+            "the client mistakes the error for an empty answer",
             asks(api, "unknown-model.stream", "missing-field"),
             say.refused(400, 404, 422),
         ),
         Check(
             "errors.in-stream",
-            f"a stream ends with its end mark or with {whose} error object; it is never just cut",
+            f"a stream ends with its end marker or with {whose} error object; it never just breaks off",
             of.ends,
-            "half an answer, or half a call, is taken for a whole one",
+            "the client mistakes half an answer or half a call for a complete one",
             (*streams(api), *both(api, "loop.second")[1:]),
             say.ends_in_band,
         ),
         Check(
             "disconnect",
-            "after a client disconnects in the middle of a stream, the next request is answered",
+            "after a client disconnects in the middle of a stream, the next request gets an answer",
             "people press Stop",
             "the endpoint hangs, or sends the rest to the next client",
             asks(api, "left", "after-left"),
@@ -378,7 +379,7 @@ def alike(api: Api) -> list[Check]:
 
 
 def allowed(api: Api, schema: str) -> Check:
-    """OpenAI's choice of one tool among several; Anthropic has none."""
+    """Returns the check of OpenAI's `allowed_tools`, which Anthropic's API does not have."""
     return Check(
         f"{api}.choice.allowed",
         "tool_choice allowed_tools, required, with one tool: this tool is called and no other",

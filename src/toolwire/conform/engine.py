@@ -1,9 +1,9 @@
-"""Asks each question once and judges each check by the answers.
+"""Asks each question once and evaluates each check with the answers.
 
-Questions are asked when the first check needs them, and their answers are kept for later checks. A family
-that the endpoint does not have is reported once: it answers every request with HTTP 404, 405 or 501, or with
-HTTP 200 and an error, a web page or another object. The same holds for a family that refuses the key. An
-endpoint that runs into the time limit repeatedly is not asked any more.
+A question is asked when the first check needs it, and its answer is used again by later checks. A family of
+checks (http, chat, responses, messages) that the endpoint does not support is reported once: the endpoint
+answers every request with HTTP 404, 405 or 501, or with HTTP 200 and an error, a web page or another object.
+The same holds for a family that refuses the key. After several timeouts no more questions are asked.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from toolwire.core.turn import Api
 ABSENT = (404, 405, 501)
 REFUSED = (401, 403)
 MOST_TIMEOUTS = 3
-"""Late answers in a row."""
+"""The most timeouts in a row."""
 MOST_LATE = 8
-"""Late answers in all."""
+"""The most timeouts in a run."""
 
 
 class NothingToJudge(Exception):
-    """The run cannot begin; the message says why in one line."""
+    """Raised if the run cannot start. The message says why in one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Absence:
-    """Why an API cannot be judged. `refused`: it refuses the key; `busy`: the endpoint has no time."""
+    """Why an API cannot be checked. `refused`: it refuses the key. `busy`: it is overloaded."""
 
     why: str
     refused: bool = False
@@ -47,7 +47,7 @@ class Absence:
 
 @dataclass(frozen=True, slots=True)
 class CheckFinding:
-    """`absent`: not run because the endpoint does not have the API, or refuses the key."""
+    """The result of a check. `absent`: not run, because the API is missing or refuses the key."""
 
     check: Check
     verdict: Verdict
@@ -56,7 +56,7 @@ class CheckFinding:
 
 @dataclass(frozen=True, slots=True)
 class ConformOutcome:
-    """`absent`: the families that the endpoint does not have, with its answer."""
+    """The result of a run. `absent`: the families that cannot be checked, each with the reason."""
 
     base: str
     model: str
@@ -70,7 +70,7 @@ class ConformOutcome:
 
     @property
     def busy(self) -> int:
-        """The number of checks that were not run because the endpoint had no time."""
+        """The number of checks that did not run because the endpoint was overloaded."""
         return sum(finding.verdict.busy for finding in self.findings)
 
 
@@ -131,7 +131,10 @@ class ConformEngine:
 
 
 async def choose_model(probe: Probe, model: str) -> str:
-    """The given model, or the first that the endpoint lists. Raises if it cannot be reached or lists none."""
+    """Returns `model`, or the first model that the endpoint lists if it is "".
+
+    Raises if the endpoint cannot be reached or lists no model.
+    """
     exchange = await probe.ask("http.models", ProbeRequest("/models", method="GET"))
     if exchange.status == 0:
         raise NothingToJudge(f"{exchange.trouble}")
@@ -152,7 +155,7 @@ async def choose_model(probe: Probe, model: str) -> str:
 async def conform(
     probe: Probe, model: str, checks: Sequence[Check], found: Callable[[CheckFinding], Any] | None = None
 ) -> ConformOutcome:
-    """Judges the endpoint by the checks, in their order. `found` is called with each finding."""
+    """Runs the checks in order. `found` is called with each finding."""
     wanted: list[Api] = sorted({check.family for check in checks if check.family != "http"})
     absences: dict[str, Absence] = {
         family: absence for family in wanted if (absence := await _absent(probe, family, model))
@@ -177,9 +180,9 @@ async def conform(
 
 
 async def _absent(probe: Probe, api: Api, model: str) -> Absence | None:
-    """Why the API is absent; None: it exists.
+    """Returns why the API cannot be checked, or None if it exists.
 
-    Two invalid requests and a valid one must all say that it is absent.
+    It counts as absent only if the answers to two invalid requests and to a valid one all say so.
     """
     absence = None
     for asked in (
@@ -195,7 +198,7 @@ async def _absent(probe: Probe, api: Api, model: str) -> Absence | None:
 
 
 def _absence(probe: Probe, exchange: ProbeExchange) -> Absence | None:
-    """Why one answer means that the API is absent; None: it does not mean that."""
+    """Returns why this answer means that the API is absent, or None if it does not."""
     if exchange.trouble:
         return None
     if exchange.status in REFUSED:
@@ -214,7 +217,7 @@ def _refused(probe: Probe, exchange: ProbeExchange) -> str:
     return f"{what} is refused at {refusal}; give {which} with --api-key"
 
 
-# --- the catalogue: every check has a test that it passes and a test that it can fail ---
+# --- the catalogue: each check has a test in which it passes and one in which it fails ---
 
 CATALOGUE: tuple[Check, ...] = (
     *HTTP,
@@ -228,9 +231,11 @@ assert all(name in QUESTIONS for check in CATALOGUE for name in check.asks)
 
 
 def chosen(patterns: str, api: str = "") -> tuple[Check, ...]:
-    """The checks of this API with these ids or beginnings of ids: `chat.stream,http`.
+    """Returns the checks with these ids or prefixes of ids, such as `chat.stream,http`.
 
-    Raises KeyError if one matches none.
+    `api`: only the checks of this API.
+
+    Raises KeyError if a pattern matches no check.
     """
     checks = tuple(check for check in CATALOGUE if api in ("", check.family))
     wanted = [pattern.strip() for pattern in patterns.split(",") if pattern.strip()]

@@ -1,6 +1,6 @@
 """A request and its answer, read as a client reads it.
 
-Pure; reading never raises, whatever an endpoint sends.
+Pure. Reading never raises, whatever an endpoint sends.
 """
 
 from __future__ import annotations
@@ -19,21 +19,22 @@ Family = Literal["http", "chat", "responses", "messages"]
 FAMILIES: tuple[Family, ...] = ("http", "chat", "responses", "messages")
 EXCERPT = 160
 BUSY = (429, 503, 529)
-"""Anthropic's API is overloaded with 529."""
+"""Statuses of an overloaded endpoint. 529 is Anthropic's."""
 HOLDERS: Mapping[Api, str] = {"chat": "choices", "responses": "output", "messages": "content"}
-"""The key without which an object is not an answer of the API."""
+"""The key that every answer of an API has."""
 
 
 def family_of(name: str) -> Family:
-    """The family of a check or a question: the first word of its name."""
+    """Returns the family of a check or a question, which is the first word of its name."""
     return next(family for family in FAMILIES if name.startswith(f"{family}."))
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeRequest:
-    """`body`: a JSON value, or bytes. `leave`: disconnect after the first bytes.
+    """A request. `body`: a JSON value, or bytes.
 
-    `x_api_key`: the key is sent in this header instead of `Authorization`; `bare`: no key is sent.
+    `leave`: disconnect after the first bytes. `bare`: send no key. `x_api_key`: send the key in this header
+    instead of `Authorization`.
     """
 
     path: str
@@ -50,14 +51,14 @@ class ProbeRequest:
         return self.body if isinstance(self.body, dict) else {}
 
     def but(self, **changes: Any) -> ProbeRequest:
-        """With other fields in its body; None removes a field."""
+        """Returns the request with other fields in its body. The value None removes a field."""
         merged = {key: value for key, value in {**self.asked, **changes}.items() if value is not None}
         return replace(self, body=merged)
 
 
 @dataclass(frozen=True, slots=True)
 class SeenCall:
-    """A call as a client sees it. Legacy calls have no id."""
+    """A call as a client reads it. Calls in the legacy format have no id."""
 
     id: str
     name: str
@@ -73,7 +74,7 @@ class SeenCall:
 
 @dataclass(frozen=True, slots=True)
 class ClientAnswer:
-    """What the answer means to a client, in any API, streamed or not."""
+    """An answer as a client reads it, the same for all APIs, streamed or not."""
 
     text: str
     calls: tuple[SeenCall, ...]
@@ -83,10 +84,10 @@ class ClientAnswer:
 
 @dataclass(frozen=True)
 class ProbeExchange:
-    """One exchange. `status` 0: no answer.
+    """A request and its answer. `status` 0: no answer.
 
-    `trouble`: why the answer is not whole; `late`: because of the time limit. `wanting`: what the model did
-    not do although it was asked to, in all attempts.
+    `trouble`: why the answer is incomplete; `late`: because of the time limit. `wanting`: what the model did
+    not do in any attempt, although it was asked to.
     """
 
     question: str
@@ -129,7 +130,7 @@ class ProbeExchange:
 
     @cached_property
     def json(self) -> Any:
-        """The body, or None if it is not JSON."""
+        """The parsed body, or None if it is not JSON."""
         try:
             return json.loads(self.raw)
         except (ValueError, RecursionError):
@@ -141,7 +142,7 @@ class ProbeExchange:
 
     @cached_property
     def body(self) -> dict[str, Any]:
-        """The body itself, or the fold of the stream; {} if there is none."""
+        """The body, or the one that a client assembles from the stream; {} if there is none."""
         if not self.ok:
             return {}
         if not self.streamed:
@@ -153,20 +154,20 @@ class ProbeExchange:
 
     @property
     def foreign(self) -> bool:
-        """Whether a success has an object as its body that is not of this API."""
+        """Whether a successful answer has an object as its body that is not one of this API."""
         return self.ok and isinstance(self.json, dict) and HOLDERS[self.api] not in self.json
 
     @property
     def error(self) -> str:
-        """The error message inside an answer with a success status, in whatever shape; "": none."""
+        """The error message inside an answer with a success status; "" if there is none."""
         found = self.body.get("error")
-        if found is None and self.foreign:  # also instead of a stream
+        if found is None and self.foreign:  # also an object in place of a stream
             found = self.json.get("error")
         return "" if found is None else _error_text(found)
 
     @cached_property
     def hollow(self) -> str:
-        """Why the answer has nothing to judge; "": it has something."""
+        """Why the answer contains nothing to check; "" if it contains something."""
         if not self.raw or not (self.streamed or self.body):
             return "the answer is empty or cannot be read"
         if self.family == "http":
@@ -185,7 +186,7 @@ class ProbeExchange:
         return tuple(call.name for call in self.answer.calls)
 
     def excerpt(self, position: int = -1) -> str:
-        """The frame at the position, or the beginning of the body."""
+        """Returns the frame at the position, or the beginning of the body."""
         if self.streamed and 0 <= position < len(self.frames):
             text = self.frames[position].data
             return _short(text[max(text.find('"choices"'), 0) :])
@@ -193,7 +194,7 @@ class ProbeExchange:
 
     @property
     def refusal(self) -> str:
-        """The status and the message of an error."""
+        """The status and error message of the answer."""
         error = mapping(self.json).get("error")
         return f"HTTP {self.status}" if error is None else f"HTTP {self.status}: {_error_text(error)}"
 
@@ -203,7 +204,7 @@ def _says(message: Any) -> bool:
 
 
 def _error_text(error: Any) -> str:
-    """OpenAI's errors have a message; other servers send a text instead of the object."""
+    """Returns the error message. Some servers send a text in place of the API's error object."""
     message = error.get("message") if isinstance(error, dict) else error
     return message[:200] if isinstance(message, str) and message else "an error without a message"
 
@@ -212,7 +213,7 @@ _LONG = re.compile(r"[\w-]{28,}")
 
 
 def _short(text: str) -> str:
-    """The beginning of a frame, with long ids cut."""
+    """Returns the beginning of the text, with long ids shortened."""
     return _LONG.sub(lambda found: f"{found[0][:10]}…", text[: 8 * EXCERPT])[:EXCERPT]
 
 
@@ -229,7 +230,7 @@ def text_of(value: Any) -> str:
 
 
 def _call(id: Any, function: Mapping[str, Any]) -> SeenCall:
-    """Arguments that are an object instead of its text have their own check; here they are read."""
+    """Reads a call. Arguments may be an object by mistake: another check reports this."""
     arguments = function.get("arguments", function.get("input"))
     text = json.dumps(arguments) if isinstance(arguments, dict) else text_of(arguments)
     return SeenCall(text_of(id), text_of(function.get("name")), text)

@@ -1,9 +1,10 @@
-"""The verdicts of the checks: pure functions from the exchanges of a check to pass, fail or not-run.
+"""Evaluates the checks: functions from a check's exchanges to pass, fail or not-run. Pure.
 
-- A departure that is seen is a failure, with what was seen and in which frame.
-- What could not be seen is not run: the model did not do it, the answer is empty, the endpoint is busy, or it
-  declines the request with the API's error object, OpenAI's or Anthropic's.
-- An exchange that broke, or an error without that object, fails every check that needs it.
+- A deviation is a failure. The verdict says what was seen, and in which frame.
+- A check is not run if there was nothing to see: the model did not do it, the answer is empty, the endpoint
+  is busy, or it refuses the request with the API's error object (OpenAI's or Anthropic's).
+- An exchange that was interrupted, or an error without the API's error object, fails every check that needs
+  it.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ JudgeOne = Callable[[ProbeExchange], "Verdict"]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`seen` is one sentence, in the request `question`; `excerpt` begins the frame or body.
+    """The result of a check.
 
-    `busy`: not run because the endpoint had no time, so another run may find more.
+    `seen`: one sentence about the answer to `question`. `excerpt`: the beginning of the frame or body.
+    `busy`: not run because the endpoint was overloaded, so another run may find more.
     """
 
     result: Result
@@ -59,11 +61,14 @@ def busy(exchange: ProbeExchange) -> Verdict:
     return not_run(exchange, f"the endpoint has no time: {exchange.refusal}", busy=True)
 
 
-# --- whether there is anything to judge: a verdict, or None ---
+# --- why an exchange cannot be checked: a verdict, or None if it can ---
 
 
 def broken(exchange: ProbeExchange) -> Verdict | None:
-    """An exchange without an answer. A slow model fails only the checks that are about time."""
+    """Returns a verdict if there is no answer, otherwise None.
+
+    A timeout is "not run", because it only means that the model is slow.
+    """
     if exchange.late:
         return not_run(exchange, exchange.trouble)
     if exchange.trouble:
@@ -85,22 +90,25 @@ def _declined(exchange: ProbeExchange) -> Verdict:
 
 
 def unanswered(exchange: ProbeExchange) -> Verdict | None:
-    """`broken`, or an answer that ends in an error."""
+    """Like `broken`, but also returns a verdict if the answer ends in an error."""
     return broken(exchange) or (_declined(exchange) if exchange.error else None)
 
 
 def unseen(exchange: ProbeExchange) -> Verdict | None:
-    """`unanswered`, or an answer with nothing in it."""
+    """Like `unanswered`, but also returns a verdict if the answer is empty."""
     return unanswered(exchange) or (not_run(exchange, exchange.hollow) if exchange.hollow else None)
 
 
 def missing(exchange: ProbeExchange) -> Verdict | None:
-    """`unanswered`, or a model that did not do what it was asked to."""
+    """Like `unanswered`, but also returns a verdict if the model did not do as asked."""
     return unanswered(exchange) or (not_run(exchange, exchange.wanting) if exchange.wanting else None)
 
 
 def each(judge: JudgeOne, *, lenient: bool = False) -> Judge:
-    """All exchanges must pass. `lenient`: those that passed count although others could not be run."""
+    """Returns a judge that applies `judge` to each exchange. All must pass.
+
+    `lenient`: exchanges that were not run do not count if others passed.
+    """
 
     return lambda seen: _together([judge(exchange) for exchange in seen], lenient)
 
@@ -110,14 +118,15 @@ def _together(verdicts: Sequence[Verdict], lenient: bool) -> Verdict:
     return min(verdicts, key=lambda verdict: order.index(verdict.result), default=PASS)
 
 
-# --- the wire ---
+# --- the format of answers ---
 
 
 @dataclass(frozen=True, slots=True)
 class WireVerdict:
-    """None of the departures in any answer, whether or not the model did what it was asked to.
+    """Passes if no answer has a deviation of these topics, whatever the model did.
 
-    `of_calls`: only answers with calls are judged. `of_errors`: answers that end in an error are judged too.
+    `of_calls`: only answers with calls are checked. `of_errors`: answers that end in an error are checked
+    too.
     """
 
     topics: tuple[str, ...]
@@ -189,7 +198,10 @@ def content_type(expected: str) -> Judge:
 
 
 def unmet(exchange: ProbeExchange) -> Verdict | None:
-    """A request that was not answered; unlike in `unseen`, the endpoint may not decline it."""
+    """Returns a verdict if the request was not answered, otherwise None.
+
+    Unlike in `unseen`, a refusal of the endpoint is a failure.
+    """
     if not exchange.status and not exchange.trouble:
         return not_run(exchange, exchange.wanting or "it was not asked")
     if exchange.busy:
@@ -215,7 +227,10 @@ GRAVE = tuple(
 
 
 def clean(exchange: ProbeExchange) -> Verdict:
-    """Answered, with calls that can be read and run; envelopes and extra keys have their own checks."""
+    """Passes if the request was answered, with calls that can be read and run.
+
+    Envelopes and extra keys have their own checks.
+    """
     return unmet(exchange) or WireVerdict(GRAVE)([exchange])
 
 
@@ -223,7 +238,7 @@ def clean(exchange: ProbeExchange) -> Verdict:
 
 
 def refused(*statuses: int) -> Judge:
-    """An HTTP error of one of these statuses, with the API's error object and nothing before it."""
+    """Passes if the answer is an error with one of these statuses and the API's error object."""
     expected = " or ".join(map(str, statuses))
 
     def judge(exchange: ProbeExchange) -> Verdict:
@@ -250,11 +265,14 @@ def needs_key(seen: Seen) -> Verdict:
     return refused(401, 403)(seen)
 
 
-# --- what models do with tools ---
+# --- tool calls ---
 
 
 def calls(*names: str, may_decline: bool = True) -> Judge:
-    """At least one call, and only of these tools."""
+    """Passes if the answer has at least one call, and only calls of these tools.
+
+    `may_decline`: the check is not run if the endpoint refuses the request. Otherwise it fails.
+    """
     missed = unanswered if may_decline else unmet
 
     def judge(exchange: ProbeExchange) -> Verdict:
@@ -280,7 +298,7 @@ def calls_once(exchange: ProbeExchange) -> Verdict:
 
 
 def done_well(exchange: ProbeExchange) -> Verdict:
-    """The model did what it was asked to, and the answer is in order."""
+    """Passes if the model did what it was asked to do, and the answer has no deviations."""
     return missing(exchange) or clean(exchange)
 
 
@@ -317,7 +335,7 @@ def thinks_apart(exchange: ProbeExchange) -> Verdict:
 
 
 def fresh_ids(seen: Seen) -> Verdict:
-    """No id of a call or an answer is used twice, in any answer."""
+    """Passes if no id of a call or an answer is used twice in all answers."""
     known: dict[str, str] = {}
     for exchange in seen:
         answer = exchange.answer
@@ -347,7 +365,10 @@ def fits_schema(exchange: ProbeExchange) -> Verdict:
 
 
 def same_meaning(seen: Seen) -> Verdict:
-    """Pairs of one question, not streamed and streamed: the same calls, text or none, and the same end."""
+    """Passes if the body and the stream of each question have the same meaning.
+
+    Both must have the same calls, both or none must have text, and both must end for the same reason.
+    """
     pairs = zip(seen[::2], seen[1::2], strict=True)
     return _together([_same(body, stream) for body, stream in pairs], lenient=True)
 
@@ -383,7 +404,7 @@ OF_ERRORS = (
 
 
 def ends_in_band(seen: Seen) -> Verdict:
-    """No stream ends without its end mark or an error object, and an error object is whole and last."""
+    """Passes if every stream ends with its end mark or with a complete error object."""
     for exchange in seen:
         if exchange.trouble:
             return failed(exchange, exchange.trouble)

@@ -1,4 +1,4 @@
-"""Verdicts on what an endpoint stores and lists (models, responses), on CORS, and on a disconnected client.
+"""Evaluates checks about stored responses, threads, model lists, CORS and disconnects.
 
 Pure.
 """
@@ -99,11 +99,11 @@ def preflight_allows(seen: Seen) -> Verdict:
     return expect(not lacking, exchange, f"access-control-allow-headers leaves out {', '.join(lacking)}")
 
 
-# --- stored responses, and threads of messages ---
+# --- stored responses and threads ---
 
 
 def _unstored(made: ProbeExchange, got: ProbeExchange) -> Verdict | None:
-    """Why the stored response cannot be judged; None: it can."""
+    """Returns why the stored response cannot be checked, or None if it can."""
     verdict = unseen(made)
     if verdict is not None:
         return verdict
@@ -144,7 +144,7 @@ def lists_input(seen: Seen) -> Verdict:
 
 
 def _words(item: Mapping[str, Any]) -> tuple[str, str]:
-    """The role and the text of a message, whose content may be a text or parts."""
+    """Returns the role and the text of a message. Its content may be a text or parts."""
     content = item.get("content")
     parts = "".join(text_of(part.get("text")) for part in mappings(content))
     return text_of(item.get("role")), content if isinstance(content, str) else parts
@@ -174,7 +174,7 @@ def echoes_previous(seen: Seen) -> Verdict:
 
 
 def continues_after_disconnect(seen: Seen) -> Verdict:
-    """A client disconnected in the middle of a stream; the next request is answered."""
+    """Passes if a request is answered after another client disconnected during a stream."""
     left, after = seen
     verdict = broken(left)
     if verdict is None and not left.raw:
@@ -186,7 +186,10 @@ NO_THREADS = "thread_unsupported_request"
 
 
 def serves_threads(seen: Seen) -> Verdict:
-    """The thread continues with the result alone, or its first request is refused in the SDKs' words."""
+    """Passes if a request with only the result continues the thread.
+
+    Also passes if the endpoint refuses the first request with the error code that the SDKs expect.
+    """
     first, after = seen
     if first.status == 400 and not first.trouble:
         code = mapping(mapping(mapping(first.json).get("error")).get("details")).get("error_code")

@@ -1,8 +1,7 @@
-"""Asks an endpoint over HTTP.
+"""Sends requests to an endpoint over HTTP.
 
-Every exchange is limited in time and size; a failure is a sentence, never raised.
-
-The key is sent in requests only: it is masked in everything that comes back before anything reads it.
+Every exchange has limits of time and size. A failure is described in the exchange and never raised. The key
+is only sent in requests: it is masked in everything that comes back before anything reads it.
 """
 
 from __future__ import annotations
@@ -23,19 +22,19 @@ from toolwire.conform.exchange import ProbeExchange, ProbeRequest
 LIMIT_S = 60.0
 MOST_BYTES = 2 * 1024 * 1024
 MOST_WAITS = 3
-"""Waits of one request for a busy server that names a time."""
+"""How often one request waits for a busy server that says how long to wait."""
 MOST_IN_VAIN = 2
-"""Requests that may wait in vain; after them none waits."""
+"""How many requests may wait without success. After that no request waits."""
 MASK = "***"
 SHORTEST_SECRET = 4
 
 
 class AddressError(ValueError):
-    """An address that cannot be asked; the message says why in one line."""
+    """An address that cannot be used. The message says why in one line."""
 
 
 def base_of(address: str) -> str:
-    """The base of the API; an address without a path means `/v1`."""
+    """Returns the base URL of the API. For an address without a path, this ends with `/v1`."""
     try:
         parts = urlsplit(address if "://" in address else f"http://{address}")
         port = parts.port
@@ -50,16 +49,19 @@ def base_of(address: str) -> str:
 
 
 def shown(address: str) -> str:
-    """The address without user, password and query, which may be secrets."""
+    """Returns the address without user, password and query, which may be secrets."""
     try:
         parts = urlsplit(address)
-    except ValueError:  # it cannot be parsed: cut off what may be a secret
+    except ValueError:  # an invalid address: cut off everything that may be a secret
         return address.rpartition("@")[2].partition("?")[0]
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", "")) or address
 
 
 class Probe(AbstractAsyncContextManager["Probe"]):
-    """`waiting` is called with the status and the seconds when a request waits for a busy server."""
+    """Sends the requests of a run.
+
+    `waiting` is called with the status and the seconds when a request has to wait for a busy server.
+    """
 
     def __init__(
         self,
@@ -82,7 +84,7 @@ class Probe(AbstractAsyncContextManager["Probe"]):
         return bool(self._key)
 
     async def __aenter__(self) -> Probe:
-        # a new connection for each request: a server that breaks one must not fail the next check
+        # A new connection for each request: if a server breaks one, the next check must not fail.
         connector = aiohttp.TCPConnector(force_close=True)
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=min(self.limit_s, 10.0))
         self._session = aiohttp.ClientSession(
@@ -97,9 +99,10 @@ class Probe(AbstractAsyncContextManager["Probe"]):
             await self._session.close()
 
     async def ask(self, question: str, request: ProbeRequest) -> ProbeExchange:
-        """One exchange.
+        """Sends a request and returns the exchange.
 
-        A busy server is asked again after the time it names, if that is within the time limit.
+        If the server is busy, the request is sent again after the time that the server names, if this is
+        within the time limit.
         """
         exchange, waits = await self._once(question, request), 0
         while exchange.busy and waits < MOST_WAITS and self._in_vain < MOST_IN_VAIN:
@@ -161,9 +164,9 @@ class Probe(AbstractAsyncContextManager["Probe"]):
                     return
 
     def masked(self, text: str) -> str:
-        """Without the secrets.
+        """Returns the text with the secrets masked.
 
-        Findings are masked again: an endpoint may escape the key or send it in pieces.
+        Findings are masked again, because an endpoint may escape the key or send it in parts.
         """
         for secret in self._secrets:
             text = text.replace(secret, MASK)
@@ -171,7 +174,7 @@ class Probe(AbstractAsyncContextManager["Probe"]):
 
 
 class _Collected:
-    """What has arrived so far, so that nothing of it is lost when a limit is reached."""
+    """What has arrived so far. It is kept if a limit is reached."""
 
     def __init__(self) -> None:
         self.status = 0

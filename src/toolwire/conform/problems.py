@@ -1,4 +1,4 @@
-"""The departures the wire judges find in an exchange, each under one topic. Pure."""
+"""The deviations that the judge finds in an exchange, each with a topic. Pure."""
 
 from __future__ import annotations
 
@@ -15,10 +15,16 @@ from toolwire.core.turn import Api
 
 SHAPE = ("missing_key", "wrong_value", "unknown_key")
 AS_SENT = (*SHAPE, "sse_syntax", "encoding", "unterminated_event", "event_name", "not_json")
-"""Codes that are looked for in the answer as it was sent; all others in the repaired one."""
+"""Codes that are checked in the answer as it was sent.
+
+All others are checked in the repaired answer.
+"""
 
 OF_CALLS = ("call_shape", "call_id")
-"""In a stream, a malformed delta of a call makes the next look like an opener, so repairing reports these."""
+"""Codes that the repair reports itself.
+
+In a stream, a malformed delta of a call would make the judge take the next delta for the start of a call.
+"""
 
 SUBJECTS = {
     "usage": "usage_shape",
@@ -28,7 +34,10 @@ SUBJECTS = {
     "thinking": "thought_shape",
     **dict.fromkeys(("call opener", "call fragment", "call.function", "call.custom", "call"), "call_shape"),
 }
-"""The topic of a misfit by the object it is found in; the rest is `shape`."""
+"""The topic of a deviation, by the object in which it was found.
+
+For other objects it is `shape`.
+"""
 UNREADABLE = "unreadable"
 MOST_FRAMES = 5000
 MOST_PROBLEMS = 1000
@@ -36,7 +45,7 @@ Found = tuple[tuple[str, Problem], ...]
 
 
 def problems_of(exchange: ProbeExchange) -> Found:
-    """Every departure with its topic, in the order of the frames."""
+    """Returns every deviation with its topic, in the order of the frames."""
     if not exchange.ok:
         return ()
     asked = exchange.request.asked
@@ -52,18 +61,24 @@ def problems_of(exchange: ProbeExchange) -> Found:
     judge = _stream if exchange.streamed else _body
     try:
         return judge(exchange.raw, exchange.api, options)
-    except Exception as error:  # an answer that breaks a judge is itself wrong
+    except Exception as error:  # an answer that makes the judge fail is invalid itself
         form = "stream" if exchange.streamed else "body"
         return _unreadable(f"the {form} cannot be read: {type(error).__name__}")
 
 
 def _names_tool(choice: Any) -> bool:
-    """An object names the tool, unless its type is `allowed_tools`, which is like `required`."""
+    """Returns whether the choice requires a tool by name.
+
+    `allowed_tools` is also an object, but works like `required`.
+    """
     return isinstance(choice, dict) and choice.get("type") != "allowed_tools"
 
 
 def _declared(asked: Mapping[str, Any], api: Api) -> tuple[str, ...] | None:
-    """The names that may be called; None: any, because a request declares more than plain functions."""
+    """Returns the tool names that may be called.
+
+    Returns None (any name) if the request declares no tools, or other tools than functions.
+    """
     tools = mappings(asked.get("tools"))
     plain = None if api == "messages" else "function"
     if not tools or any(tool.get("type") != plain for tool in tools):
@@ -113,7 +128,7 @@ def _sorted(
 
 
 def topic(problem: Problem) -> str:
-    """The code; for a misfit, the topic of the object it is found in."""
+    """Returns the problem's code, or for a wrong or missing key the topic of its object."""
     if problem.code not in ("missing_key", "wrong_value"):
         return problem.code
     if problem.subject in ("call opener", "call") and problem.key == "id":

@@ -1,8 +1,8 @@
-"""The questions: every request that an endpoint is asked.
+"""The questions that an endpoint is asked, for all APIs.
 
-A question builds its request from the model's name and the answers to earlier questions. Where a model must
-do something, the question says so in plain words, lists `variants` (fields laid over the request, tried in
-order) and knows whether it was `done`.
+A question builds its request from the model's name and the answers to earlier questions. If the model must do
+something, the question says so in plain words, has `variants` (fields that are changed in the request, tried
+in order) and a function `done`, which recognizes success.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ from toolwire.core.turn import Api
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """`wants` completes the sentence "the model would not …"."""
+    """A question. `wants` completes the sentence "the model would not …"."""
 
     name: str
     build: Build
@@ -76,7 +76,7 @@ class Question:
 
 
 def _both_forms(name: str, build: Build, **more: Any) -> list[Question]:
-    """The same question, streamed and not."""
+    """Returns the question twice: not streamed and streamed."""
 
     def streaming(model: str, earlier: Earlier) -> ProbeRequest | None:
         request = build(model, earlier)
@@ -95,7 +95,7 @@ def _one_call(api: Api) -> dict[str, Any]:
 
 
 def _shared(api: Api) -> list[Question]:
-    """The questions that every API is asked."""
+    """Returns the questions that all APIs have."""
     both = tools(api)
     auto, required = choice(api, "auto"), choice(api, "required")
     explicit = {} if api == "messages" else {"parallel_tool_calls": True}
@@ -241,7 +241,7 @@ _RESPONSES = [
     Question("responses.lost-id", asking("responses", GREET, previous_response_id=LOST_ID)),
 ]
 
-# --- Messages, as Claude Code and Anthropic's SDKs use it ---
+# --- Messages, with requests of Claude Code and Anthropic's SDKs ---
 
 _SEARCH = {"name": "ToolSearch", "description": "Loads tools.", "input_schema": CITY}
 _SYSTEM = [
@@ -278,7 +278,7 @@ _BETAS = (
 
 
 def _history(use: dict[str, Any], result: dict[str, Any], words: str) -> list[dict[str, Any]]:
-    """A question, a call of the assistant, and its result."""
+    """Returns a conversation: a question, a call of the assistant, and the result."""
     call = {"type": "tool_use", "id": "toolu_01A09q90qw90lq917835lq9", **use}
     content = [{"type": "tool_result", "tool_use_id": call["id"], **result}]
     return [

@@ -1,9 +1,9 @@
 """Repairs small deviations, so that one of them does not hide everything after it.
 
-The judge stops looking at an object that lacks a key it needs, so an endpoint that leaves out `logprobs`
-would learn nothing about its calls. Here missing keys are filled in and empty ones removed. The shape is
-judged on the answer as it was sent, the order on the repaired one. What only repairing can see (`null_key`, a
-wrong index or sequence number) is reported here. In Messages only missing keys are filled in: its blocks are
+The judge does not check an object further if a required key is missing. So if an endpoint omitted `logprobs`,
+its calls would not be checked. Here missing keys are added and empty ones removed. The shape is checked in
+the answer as it was sent, the order in the repaired one. Deviations that only the repair can see (`null_key`,
+a wrong index or sequence number) are reported here. In Messages, only missing keys are added: its blocks are
 numbered and nested, so the judge can continue after any other deviation. Pure.
 """
 
@@ -23,11 +23,11 @@ from toolwire.core.turn import Api
 NULLABLE = ("content", "refusal")
 """Keys that may be null in a first delta and in a message."""
 ENVELOPE: Mapping[str, Any] = {"id": "repaired", "created": 1, "model": "repaired"}
-"""The envelope of a chunk whose own cannot be read."""
+"""The envelope for a chunk whose own envelope cannot be read."""
 NAMELESS = "repaired tool"
-"""Replaces a missing name; no tool can have this name."""
+"""Replaces a missing tool name. No tool can have this name."""
 COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
-"""Keys of a usage that must be present."""
+"""The required keys of a usage object."""
 
 RESPONSE_DEFAULTS: Mapping[str, Any] = {
     **dict.fromkeys(("error", "incomplete_details", "instructions", "temperature", "top_p")),
@@ -61,12 +61,12 @@ EVENT_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
 
 
 Dropped = set[tuple[int, str]]
-"""Keys that were null or empty and have been removed, with the position of their frame."""
+"""Keys that were null or empty and have been removed, each with the position of its frame."""
 
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """The repaired frames, the problems, and the position of each frame in the stream as it was sent."""
+    """The repaired frames and the problems. `order`: the original position of each frame."""
 
     frames: list[tuple[dict[str, Any] | str, str | None]]
     problems: list[Problem]
@@ -95,7 +95,10 @@ def repair_stream(frames: Sequence[Frame], api: Api) -> Repaired:
 
 
 def _in_order(places: Sequence[int | None]) -> list[int]:
-    """The positions of the frames, those of calls or items sorted by their index; all others stay."""
+    """Returns the positions of the frames, with those of calls or items sorted by their index.
+
+    `places`: the index of each frame's call or item. Frames without one keep their position.
+    """
     slots = [position for position, place in enumerate(places) if place is not None]
     order = list(range(len(places)))
     for slot, position in zip(slots, sorted(slots, key=lambda position: places[position] or 0), strict=True):
@@ -122,7 +125,7 @@ def _loaded(frame: Frame) -> dict[str, Any] | None:
 
 class _Repairer:
     mixed = ""
-    """The problem of calls or items that are interleaved."""
+    """The code of the problem that calls or items are interleaved."""
 
     def __init__(self) -> None:
         self.position = -1
@@ -130,7 +133,7 @@ class _Repairer:
         self.dropped: Dropped = set()
 
     def place(self, value: Mapping[str, Any]) -> int | None:
-        """The index of the call or item that a frame belongs to; None: the frame stays where it is."""
+        """Returns the index of the call or item that a frame belongs to, or None."""
         return None
 
     def frame(self, value: dict[str, Any]) -> None:
@@ -159,22 +162,31 @@ def _fill(value: Any, defaults: Mapping[str, Any]) -> None:
 
 
 def _write_arguments(holder: Any) -> None:
-    """Replaces an object by its text; the judge of the shape reports the object."""
+    """Replaces arguments that are an object by their JSON text.
+
+    The shape check reports the object.
+    """
     if isinstance(holder, dict) and isinstance(holder.get("arguments"), dict):
         holder["arguments"] = json.dumps(holder["arguments"])
 
 
 class _Opened:
-    """The calls of one choice, numbered in the order in which they open, whatever their indexes are."""
+    """The calls of one choice, numbered in the order in which they open.
+
+    The indexes that were sent may be wrong.
+    """
 
     def __init__(self) -> None:
         self.ids: list[Any] = []
         self._numbers: dict[str, int] = {}
-        """The number of a call by the index that was sent."""
+        """The number of each call, by the index that was sent."""
         self._without = False
 
     def place(self, call: Mapping[str, Any], named: bool) -> tuple[int, str]:
-        """The number of a delta's call, and what is newly wrong with its index. `named`: it names a tool."""
+        """Returns the number of a delta's call, and a new problem with its index ("" if none).
+
+        `named`: whether the delta has a tool's name.
+        """
         due, sent, id = len(self.ids), call.get("index"), call.get("id")
         if sent is None:
             said, self._without = self._without, True
@@ -197,7 +209,7 @@ class _Chat(_Repairer):
     mixed = "calls_mixed"
 
     def place(self, value: Mapping[str, Any]) -> int | None:
-        """The index of the call that a frame belongs to."""
+        """Returns the index of the call that a frame belongs to, or None."""
         choices = mappings(value.get("choices"))
         delta = mapping(choices[0].get("delta")) if len(choices) == 1 and choices[0].get("index") == 0 else {}
         only_calls = set(delta) <= {"tool_calls", "role", "content", "refusal"} and not delta.get("content")
@@ -208,7 +220,7 @@ class _Chat(_Repairer):
     def __init__(self) -> None:
         super().__init__()
         self._opened: dict[int, _Opened] = {}
-        """The calls that are open, by choice."""
+        """The calls of each choice."""
         self._envelope: dict[str, Any] = dict(ENVELOPE)
 
     def frame(self, value: dict[str, Any]) -> None:
@@ -234,7 +246,10 @@ class _Chat(_Repairer):
             self.drop(value, where, "tool_calls")
 
     def _enclose(self, value: dict[str, Any], object: str) -> None:
-        """Replaces an envelope that cannot be read by the last one, so that its choices can be judged."""
+        """Replaces an unreadable envelope by the last readable one.
+
+        So the choices in it can be checked.
+        """
         value["object"] = object
         for key, known in self._envelope.items():
             if type(value.get(key)) is type(known) and value[key]:
@@ -268,7 +283,7 @@ class _Chat(_Repairer):
         _fill(value, defaults)
 
     def _later(self, call: dict[str, Any], function: Any, id: Any) -> None:
-        """Removes id, type and name from a later delta of a call."""
+        """Removes id, type and name from a later delta of a call, and reports them."""
         for holder, key in ((call, "id"), (call, "type"), (function, "name")):
             if not isinstance(holder, dict) or key not in holder:
                 continue
@@ -306,7 +321,7 @@ class _Responses(_Repairer):
     mixed = "items_mixed"
 
     def place(self, value: Mapping[str, Any]) -> int | None:
-        """The index of the item that a frame belongs to."""
+        """Returns the index of the item that a frame belongs to, or None."""
         return value["output_index"] if isinstance(value.get("output_index"), int) else None
 
     def __init__(self) -> None:

@@ -1,9 +1,9 @@
 """Turns fragments of tool calls, in any order and shape that an upstream sends, into events. Pure.
 
 Calls are sent one at a time, in order of appearance, numbered from 0. A call that begins while the previous
-one is open waits until that one is closed, or until the end. White space is sent with the text that follows
-it, and dropped if none follows. The cost is linear in the input; `held` and `size` limit what is kept.
-Standard library only.
+one is open waits until that one is closed, or until the run ends. White space in arguments is sent together
+with the text that follows it, and dropped if none follows. The cost is linear in the input; the caller limits
+memory by `CallAssembler.held` and `size`. Standard library only.
 """
 
 from __future__ import annotations
@@ -17,16 +17,18 @@ from toolwire.core.events import CallArgs, CallBegin, CallEnd, CallKind, Dropped
 from toolwire.core.partial_call import NOT_JSON, PartialCall, Repair, join_surrogates
 
 CALL_SIZE = 500
-"""What a call adds to `size` besides its texts."""
+"""Added to `CallAssembler.size` for each call, besides the length of its texts."""
 
 
 @dataclass(slots=True)
 class Fragment:
     """A piece of a call as an upstream sent it.
 
-    `alias`: a second id of the call (a Responses item id). `position`: the fragment's index in its chunk,
-    None if it came alone. `complete`: `arguments` are the whole. `own`: always opens a call. `rough`: texts
-    may begin or end with half of a surrogate pair.
+    - `alias`: a second id of the call (a Responses item id).
+    - `position`: the fragment's index in its chunk; None if it is the chunk's only fragment.
+    - `complete`: `arguments` holds all arguments of the call, not an increment.
+    - `own`: the fragment always opens a new call, whatever its id and index.
+    - `rough`: the texts may begin or end with half of a surrogate pair.
     """
 
     index: int | None = None
@@ -44,13 +46,24 @@ class Fragment:
 class CallAssembler:
     """Turns the fragments of a run into events.
 
-    `names`: the declared tools; None: a name is complete when arguments come with it or after it.
-    `ordered=False` sends the events of every call as they come, and neither waits for ids nor checks
-    arguments; it is for upstreams that number their fragments. `rename`: maps the name that a call begins
-    with. `repair`: creates the repair of a function's arguments. `reason`: why the run ends, if known before
-    its last calls. `changes` counts the changes by fragments, `held` the characters that wait, `size` all
-    that is kept. `truncated`: a call was cut off. `lost`: arguments came after their call had ended without
-    any.
+    Parameters:
+
+    - `cumulative`: every fragment repeats the arguments from their beginning.
+    - `names`: the declared tools, by which a name is known to be complete. None: a name is complete as soon
+      as arguments come with it or after it.
+    - `ordered`: False sends the events of every call as they come, without waiting for ids and without
+      checking arguments. This is for upstreams that number their fragments.
+    - `rename`: maps a call's name to the one in its `CallBegin`.
+    - `repair`: creates the `Repair` of a function call's arguments.
+
+    Attributes:
+
+    - `reason`: why the run ends. The caller sets it if it is known before the last calls are added.
+    - `changes`: how often fragments changed a call.
+    - `held`: the number of characters that wait to be sent.
+    - `size`: roughly the number of characters that are kept.
+    - `truncated`: a call was cut off.
+    - `lost`: arguments arrived for a call that had already ended without arguments.
     """
 
     def __init__(
@@ -83,17 +96,18 @@ class CallAssembler:
 
     @property
     def unfinished(self) -> bool:
-        """Whether the arguments of an open call are incomplete, so that more may come."""
+        """Whether an open function call has begun arguments that are not complete yet."""
         return any(
             call.pieces and call.kind == "function" and not call.is_closed()
             for call in self.calls[self._head :]
         )
 
     def add(self, fragment: Fragment) -> list[Event]:
+        """Adds a fragment and returns the events that can now be sent."""
         arguments, bare = fragment.arguments, not fragment.name and not fragment.id and not fragment.alias
         grows = type(arguments) is str and arguments and not (fragment.complete or fragment.rough)
         if bare and grows and fragment.index is not None and not self._cumulative:
-            call = self._by_index.get(fragment.index)  # the hot path: one more piece of the open call
+            call = self._by_index.get(fragment.index)  # the hot path: the next piece of the last call
             if call is not None and call is self.calls[-1] and _flows(call):
                 self._last = call
                 call.pieces.append(arguments)
@@ -106,7 +120,7 @@ class CallAssembler:
         return [] if bare and arguments is None else self._add(fragment)
 
     def settle(self) -> list[Event]:
-        """Ends the open call if its arguments are closed, because something other than a call follows."""
+        """Ends the open call if its arguments are complete, so that text can follow it."""
         if self._head == len(self.calls) - 1:
             call = self.calls[self._head]
             if call.begun and call.is_closed():
@@ -116,7 +130,10 @@ class CallAssembler:
         return []
 
     def finish(self, reason: str = "stop") -> list[Event]:
-        """Ends every call. A call without a name is dropped and counted."""
+        """Ends every open call. A call without a name is dropped and counted.
+
+        `reason` is why the run ended.
+        """
         out: list[Event] = []
         for call in self.calls[self._head :]:
             if call.ended:
@@ -132,19 +149,20 @@ class CallAssembler:
     # --- finding the call of a fragment ---
 
     def _find(self, fragment: Fragment) -> PartialCall | None:
-        """The call that the fragment belongs to; None if it opens one.
+        """Returns the call that the fragment belongs to, or None if the fragment opens a new call.
 
-        Found by its id or alias, else by its index, else by its position if its chunk has several fragments;
-        else it continues the last call, unless it has a new name. At a known index an unknown id opens a call
-        only with a name, and only if the name differs or the call so far is empty or closed: some servers
-        send a new id with every delta, others give every call the index 0.
+        The call is looked up by id or alias, else by index, else by position if the chunk has several
+        fragments. Without any of these, the fragment continues the last call, unless it has a different name.
+        A fragment with an unknown id at a known index opens a new call only if it has a name, and that name
+        differs or the call so far is empty or closed: some servers send a new id with every delta, others
+        give every call the index 0.
         """
         if fragment.own:
             return None
         index, name = fragment.index, fragment.name
         call = self._by_id.get(fragment.id or "") or self._by_id.get(fragment.alias or "")
         if call is not None:
-            # An id with a name at a new index is a second call: some servers use the tool's name as id.
+            # A known id with a name at a new index is a second call: some servers use the tool's name as id.
             is_new = index is not None and call.index is not None and index not in self._by_index
             return None if (name and is_new) or self._reopens(call, fragment) else call
         has_id = bool(fragment.id or fragment.alias)
@@ -160,7 +178,7 @@ class CallAssembler:
 
     def _by_position(self, fragment: Fragment, has_id: bool) -> PartialCall | None:
         position = fragment.position
-        if has_id:  # an unknown id opens a call, unless it is the late id of a call without one
+        if has_id:  # an unknown id opens a call, unless it is the late id of a call that has none
             call = self._by_position(fragment, False) if fragment.complete else None
             is_late = call is not None and not call.id and not call.alias and call.name == fragment.name
             return call if is_late else None
@@ -169,11 +187,11 @@ class CallAssembler:
         return self.calls[position] if position < len(self.calls) else None
 
     def _reopens(self, call: PartialCall, fragment: Fragment) -> bool:
-        """Whether a fragment that repeats the name of a closed call opens the next one."""
+        """Returns True if the fragment repeats the name of a closed call, and so opens a new call."""
         text = fragment.arguments
         if not fragment.name or fragment.name != call.name or not text or self._cumulative:
             return False
-        if fragment.complete:  # only if nothing but its position identifies the call
+        if fragment.complete:  # then only a call that is identified by its position alone
             if fragment.id or fragment.alias or fragment.index is not None or not isinstance(text, str):
                 return False
             return call.is_closed() and not text.startswith(call.arguments)
@@ -216,8 +234,9 @@ class CallAssembler:
         return out
 
     def _identify(self, call: PartialCall, fragment: Fragment) -> None:
-        """Sets ids and name. A different name before any arguments is the next piece of it: "get_" +
-        "weather".
+        """Sets the call's ids and name from the fragment.
+
+        A different name before any arguments continues the name: "get_" + "weather".
         """
         if fragment.id and call.id is None and fragment.id not in self._by_id:
             call.id = fragment.id
@@ -235,10 +254,10 @@ class CallAssembler:
             self.size += len(call.name)
 
     def _take(self, call: PartialCall, fragment: Fragment) -> int:
-        """Adds the fragment's arguments; returns the number of characters that came too late to be sent.
+        """Adds the fragment's arguments; returns how many characters came too late to be sent.
 
         Increments are appended verbatim, even if they repeat earlier text. A complete fragment, and every
-        fragment of a cumulative upstream, has the whole arguments: only their new suffix is added.
+        fragment of a cumulative upstream, holds all arguments so far: only the part that is new is added.
         """
         arguments, whole = fragment.arguments, self._cumulative or fragment.complete
         if not isinstance(arguments, str) and call.pieces:
@@ -271,6 +290,7 @@ class CallAssembler:
         self.size += len(text)
 
     def _is_whole(self, name: str, has_arguments: bool) -> bool:
+        """Returns True if the name is complete, that is, if no declared name continues it."""
         if self._names is None:
             return has_arguments
         if name not in self._names:
@@ -281,6 +301,7 @@ class CallAssembler:
     # --- sending events ---
 
     def _emit(self, call: PartialCall, out: list[Event], ready: bool) -> None:
+        """Sends what can be sent after `call` changed. `ready`: its name is complete."""
         if not self._ordered:
             self._send(call, out, force=ready)
             if call.begun and call.complete and not call.ended:
@@ -295,6 +316,7 @@ class CallAssembler:
             self._end(head, self.reason if head.complete else "", out)
 
     def _send(self, call: PartialCall, out: list[Event], force: bool) -> None:
+        """Sends the call's beginning and its new arguments. `force`: its name is complete."""
         if not call.begun:
             if not call.name or not (force or call.pieces):
                 return
@@ -313,6 +335,7 @@ class CallAssembler:
                 out.append(CallArgs(call.number, text))
 
     def _end(self, call: PartialCall, reason: str, out: list[Event]) -> None:
+        """Sends the rest of the call and its end. `reason` is why the run ended, "" if it goes on."""
         if call.half:
             self._keep(call, join_surrogates(call.half, "", more=False)[0])
             call.half = ""
@@ -337,16 +360,16 @@ class _EveryName:
 
 
 EVERY_NAME: Container[str] = _EveryName()
-"""For callers that accept every name as complete."""
+"""Contains every name: for callers that treat each name as complete as soon as it arrives."""
 
 
 def _flows(call: PartialCall) -> bool:
-    """Whether the next piece of the call can be sent unchanged."""
+    """Returns True if the next piece of the call's arguments can be sent as it is, at once."""
     return call.begun and call.solid and not (call.ended or call.complete or call.half)
 
 
 def _as_text(arguments: Any) -> str | None:
-    """The arguments as JSON text; None for a value that JSON cannot express."""
+    """Returns the arguments as JSON text, or None if JSON cannot express them."""
     if isinstance(arguments, str):
         return arguments
     try:

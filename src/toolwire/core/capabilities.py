@@ -1,13 +1,15 @@
 """What a backend can do for a model, as data, and the strategies by which tools are served.
 
-A backend declares its capabilities. `gateway/plan.py` and `wire/fields.py` compare them with the request;
-nothing else branches on the kind of a backend. Pure.
+A backend declares its capabilities. `gateway/plan.py` and `wire/fields.py` compare them with the request. No
+other module behaves differently for different kinds of backends. Pure.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Literal
+
+from toolwire.core.turn import Api
 
 Strategy = Literal["native", "emulated", "constrained", "parked", "none"]
 Constrained = Literal["text", "call"]
@@ -24,27 +26,35 @@ class Capabilities:
     tools: bool = False
     tool_choice: bool = False
     allowed_tools: bool = False
-    """The server takes a `tool_choice` of allowed tools. Otherwise it is offered those tools alone."""
+    """The server accepts a `tool_choice` that lists allowed tools. Otherwise it is sent only those tools."""
     parallel: bool = False
     custom_tools: bool = False
     strict: bool = False
-    """The arguments of strict tools always fit their schema."""
+    """The server guarantees that the arguments of strict tools fit their schema."""
     schema: bool = False
     images: bool = False
     image_urls: bool = True
     """False: the gateway fetches images given by URL and sends them inline."""
     prefill: bool = False
-    """The answer can begin with given text: the last message of the turn is then the assistant's."""
+    """The server can continue a text: if the turn's last message is the assistant's, the answer begins with
+    it.
+    """
     constrain: frozenset[Constrained] = frozenset()
-    """What `Turn.constraint` can limit the decoder to: `text`, an answer of text and calls; `call`, an answer
-    that is one call as bare JSON, without markers, and nothing else."""
+    """What `Turn.constraint` can limit the model's output to.
+
+    `text`: text that may contain calls. `call`: exactly one call as JSON, without markers or text around it.
+    """
     dialects: tuple[str, ...] = ()
-    """The formats in which the model writes calls as text. The scanner looks for these; the prompt teaches
-    the first one, unless the sentinel is among them. Empty: the default."""
+    """The formats in which the model writes calls as text; empty: the default formats.
+
+    The scanner looks for all of them. The prompt teaches the first one, unless the sentinel is among them.
+    """
     reasoning: bool = False
     usage: bool = True
     fields: frozenset[str] = field(default_factory=frozenset)
     passes: frozenset[str] = frozenset()
     """Request fields outside OpenAI's APIs that the backend forwards unchanged; `*`: all of them."""
+    speaks: frozenset[Api] = frozenset()
+    """The APIs whose requests the backend forwards as the client wrote them (`Turn.body`)."""
     recalls: frozenset[Recalled] = frozenset()
-    """The reasoning of earlier turns that the model gets back: `text`, or `sealed` (encrypted)."""
+    """Which reasoning of earlier turns the model gets back: readable `text`, or `sealed` (encrypted)."""

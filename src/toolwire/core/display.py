@@ -44,7 +44,7 @@ INVISIBLE: tuple[tuple[int, int], ...] = (
 """First and last code point of each range: Unicode's Default_Ignorable_Code_Point and other blanks."""
 
 _JOINERS = "\u200c\u200d" + "".join(map(chr, range(0xFE00, 0xFE10)))
-"""Parts of emoji and of ordinary writing in some scripts, which prose keeps."""
+"""Joiners and variation selectors. Emoji and some scripts need them, so `prose` keeps them."""
 
 
 def _pattern(without: str = "") -> re.Pattern[str]:
@@ -56,16 +56,19 @@ _UNSEEN, _UNSEEN_IN_PROSE = _pattern(), _pattern(_JOINERS)
 _PICTURES = {**{chr(code): chr(0x2400 + code) for code in range(0x20)}, "\x7f": "␡"}
 UNITS = ("B", "kB", "MB", "GB")
 LONGEST = len("⟨U+10FFFF⟩")
-"""The longest form of one character."""
+"""The length of the longest text that replaces one character."""
 
 
 def clean(text: str) -> str:
-    """The text with invisible characters written out (`␛`, `⟨U+200B⟩`), except line ends and tabs."""
+    """Returns the text with invisible characters written out (`␛`, `⟨U+200B⟩`). Keeps newlines and tabs."""
     return _UNSEEN.sub(_written_out, text.replace("\r\n", "\n"))
 
 
 def prose(text: str) -> str:
-    """As `clean`, but keeps the joiners inside emoji and words: for text that is not a basis for approval."""
+    """Returns the text like `clean`, but keeps the joiners inside emoji and words.
+
+    For text on which no approval is based.
+    """
     return _UNSEEN_IN_PROSE.sub(_written_out, text.replace("\r\n", "\n"))
 
 
@@ -74,13 +77,13 @@ def _written_out(found: re.Match[str]) -> str:
 
 
 def one_line(text: str, width: int = 200) -> str:
-    """The text on one line, cut at `width` characters."""
+    """Returns the cleaned text on one line, cut to at most `width` characters."""
     flat = clean(text).replace("\n", " ⏎ ").replace("\t", " ")
     return flat if len(flat) <= width else flat[: width - 1] + "…"
 
 
 def as_json(value: Any) -> str:
-    """Readable JSON on one line with invisible characters escaped: the same value, safe to print."""
+    """Returns the value as JSON on one line, with invisible characters escaped."""
     return _UNSEEN.sub(_escaped, json.dumps(value, ensure_ascii=False))
 
 
@@ -89,7 +92,7 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 def size(count: int) -> str:
-    """A readable number of bytes: `17 B`, `4.2 kB`."""
+    """Returns a number of bytes in readable form: `17 B`, `4.2 kB`."""
     amount = float(count)
     for unit in UNITS:
         if amount < 1000 or unit == UNITS[-1]:

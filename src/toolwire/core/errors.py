@@ -15,7 +15,7 @@ from toolwire.core.turn import Api
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of failure. `response_code` is the code in `response.failed`, one of OpenAI's."""
+    """A kind of failure. `response_code` is OpenAI's error code in a `response.failed` event."""
 
     status: int
     type: str
@@ -54,7 +54,7 @@ KINDS: dict[str, Kind] = {
     "permission": _request(403, "permission_denied"),
     "forbidden_origin": _request(403, "forbidden_origin"),
     "forbidden_host": _request(403, "forbidden_host"),
-    # what the request names
+    # things that the request names
     "not_found": _request(404, "not_found"),
     "unknown_url": _request(404, "unknown_url"),
     "model_not_found": _prompt(404, "model_not_found"),
@@ -80,7 +80,10 @@ KINDS: dict[str, Kind] = {
 
 
 class ToolwireError(Exception):
-    """A failure with a kind. `param` names the request field by path, e.g. `messages[3].tool_call_id`."""
+    """An error of one of the kinds in `KINDS`.
+
+    `param` is the path of the request field at fault, e.g. `messages[3].tool_call_id`.
+    """
 
     def __init__(
         self,
@@ -102,17 +105,20 @@ class ToolwireError(Exception):
 
 
 def unavailable(message: str) -> ToolwireError:
-    """The backend cannot serve now."""
+    """Creates the error for a backend that cannot serve requests at the moment."""
     return ToolwireError("backend_unavailable", message)
 
 
 def status_of(failure: Failure, api: Api = "chat") -> int:
-    """The HTTP status. Anthropic has its own for a server that is overloaded."""
+    """Returns the HTTP status of a failure. Anthropic's API has 529 for an overloaded server."""
     return 529 if api == "messages" and failure.kind == "overloaded" else KINDS[failure.kind].status
 
 
 def error_object(failure: Failure) -> dict[str, Any]:
-    """OpenAI's error object, for an HTTP error body or a chat stream that fails after its first byte."""
+    """Returns OpenAI's error object.
+
+    It is the body of an HTTP error, or the last chunk of a chat stream that fails after its first byte.
+    """
     kind = KINDS[failure.kind]
     return {
         "error": {
@@ -125,5 +131,5 @@ def error_object(failure: Failure) -> dict[str, Any]:
 
 
 def response_error(failure: Failure) -> dict[str, str]:
-    """The `error` of a Responses object with status `failed`."""
+    """Returns the `error` object of a Responses object with status `failed`."""
     return {"code": KINDS[failure.kind].response_code, "message": failure.message}

@@ -22,7 +22,8 @@ TokenLogprob = Mapping[str, Any]
 class Text:
     """A piece of the answer's text. `logprobs` are those of its tokens, if the client asked for them.
 
-    A text without characters can have tokens: the last ones, which end inside a character.
+    The text can be empty and still have tokens: a character can consist of several tokens, and the answer can
+    end before the last of them.
     """
 
     text: str
@@ -31,7 +32,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Thought:
-    """A piece of the model's reasoning: OpenAI's `summary`, or the raw reasoning of an open model."""
+    """A piece of the model's reasoning. `summary`: OpenAI's summary of it, not the reasoning itself."""
 
     text: str
     summary: bool = False
@@ -39,9 +40,9 @@ class Thought:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """A provider's signature of the thought before it, which the provider wants back unchanged.
+    """The provider's signature of the thought before it. The provider requires it back unchanged.
 
-    `redacted`: there is no such thought; `text` is one that only the provider can read.
+    With `redacted` there is no such thought: `text` is itself a thought that only the provider can read.
     """
 
     text: str
@@ -49,8 +50,33 @@ class Signature:
 
 
 @dataclass(frozen=True, slots=True)
+class Block:
+    """A whole content block that only Anthropic's API has: a tool that its server ran, or the result of one.
+
+    `json` is the block as JSON. Clients of other APIs do not get it.
+    """
+
+    json: str
+
+
+@dataclass(frozen=True, slots=True)
+class Citation:
+    """A source of the text before it, in Anthropic's API. `json` is the citation as JSON."""
+
+    json: str
+
+
+@dataclass(frozen=True, slots=True)
+class Border:
+    """The text or thought before it is complete: more of the same kind is a block of its own.
+
+    Only Anthropic's API shows the borders.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class Refusal:
-    """A piece of the model's refusal, which OpenAI keeps apart from the text."""
+    """A piece of the model's refusal, which OpenAI's APIs send separately from the text."""
 
     text: str
     logprobs: tuple[TokenLogprob, ...] = field(default=(), repr=False)
@@ -58,9 +84,9 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class CallBegin:
-    """A tool call begins. `index` counts the calls of the run from 0 without a gap.
+    """A tool call begins. `index` numbers the calls of a run from 0.
 
-    `id` is the backend's id; None: the gateway creates one.
+    `id` is the backend's id for the call; if it is None, the gateway creates one.
     """
 
     index: int
@@ -71,7 +97,7 @@ class CallBegin:
 
 @dataclass(frozen=True, slots=True)
 class CallArgs:
-    """The next piece of a call's arguments (of a custom tool's input). Always an increment."""
+    """The next piece of a call's arguments, or of a custom tool's input. Clients append the pieces."""
 
     index: int
     delta: str
@@ -79,7 +105,10 @@ class CallArgs:
 
 @dataclass(frozen=True, slots=True)
 class CallEnd:
-    """The end of a call. `issues` are short codes such as `trailing_comma`."""
+    """A tool call ends.
+
+    `issues` are short codes for what was wrong with its arguments, such as `trailing_comma`.
+    """
 
     index: int
     status: CallStatus = "ok"
@@ -88,10 +117,11 @@ class CallEnd:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """Something that was dropped on purpose.
+    """Something that was deliberately not sent to the client.
 
-    `kind` is `tail`, `cap`, `duplicate`, `parallel`, `first`, `late`, `retry` (a rejected attempt) or
-    `phantom` (a call that never got a name). `count` is a number of calls, or of characters for text.
+    `kind` is `tail`, `cap`, `duplicate`, `parallel`, `first`, `late`, `retry` (a rejected attempt), `phantom`
+    (a call that never got a name), or, for a client whose API has neither, `block` or `citation`. `count` is
+    a number of calls, blocks or citations, or of characters for text.
     """
 
     kind: str
@@ -100,13 +130,15 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens as the backend counted them. The last one of a run counts."""
+    """Tokens as the backend counted them. If a run has several `Usage` events, the last one counts."""
 
     input_tokens: int
     output_tokens: int
     cached_tokens: int = 0
     reasoning_tokens: int = 0
     cache_write_tokens: int = 0
+    extra: Mapping[str, Any] | None = None
+    """What else Anthropic counts, for clients of the same API."""
 
     @property
     def total_tokens(self) -> int:
@@ -121,6 +153,26 @@ class Usage:
             self.cache_write_tokens + other.cache_write_tokens,
         )
 
+    def beside(self, other: Usage) -> Usage:
+        """Returns the usage of two choices of one answer. They share the input; each has its own output."""
+        return Usage(
+            max(self.input_tokens, other.input_tokens),
+            self.output_tokens + other.output_tokens,
+            max(self.cached_tokens, other.cached_tokens),
+            self.reasoning_tokens + other.reasoning_tokens,
+            max(self.cache_write_tokens, other.cache_write_tokens),
+        )
+
+    def __sub__(self, before: Usage) -> Usage:
+        """What was used since `before`; no number is below 0."""
+        return Usage(
+            max(0, self.input_tokens - before.input_tokens),
+            max(0, self.output_tokens - before.output_tokens),
+            max(0, self.cached_tokens - before.cached_tokens),
+            max(0, self.reasoning_tokens - before.reasoning_tokens),
+            max(0, self.cache_write_tokens - before.cache_write_tokens),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Finish:
@@ -132,9 +184,12 @@ class Finish:
 
     reason: FinishReason = "stop"
     stop: str | None = None
-    """The stop sequence that ended the answer, if it is known."""
+    """The stop sequence that ended the answer; None: unknown, or none did."""
     window: bool = False
-    """With reason `length`: the context window was full, not the limit of the answer."""
+    """With reason `length`: the context window was full. False: the answer reached its own limit."""
+    extra: Mapping[str, Any] | None = None
+    """More members of the end of a message, for clients of Anthropic's API: `stop_details`, `container`,
+    `context_management`, or a `stop_reason` that no other API has, such as `pause_turn`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +204,19 @@ class Failure:
 
 
 Event = (
-    Text | Thought | Signature | Refusal | CallBegin | CallArgs | CallEnd | Dropped | Usage | Finish | Failure
+    Text
+    | Thought
+    | Signature
+    | Block
+    | Citation
+    | Border
+    | Refusal
+    | CallBegin
+    | CallArgs
+    | CallEnd
+    | Dropped
+    | Usage
+    | Finish
+    | Failure
 )
 END_EVENTS = (Finish, Failure)

@@ -1,4 +1,4 @@
-"""Creates ids. Law 1: randomness is passed in, so that tests and replays repeat a turn exactly."""
+"""Creates ids. Law 1: randomness is passed in, so that tests and replays can repeat a turn exactly."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ IdFactory = Callable[[str], str]
 
 _BYTES, _AT_ONCE = 12, 128
 _drawn: list[str] = []
-"""Random digits that are not used yet. Reading many at once saves system calls."""
+"""Random hexadecimal digits that are not used yet. Drawing many at once saves system calls."""
 
 
 def random_id(prefix: str) -> str:
-    """An unguessable id: 96 random bits as 24 hexadecimal digits."""
+    """Returns an unguessable id: the prefix and 96 random bits as 24 hexadecimal digits."""
     try:
         return prefix + _drawn.pop()
     except IndexError:
@@ -26,7 +26,7 @@ os.register_at_fork(after_in_child=_drawn.clear)  # a child must not repeat its 
 
 
 def counting_ids() -> IdFactory:
-    """Ids that count from 1 for each prefix, for tests."""
+    """Returns a factory whose ids count from 1 for each prefix, for tests."""
     counts: dict[str, int] = {}
 
     def mint(prefix: str) -> str:

@@ -1,7 +1,7 @@
 """Serializes the items of a turn, for the store and the journal.
 
-An item is a JSON object whose `t` names its class. Fields that hold their default are left out and unknown
-fields are skipped, so that other versions can read the rows as long as fields keep their meaning.
+An item is a JSON object whose `t` names its class. Fields with their default value are omitted, and unknown
+fields are skipped, so that older and newer versions can read each other's rows.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One incomplete call: its name and arguments, whether they are closed, and how it ended."""
+"""A call whose fragments still arrive: its name and arguments so far, and how it ended."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ _IN_STRING = re.compile(r'["\\]')
 
 
 def join_surrogates(half: str, text: str, more: bool) -> tuple[str, str]:
-    """Joins a surrogate pair that was cut between two texts; a lone surrogate becomes U+FFFD.
+    """Joins surrogate pairs, including one that was cut between two texts.
 
-    Returns the text, and the high surrogate to prepend to the next text if `more` may come.
+    `half` is the high surrogate left over from the text before, or "". A lone surrogate becomes U+FFFD.
+    Returns the joined text, and the high surrogate to prepend to the next text ("" if there is none, or if
+    `more` is False because no text follows).
     """
     text, half = half + text, ""
     if more and "\ud800" <= text[-1:] <= "\udbff":
@@ -31,7 +33,7 @@ def join_surrogates(half: str, text: str, more: bool) -> tuple[str, str]:
 
 
 class Repair(Protocol):
-    """Repairs a call's arguments piece by piece (`emulate.native.NativeArguments`)."""
+    """Repairs a call's arguments piece by piece. Implemented by `emulate.native.NativeArguments`."""
 
     cut: bool
 
@@ -47,7 +49,7 @@ class Repair(Protocol):
 
 
 class PartialCall:
-    """A call so far. `number` is its index among the calls, -1 before it has one."""
+    """A call as far as it has arrived. `number` is its index among the calls, -1 until it gets one."""
 
     __slots__ = tuple(
         "alias begun complete ended half hollow id index issues kind name number pieces repair sent solid "
@@ -65,7 +67,7 @@ class PartialCall:
         self.sent = 0
         self.half = ""
         self.begun = self.ended = self.complete = False
-        self.solid = False  # has more than white space
+        self.solid = False  # has arguments other than white space
         self.repair: Repair | None = None
         self.hollow = False  # ended without arguments
         self.issues: list[str] = []
@@ -74,7 +76,7 @@ class PartialCall:
 
     @property
     def arguments(self) -> str:
-        """The arguments so far. Joins the pieces once, so that frequent reads stay cheap."""
+        """The arguments so far. Joins the pieces when read, so that frequent reads stay cheap."""
         if len(self.pieces) > 1:
             sent, rest = self.pieces[: self.sent], self.pieces[self.sent :]
             self.is_closed()
@@ -83,7 +85,10 @@ class PartialCall:
         return "".join(self.pieces)
 
     def is_closed(self) -> bool:
-        """Whether nothing can follow: the call is complete, or its outermost JSON bracket is closed."""
+        """Returns True if no more arguments can follow.
+
+        Either the upstream said that they are complete, or the outermost JSON bracket is closed.
+        """
         if self.complete:
             return True
         if self.kind == "custom":
@@ -94,6 +99,7 @@ class PartialCall:
         return self._started and self._depth <= 0
 
     def _scan(self, piece: str) -> None:
+        """Follows brackets and strings through the next piece of the arguments."""
         at, end = 0, len(piece)
         if self._skip and end:
             at, self._skip = 1, False
@@ -113,7 +119,11 @@ class PartialCall:
                 self._depth -= 1
 
     def take_whole(self, whole: str) -> str:
-        """Returns the new suffix of the whole arguments (so far). Nothing is ever erased."""
+        """Returns the part of the whole arguments (so far) that is new.
+
+        If they do not begin with the known arguments, returns "" and records the issue: text that was sent
+        cannot be taken back.
+        """
         known = self.arguments
         if whole.startswith(known):
             return whole[len(known) :]
@@ -122,12 +132,16 @@ class PartialCall:
         return ""
 
     def verdict(self, reason: str) -> CallEnd:
-        """How the call ended, given why the run ended. Empty arguments are valid: the encoder writes `{}`."""
+        """Returns how the call ended; `reason` is why the run ended.
+
+        Empty arguments are valid: the encoder writes `{}`.
+        """
         issues = list(self.issues)
         text = self.arguments if self.kind == "function" else ""
         repair, repaired = self.repair, self.repair.issues if self.repair is not None else ()
         if repair is not None and repaired:
-            again: Repair = type(repair)()  # how the text is split does not matter: this is what was sent
+            # The pieces were repaired when they were sent. Repairing the whole text gives the same result.
+            again: Repair = type(repair)()
             text = again.feed(text) + again.finish()
         if text.strip():
             try:
@@ -151,13 +165,13 @@ def _no_constant(name: str) -> Any:
 
 
 _STRICT = json.JSONDecoder(parse_int=len, parse_float=len, parse_constant=_no_constant)
-"""Standard JSON: no NaN, and numbers of any length."""
+"""Accepts standard JSON only: no NaN. Numbers may have any length, because they are not converted."""
 
 
 def partial_object(text: str) -> dict[str, Any]:
-    """The members of a JSON object that was cut off, as far as they are complete.
+    """Returns the complete members of a JSON object that was cut off.
 
-    The SDKs read the same from a stream that ends there.
+    The SDKs return the same for a stream that ends there.
     """
     closers: list[str] = []
     best, in_string, is_key, escaped = "", False, False, False
@@ -186,7 +200,7 @@ def partial_object(text: str) -> dict[str, Any]:
     for candidate in (
         text + "".join(reversed(closers)),
         best,
-    ):  # the first one ends in a whole number, or not
+    ):  # the first candidate is invalid if the text ends inside a value
         try:
             found = json.loads(candidate)
         except (ValueError, RecursionError):

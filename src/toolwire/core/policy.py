@@ -1,17 +1,17 @@
-"""Which calls and texts of a run reach the client.
+"""Decides which calls and texts of a run reach the client.
 
 A pure stage between backend and encoder. Law 5: everything it drops on purpose becomes a counted `Dropped`.
 
-- `stop_after`: `first` cuts the run at the end of the first call. `burst` lets calls follow each other, with
-  white space between them, and cuts at the first other text after a call. Text is cut by character, so it
-  does not matter how the backend split it.
+- `stop_after`: `first` cuts the run at the end of the first call. `burst` accepts calls with only white space
+  between them, and cuts the run at the first other text after a call. Text is cut by character, so it does
+  not matter how the backend split it.
 - `suppress_tail`: drops text after the first call; later calls still pass.
 - `max_calls`, `parallel`, `legacy`: drop the first call over the limit and cut the run there.
 - `dedup`: drops a call with the name and arguments of an earlier one. Only this rule holds a call until its
   end.
 
-Calls that pass are renumbered without a gap. The caller cancels a run that was cut and then sends `end()`;
-later events are dropped and counted, except `Usage`. With all rules off, events pass unchanged.
+Calls that pass are renumbered without a gap. After a cut, the caller cancels the run and sends `end()`;
+events that still arrive are dropped and counted, except `Usage`. With all rules off, events pass unchanged.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ NO_RULES = PolicyRules()
 
 
 class Policy:
-    """Applies the rules to one run (one choice of several)."""
+    """Applies the rules to one run, that is to one choice if the client asked for several."""
 
     def __init__(self, rules: PolicyRules) -> None:
         self.names: list[str] = []
@@ -61,15 +61,15 @@ class Policy:
         self._rules = rules
         self._active = rules != NO_RULES
         self.dropped: dict[str, int] = {}
-        """What was dropped, by kind: calls, or characters for `tail` and `late`."""
+        """How much was dropped, by kind: a number of calls, or of characters for `tail` and `late`."""
         self._numbers: dict[int, int | None] = {}  # backend's index → index on the wire; None if dropped
         self._held: list[CallBegin | CallArgs | CallEnd] = []  # the open call, if `dedup` is on
         self._seen: set[tuple[str, str]] = set()
         self.cut = False
         self.passes_text = True
-        """A batch that is one piece of text passes unchanged."""
-        self._truncated = False  # the model made calls that the client does not see
-        self._called = False  # a call has begun: any text from now on is tail
+        """Whether the caller may skip `feed` for a batch that is a single piece of text."""
+        self._truncated = False  # the model made calls that were not sent
+        self._called = False  # a call has begun: text from now on is tail
         self._open: int | None = None  # the backend's index of the open call
         self._after_cut = ""  # the kind under which calls after the cut are counted
         self._ended = False
@@ -77,7 +77,7 @@ class Policy:
     # --- interface ---
 
     def feed(self, events: list[Event]) -> list[Event]:
-        """The events that pass. If `cut` is set afterwards, cancel the run and send `end()`."""
+        """Returns the events that pass. If `cut` is True afterwards, cancel the run and send `end()`."""
         kinds = set(map(type, events))
         if not self._active or not (self._called or self.cut or CallBegin in kinds):
             if not _NOTED.isdisjoint(kinds):
@@ -92,7 +92,7 @@ class Policy:
         return out
 
     def end(self) -> list[Event]:
-        """The last event of a run that was cut, or that the caller stops between two calls."""
+        """Returns the last event of a run that was cut, or that the caller stops between two calls."""
         if self._ended:
             return []
         self.stop()
@@ -100,7 +100,7 @@ class Policy:
         return [Finish("tool_calls")]
 
     def stop(self) -> None:
-        """Stops the run: only `end()` may follow."""
+        """Stops the run. After this, only `end()` may follow."""
         self.cut, self.passes_text = True, False
 
     @property
@@ -110,13 +110,13 @@ class Policy:
 
     @property
     def called(self) -> tuple[int, bool, StopAfter]:
-        """What a response shows of its calls: their number, whether the model made more, and `stop_after`."""
+        """How many calls were sent, whether the model made more, and the `stop_after` rule."""
         return len(self.names), self._truncated, self._rules.stop_after
 
     # --- the rules ---
 
     def _note(self, events: list[Event]) -> None:
-        """Counts a batch that passes unchanged."""
+        """Records the calls and drops of a batch that passes unchanged."""
         for event in events:
             if isinstance(event, CallBegin):
                 self.names.append(event.name)
@@ -162,6 +162,7 @@ class Policy:
             self._admit(event, out)
 
     def _grow(self, event: CallArgs | CallEnd, out: list[Event]) -> None:
+        """Passes arguments or the end of a call, if the call passed."""
         if self._held and event.index == self._open:
             self._held.append(event)
             return
@@ -174,7 +175,10 @@ class Policy:
             out.append(event if number == event.index else replace(event, index=number))
 
     def _admit(self, begin: CallBegin, out: list[Event]) -> bool:
-        """Passes the call under its new number, or drops it and cuts the run."""
+        """Passes the call under its new number, or drops it and cuts the run.
+
+        Returns True if the call passes.
+        """
         number = len(self.names)
         too_many = self._too_many(number)
         if too_many:
@@ -189,14 +193,14 @@ class Policy:
         return True
 
     def _too_many(self, calls: int) -> str:
-        """The rule that one more call breaks, or ""."""
+        """Returns the kind of drop if one more call after `calls` calls breaks a rule, otherwise ""."""
         rules = self._rules
         if calls and (rules.legacy or not rules.parallel):
             return "parallel"
         return "cap" if rules.max_calls and calls >= rules.max_calls else ""
 
     def _complete(self, out: list[Event]) -> None:
-        """Ends the open call."""
+        """Ends the open call, and cuts the run if `stop_after` says so."""
         if self._open is None:
             return
         if self._held:
@@ -206,7 +210,7 @@ class Policy:
             self._cut("first")
 
     def _release(self, out: list[Event]) -> None:
-        """Passes a held call unless it is a duplicate."""
+        """Passes the held call, or drops it if it is a duplicate."""
         held, self._held = self._held, []
         begin = held[0]
         assert isinstance(begin, CallBegin)
@@ -221,7 +225,7 @@ class Policy:
                 self._grow(event, out)
 
     def _tail(self, event: Text | Refusal, out: list[Event]) -> None:
-        """Handles text after a call."""
+        """Passes or drops text after a call."""
         ordinary = event.text.lstrip() if self._rules.stop_after == "burst" else ""
         blank = event.text[: len(event.text) - len(ordinary)]
         if blank and self._rules.suppress_tail:
@@ -239,6 +243,7 @@ class Policy:
                 self._cut("late")
 
     def _swallow(self, event: Event, out: list[Event]) -> None:
+        """Counts an event that arrives after the cut and drops it. Only `Usage` passes."""
         match event:
             case Usage():
                 out.append(event)
@@ -251,6 +256,7 @@ class Policy:
                 self._count("tail", len(text))
 
     def _cut(self, kind: str) -> None:
+        """Stops the run. Calls that still arrive are counted as dropped under `kind`."""
         self.stop()
         self._open = None
         self._after_cut = kind

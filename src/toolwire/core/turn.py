@@ -1,6 +1,6 @@
-"""The normalized request: what a request of any API becomes before anything else reads it.
+"""The normalized request: a request of any API becomes a `Turn`.
 
-`wire/*/decode.py` creates a `Turn`; everything after it reads only the Turn. Frozen; standard library only.
+`wire/*/decode.py` creates it; later stages read nothing else. Frozen; standard library only.
 """
 
 from __future__ import annotations
@@ -12,11 +12,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from toolwire.core.events import CallKind
+from toolwire.core.events import CallKind, Failure
 
 Json = Any
 Role = Literal["system", "developer", "user", "assistant"]
 Api = Literal["chat", "responses", "messages"]
+Thoughts = Literal["shown", "signed", "hidden"]
+"""What the client gets of the model's reasoning.
+
+`signed`: only the signatures, which the provider wants back. `hidden`: the client did not ask for any.
+"""
 _DATA_URL = re.compile(r"data:[^,]*;base64,", re.IGNORECASE)
 
 
@@ -30,7 +35,7 @@ class TextPart:
 
 @dataclass(frozen=True, slots=True)
 class ImagePart:
-    """An image by `url` (https:, http: or data:), or by `file_id` if the provider stores it."""
+    """An image: a `url` (https:, http: or data:), or a `file_id` if the provider stores it."""
 
     url: str | None
     detail: str | None = None
@@ -39,7 +44,7 @@ class ImagePart:
 
 @dataclass(frozen=True, slots=True)
 class OtherPart:
-    """Audio, files and unknown parts: kept unchanged for backends that speak the same API."""
+    """Audio, a file or a part of unknown type, unchanged, for backends that speak the same API."""
 
     kind: str
     raw: Mapping[str, Json]
@@ -62,8 +67,9 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call that the assistant made. `arguments` is the client's text, verbatim; for a custom tool, its
-    input.
+    """A call that the assistant made. `arguments` is its text exactly as the client sent it.
+
+    For a custom tool, `arguments` is the tool's input.
     """
 
     call_id: str
@@ -75,20 +81,22 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The result of a call. After `wire/history.py` every Result follows the Call that it answers."""
+    """The result of a call. `wire/history.py` places every Result after the Call that it answers."""
 
     call_id: str
     parts: tuple[Part, ...]
     kind: CallKind = "function"
     name: str | None = None
     is_error: bool = False
-    """The tool failed, and the parts say why."""
+    """The tool failed. `parts` then hold the error message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reasoning:
-    """A reasoning item that the client sends back. Only the provider that made it can read `encrypted`
-    (OpenAI) and `redacted` (Anthropic), and check `signature`.
+    """A reasoning item that the client sends back.
+
+    Only the provider that made it can read `encrypted` (OpenAI) and `redacted` (Anthropic), and check
+    `signature`.
     """
 
     summary: tuple[str, ...] = ()
@@ -107,9 +115,9 @@ Item = Message | Call | Result | Reasoning
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
-    """A client's tool. `parameters` is its JSON schema ({} accepts any object).
+    """A tool that the client declares. `parameters` is its JSON schema ({} accepts any object).
 
-    For a custom tool, `format` is the format of its input. `namespace` is its Responses namespace.
+    For a custom tool, `format` is the format of its input. `namespace` is its namespace in the Responses API.
     """
 
     name: str
@@ -123,7 +131,11 @@ class ToolSpec:
 
 @dataclass(frozen=True, slots=True)
 class ToolChoice:
-    """The tool choice. `name`: exactly this tool (`mode` is `required`). `allowed`: only these tools."""
+    """Which tools the model may or must call.
+
+    `name`: the model must call this tool; `mode` is then `required`. `allowed`: only these tools may be
+    called; None: all.
+    """
 
     mode: Literal["none", "auto", "required"] = "auto"
     name: str | None = None
@@ -157,8 +169,7 @@ class Sampling:
     summary: str | None = None
     verbosity: str | None = None
     logprobs: int | None = None
-    """How many alternatives to each token to return with their log probabilities; None: no logprobs at all.
-    """
+    """How many alternatives to return for each token; None: the client did not ask for log probabilities."""
 
 
 NO_SAMPLING = Sampling()
@@ -166,7 +177,7 @@ NO_SAMPLING = Sampling()
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """What a model's decoder is limited to.
+    """Limits the model's output to text and calls that are valid.
 
     Each call is written as `opening {"name": NAME, "arguments": ARGUMENTS} closing`.
     """
@@ -178,25 +189,28 @@ class Constraint:
     closing: str
     """The marker after a call."""
     required: bool
-    """The answer has at least one call and no text. Otherwise it is text that may contain calls."""
+    """True: the answer consists of one or more calls, without text. False: text that may contain calls."""
     calls: int = 1
-    """The most calls in one answer."""
+    """The maximum number of calls in one answer."""
     begun: str = ""
-    """How the answer already begins: with nothing, `opening`, or, for a single tool, `opening` and `head`."""
+    """The prefilled beginning of the answer: "", `opening`, or, with a single tool, `opening` and `head`."""
     barred: tuple[str, ...] = ()
-    """Texts of the prompt that a small model would copy: its answer must not contain them."""
+    """Texts that the answer must not contain: parts of the prompt that a small model would copy."""
     answered: bool = False
     """The history ends with a tool result."""
 
     @staticmethod
     def head(tool: ToolSpec) -> str:
-        """The text between the opening and the arguments."""
+        """Returns the text between the opening marker and the arguments of a call."""
         return f'{{"name": {json.dumps(tool.name)}, "arguments": '
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One request. `sent` names every top-level field of the client's body; law 10 reports on each."""
+    """One request, as the decoder read it.
+
+    `sent` has the names of all top-level fields in the client's body. Law 10: the report covers each of them.
+    """
 
     api: Api
     model: str
@@ -204,7 +218,7 @@ class Turn:
     instructions: str | None = None
     tools: tuple[ToolSpec, ...] = ()
     hidden_tools: tuple[ToolSpec, ...] = ()
-    """Tools that the client has not shown to the model yet. The model may call them all the same."""
+    """Tools that the client declared without showing them to the model yet. The model may still call them."""
     tool_choice: ToolChoice = ToolChoice("none")
     parallel: bool = True
     output: OutputFormat = OutputFormat()
@@ -214,10 +228,9 @@ class Turn:
     include_usage: bool = False
     legacy_functions: bool = False
     store: bool = False
-    show_thoughts: bool = True
-    """False: the client did not ask for reasoning and does not get it."""
+    thoughts: Thoughts = "shown"
     generate: bool = True
-    """False: the model is not asked; the input only starts a conversation."""
+    """False: the model is not run; the request only stores its input as the start of a conversation."""
     open_responses: bool = False
     """The response has the keys that Open Responses requires in addition to OpenAI's."""
     previous_response_id: str | None = None
@@ -225,23 +238,28 @@ class Turn:
     user: str | None = None
     sent: frozenset[str] = frozenset()
     notes: tuple[tuple[str, str], ...] = ()
-    """Dispositions that the decoder decided, as (field, disposition), e.g. ("tools.web_search", "ignored").
-    """
+    """What the decoder did with fields, as (field, disposition), e.g. ("tools.web_search", "ignored")."""
     echo: Mapping[str, Json] = field(default_factory=dict)
-    """Request fields that a Responses object repeats (tools, text, reasoning, …), as the client wrote them.
-    """
+    """Request fields that a Responses object repeats (tools, text, reasoning, …), as the client sent them."""
     rest: Mapping[str, Json] = field(default_factory=dict)
     """Top-level fields that the decoder does not read. The plan keeps only those that the backend forwards.
     """
     body: Mapping[str, Json] | None = field(default=None, compare=False)
-    """The request as the client wrote it, for a backend that speaks the same API (Messages alone)."""
+    """The client's request body, for a backend that speaks the same API. Set for the Messages API only.
+
+    It must agree with `items` and `tools`, because such a backend reads it instead of them.
+    """
+    only_spoken: Failure | None = None
+    """Why the request fails on a backend that does not speak its API, e.g. a choice of a server's tool."""
+    headers: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """Headers that are part of the request, for the same backend: `anthropic-version`, `anthropic-beta`."""
     caller: str = ""
-    """The key that made the request. An agent's conversations are kept apart by it."""
+    """The id of the API key that made the request. Agents keep the conversations of different keys apart."""
     constraint: Constraint | None = None
-    """Set by the plan for backends that can constrain their decoder."""
+    """Set by the plan if the backend can constrain the model's output."""
 
     def offered(self) -> tuple[ToolSpec, ...]:
-        """The tools that may be called in this turn."""
+        """Returns the tools that may be called in this turn, after `tool_choice` is applied."""
         choice = self.tool_choice
         if choice.mode == "none":
             return ()
@@ -249,19 +267,19 @@ class Turn:
         return self.tools if names is None else tuple(tool for tool in self.tools if tool.name in names)
 
     def images(self) -> bool:
-        """Whether the request contains an image."""
+        """Returns True if the request contains an image."""
         return any(isinstance(part, ImagePart) for part in self._parts())
 
     def words(self) -> list[str]:
-        """The texts of the instructions, messages and results."""
+        """Returns the texts of the instructions, messages and results."""
         out = [self.instructions] if self.instructions else []
         return out + [part.text for part in self._parts() if isinstance(part, TextPart)]
 
     def texts(self) -> list[str]:
-        """Every text of the request. Law 12: a block that appears here verbatim is a quotation, not a call.
+        """Returns every text of the request. Law 12: a block that appears here verbatim is not a call.
 
-        A call contributes only the texts in its arguments: the model may make the same call again, and may
-        pass its arguments to another tool.
+        It is a quotation. A call in the history contributes only the strings in its arguments: the model may
+        make the same call again, and may pass its arguments to another tool.
         """
         out = self.words()
         for tool in self.tools:
@@ -291,7 +309,7 @@ def _arguments(call: Call) -> Json:
 
 
 def _strings(value: Json) -> Iterator[str]:
-    """Every text in a JSON value, including keys."""
+    """Yields every string in a JSON value, including keys."""
     waiting = [value]
     while waiting:
         one = waiting.pop()
@@ -309,7 +327,10 @@ def _joined(value: Json) -> str:
 
 
 def _opened(text: str) -> str:
-    """The text in a file's data URL, "" if it is not text; any other text unchanged."""
+    """Returns the decoded text of a base64 data URL, or "" if that is not text.
+
+    Any other text is returned unchanged.
+    """
     found = _DATA_URL.match(text)
     try:
         return b64decode(text[found.end() :]).decode() if found else text

@@ -1,12 +1,12 @@
-"""Reads a small part of YAML: tool arguments that models write between tags, and the properties of notes.
+"""Reads a small part of YAML: tool arguments written between tags, and properties of notes.
 
     key: plain text, a number, true, false, null, nothing   key: "double" or 'single' quotes, on one line
     key: | and > with - or +, then deeper lines             key: [flow, "of", 1], {like: JSON}, on one line
     key: with a deeper mapping, or a list of `- ` items     # a comment on a separate line
 
 `Rules` say how strict the reader is. `STRICT` accepts nothing that could be read in two ways: anchors, tags,
-text over several lines, comments after a value, tabs as indentation and repeated keys are outside this part
-of YAML. `LOOSE` is for people's notes: a value that the rules do not cover is its own text.
+text over several lines, comments after a value, tabs as indentation and repeated keys are not supported.
+`LOOSE` is for people's notes: a value that cannot be read as YAML is returned as text.
 
 Pure, linear, and no input raises an exception. Standard library only.
 """
@@ -24,9 +24,9 @@ class Rules:
     """How strictly a value is read."""
 
     number: re.Pattern[str]
-    """Plain text that is a number."""
+    """Matches plain text that is a number."""
     flow_plain: re.Pattern[str]
-    """Plain text inside brackets."""
+    """Matches plain text inside brackets."""
     loose: bool = False
     """Comments may follow a value, unknown escapes stay as they are, unreadable values are text."""
 
@@ -64,7 +64,7 @@ _ESCAPES = {"0": "\0", "b": "\b", "t": "\t", "n": "\n", "f": "\f", "r": "\r", '"
 
 
 class _Outside(Exception):
-    """The text is not in this part of YAML."""
+    """Raised inside this module if the text uses a part of YAML that is not supported."""
 
 
 def _refuse(why: str) -> NoReturn:
@@ -72,9 +72,10 @@ def _refuse(why: str) -> NoReturn:
 
 
 def read_mapping(text: str, wants_string: Callable[[str], bool] = lambda key: False) -> dict[str, Any] | None:
-    """The mapping that `text` is under the strict rules, else None.
+    """Returns the mapping in `text`, read by the strict rules, or None if it is not one.
 
-    `wants_string` names top-level keys whose plain text stays text, even where it looks like a number.
+    `wants_string(key)` is True for top-level keys whose plain value stays text, even if it looks like a
+    number.
     """
     try:
         reader = _Reader(text.replace("\r\n", "\n").split("\n"), wants_string)
@@ -89,7 +90,7 @@ def read_mapping(text: str, wants_string: Callable[[str], bool] = lambda key: Fa
 
 
 def read_value(text: str) -> Any:
-    """The value on one line under the loose rules; text that they do not cover is the value itself."""
+    """Returns the value on one line, by the loose rules. Text that cannot be read is returned unchanged."""
     try:
         return _value(text, LOOSE)
     except (_Outside, ValueError):
@@ -97,19 +98,20 @@ def read_value(text: str) -> Any:
 
 
 def read_member(line: str) -> tuple[str, str] | None:
-    """The key of a line and the text after its colon, under the loose rules; None without a key."""
+    """Returns the key of a line and the text after its colon (loose rules); None without a key."""
     return _member(line, 0, LOOSE)
 
 
 def without_comment(text: str) -> str:
-    """A value's text without a comment after it.
+    """Returns a value's text without a trailing comment.
 
-    `read_value` itself skips a comment after quotes or brackets.
+    A comment after quotes or brackets is left to `read_value`, which skips it.
     """
     return text[: text.index(" #")].rstrip() if " #" in text and text[0] not in "\"'[" else text
 
 
 def _member(line: str, at: int, rules: Rules = STRICT) -> tuple[str, str] | None:
+    """Returns the key at index `at` of a line and the text after its colon; None without a key."""
     if line[at : at + 1] in ('"', "'"):
         found = _QUOTED.match(line, at)
         colon = _COLON.match(line, _after_space(line, found.end())) if found else None
@@ -127,7 +129,10 @@ def _member(line: str, at: int, rules: Rules = STRICT) -> tuple[str, str] | None
 
 
 class _Reader:
-    """The lines and the number of the current one. Every method ends on the line after what it read."""
+    """Reads lines. `at` is the index of the current line.
+
+    Every method leaves `at` on the line after what it read.
+    """
 
     __slots__ = ("_wants_string", "at", "lines")
 
@@ -153,7 +158,7 @@ class _Reader:
         return size if line[size : size + 1] != "\t" else _refuse("tab")
 
     def mapping(self, indent: int, depth: int) -> dict[str, Any]:
-        """The mapping whose keys begin at `indent`."""
+        """Returns the mapping whose keys begin at column `indent`."""
         out: dict[str, Any] = {}
         while True:
             self.skip()
@@ -170,9 +175,10 @@ class _Reader:
             out[key] = self.value(rest, indent, depth, as_text, list_indent=indent)
 
     def value(self, rest: str, indent: int, depth: int, as_text: bool = False, list_indent: int = -1) -> Any:
-        """The value of a key or a dash at `indent`: `rest` on its own line, or the deeper lines that follow.
+        """Returns the value of a key or dash at column `indent`.
 
-        A list may also begin at `list_indent`.
+        `rest` is the text after it on its line; if that is empty, the value is in the deeper lines that
+        follow. A list may also begin at column `list_indent`. With `as_text`, plain text is not converted.
         """
         self.at += 1
         if _BLOCK.fullmatch(rest):
@@ -193,7 +199,7 @@ class _Reader:
         return line[indent : indent + 2] in ("- ", "-")
 
     def sequence(self, indent: int, depth: int) -> list[Any]:
-        """The list whose dashes are at `indent`."""
+        """Returns the list whose dashes are at column `indent`."""
         out: list[Any] = []
         while True:
             self.skip()
@@ -214,7 +220,7 @@ class _Reader:
                 out.append(self.value(rest, indent, depth))
 
     def block(self, mark: str, indent: int) -> str:
-        """A block scalar: all deeper lines, without the indentation of the first."""
+        """Returns a block scalar: the lines deeper than `indent`, less the indentation of the first."""
         lines: list[str] = []
         inner = -1
         while not self.done:
@@ -231,7 +237,7 @@ class _Reader:
         cut = [line[inner:] if inner >= 0 else "" for line in lines]
         while cut and not cut[-1]:
             cut.pop()
-        breaks = len(lines) - len(cut) + (not self.done if cut else -self.done)  # after the last line of text
+        breaks = len(lines) - len(cut) + (not self.done if cut else -self.done)  # after the last text
         body = "\n".join(cut) if mark[0] == "|" else _folded(cut)
         if mark.endswith("+"):
             return body + "\n" * breaks
@@ -239,7 +245,7 @@ class _Reader:
 
 
 def _folded(lines: list[str]) -> str:
-    """The lines joined by spaces; blank lines are line breaks, and deeper lines keep theirs."""
+    """Joins lines by spaces, as `>` does. Blank lines become line breaks; indented lines keep their own."""
     out: list[str] = []
     before = ""
     breaks = 0
@@ -262,6 +268,7 @@ def _folded(lines: list[str]) -> str:
 
 
 def _value(text: str, rules: Rules, as_text: bool = False) -> Any:
+    """Returns the value of a text on one line. `as_text`: plain text is not converted."""
     first = text[:1]
     if first and first in "[{":
         value, stop = _flow(text, 0, 0, rules)
@@ -284,6 +291,7 @@ def _is_plain(text: str) -> bool:
 
 
 def _plain(text: str, rules: Rules, as_text: bool = False) -> Any:
+    """Converts plain text to null, a boolean or a number, if it looks like one."""
     if as_text:
         return text
     if text in _WORDS:
@@ -306,10 +314,10 @@ def _unescaped(found: re.Match[str], rules: Rules) -> str:
     code = found[1]
     if len(code) == 1:
         return _ESCAPES.get(code) or (found[0] if rules.loose else _refuse("an unknown escape"))
-    if len(code) > 5:  # two halves of one character
+    if len(code) > 5:  # a surrogate pair
         return chr(0x10000 + ((int(code[1:5], 16) & 0x3FF) << 10) + (int(code[7:], 16) & 0x3FF))
     number = int(code[1:], 16)
-    return "\ufffd" if 0xD800 <= number <= 0xDFFF else chr(number)  # half a character is none
+    return "\ufffd" if 0xD800 <= number <= 0xDFFF else chr(number)  # a lone surrogate
 
 
 def _after_space(text: str, at: int) -> int:
@@ -317,7 +325,7 @@ def _after_space(text: str, at: int) -> int:
 
 
 def _flow(text: str, at: int, depth: int, rules: Rules) -> tuple[Any, int]:
-    """The value in flow style that begins at `at`, and where it ends."""
+    """Returns the `[…]`, `{…}` or scalar at index `at`, and the index after it."""
     if depth > _DEPTH:
         _refuse("too deep")
     char = text[at : at + 1]
@@ -330,7 +338,7 @@ def _flow(text: str, at: int, depth: int, rules: Rules) -> tuple[Any, int]:
 
 
 def _flow_scalar(text: str, at: int, rules: Rules) -> tuple[str, int, bool]:
-    """The text of a scalar or a key, where it ends, and whether it has quotes."""
+    """Returns the text of a scalar or key, the index after it, and whether it is quoted."""
     found = _QUOTED.match(text, at)
     if found is not None:
         return _unquoted(found.group(), rules), found.end(), True
@@ -364,6 +372,7 @@ def _flow_members(text: str, at: int, depth: int, rules: Rules) -> tuple[dict[st
 
 
 def _after_comma(text: str, at: int, closer: str) -> int:
+    """Returns the index after the comma at `at`, or that of the closing bracket."""
     at = _after_space(text, at)
     if text[at : at + 1] == ",":
         return at + 1

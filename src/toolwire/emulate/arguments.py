@@ -7,9 +7,9 @@
     unknown escape, e.g. \\d           the backslash doubled     unquoted key              quoted
     trailing comma                    left out                 True, False, None         true, false, null
 
-`issues` names each repair. Anything else is an error, for example a repeated key in one object: the flow
-stops at that character, wherever the chunks were cut (law 4). It uses no recursion; `MAX_DEPTH` bounds the
-nesting.
+`issues` names each repair. Any other mistake, such as a repeated key in one object, is an error: `JsonFlow`
+stops at that character, no matter where the chunks were cut (law 4). It uses no recursion; `MAX_DEPTH` limits
+the nesting.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _ESCAPES = frozenset('"\\/bfnrt')
 _WORDS = {"true": "true", "false": "false", "null": "null", "True": "true", "False": "false", "None": "null"}
 _WORD_PREFIXES = frozenset(word[:size] for word in _WORDS for size in range(1, len(word) + 1))
 
-# What the flow expects next. Strings, words and numbers are states, because a chunk may end inside them.
+# What `JsonFlow` expects next. Strings, words and numbers are states, because a chunk may end inside them.
 VALUE, FIRST_VALUE, KEY, FIRST_KEY, COLON, MORE, STRING, WORD, KEY_WORD, NUMBER, DONE, FAILED = range(12)
 
-# Numbers: state → (whether digits may run on, whether the number may end here, next state by character).
+# Numbers: state → (whether more digits may follow, whether the number may end here, next state by character).
 _NUMBER: dict[str, tuple[bool, bool, dict[str, str]]] = {
     "-": (False, False, {**dict.fromkeys("123456789", "int"), "0": "zero"}),
     "zero": (False, True, {".": "dot", "e": "exp", "E": "exp"}),
@@ -48,7 +48,10 @@ _NUMBER: dict[str, tuple[bool, bool, dict[str, str]]] = {
 
 
 class JsonFlow:
-    """One JSON value in chunks. `run` returns where it stopped; `out` collects strict JSON."""
+    """Reads one JSON value that arrives in chunks, and writes it as strict JSON.
+
+    Pass each chunk to `run`; `take` returns the output. `done` and `failed` say whether the value has ended.
+    """
 
     def __init__(self) -> None:
         self.state = VALUE
@@ -60,11 +63,12 @@ class JsonFlow:
         self._quote = '"'
         self._word = ""
         self._number = ""
-        self._held: list[str] = []  # a comma and white space; the next token decides about the comma
-        self._mark = 0
-        self._closing = False  # the string being read is a key
-        self._keys: list[set[str]] = []  # the keys of every open object
-        self._key: list[str] = []  # the parts of the current key that earlier chunks had
+        # A comma and the white space after it, until the next token shows whether the comma is trailing.
+        self._held: list[str] = []
+        self._mark = 0  # the buffer up to here has been written
+        self._in_key = False  # whether the string being read is a key
+        self._keys: list[set[str]] = []  # the keys of every open object so far
+        self._key: list[str] = []  # the parts of the current key that were in earlier chunks
         self._key_from = 0  # where its part in this chunk begins
 
     @property
@@ -76,20 +80,23 @@ class JsonFlow:
         return self.state == FAILED
 
     def take(self) -> str:
-        """The strict JSON since the last `take`."""
+        """Returns the strict JSON that was written since the last `take`."""
         text = self.out[0] if len(self.out) == 1 else "".join(self.out)
         self.out.clear()
         return text
 
     def run(self, buffer: str, position: int) -> int:
-        """Consumes `buffer` from `position` on, up to the end of the value or the first error."""
+        """Consumes `buffer` from `position` on, up to the end of the value or the first error.
+
+        Returns the position where it stopped.
+        """
         end = len(buffer)
         self._key_from = position
-        in_value = self.state == STRING and not self._closing and self._quote == '"'
+        in_value = self.state == STRING and not self._in_key and self._quote == '"'
         if in_value and _DOUBLE_RUN.match(buffer, position).end() == end:  # type: ignore[union-attr]
             if position < end:
                 self.out.append(buffer[position:] if position else buffer)
-            return end  # inside a long string: the case of nearly every chunk
+            return end  # the whole chunk is inside a long string, as most chunks are
         self._mark = position
         while position < end:
             state = self.state
@@ -111,7 +118,7 @@ class JsonFlow:
                 position = _WHITE.match(buffer, position).end()  # type: ignore[union-attr]
                 continue
             position = self._token(buffer, position, state)
-        if self._closing and self.state in (STRING, KEY_WORD):
+        if self._in_key and self.state in (STRING, KEY_WORD):
             self._key.append(buffer[self._key_from : position])
         if self.state in (WORD, KEY_WORD):
             self._mark = position  # a word is sent when it is complete
@@ -122,14 +129,14 @@ class JsonFlow:
         return position
 
     def finish(self) -> None:
-        """Ends the text. This completes a top-level number or word."""
+        """Marks the end of the text. This completes a number or a word at the top level."""
         if self.state == NUMBER and not self._stack and _NUMBER[self._number][1]:
             self.state = DONE
         elif self.state == WORD and not self._stack:
             self._end_word(0)
 
     def flush(self) -> str:
-        """Ends the text and returns what was held back: a comma, or the beginning of a word."""
+        """Marks the end of the text and returns what was held back: a comma, or part of a word."""
         self._release()
         if self.state == WORD:
             self.out.append(self._word)
@@ -156,7 +163,7 @@ class JsonFlow:
         return self._value(buffer, position, char)
 
     def _open_key(self, buffer: str, position: int, char: str) -> int:
-        self._closing = True
+        self._in_key = True
         self._key.clear()
         self._key_from = position + (char in "\"'")
         if char == '"' or char == "'":
@@ -169,7 +176,7 @@ class JsonFlow:
         return self._fail(position)
 
     def _value(self, buffer: str, position: int, char: str) -> int:
-        self._closing = False
+        self._in_key = False
         if char == '"' or char == "'":
             return self._open_string(buffer, position, char)
         if char == "{" or char == "[":
@@ -231,18 +238,21 @@ class JsonFlow:
         return position + 1
 
     def _string(self, buffer: str, position: int, end: int) -> int:
-        """Reads on inside a string. A negative result is the complement of the position to wait at."""
+        """Reads on inside a string and returns the new position.
+
+        If the chunk ends inside an escape, returns `~position` instead, with the position of that escape.
+        """
         run = _DOUBLE_RUN if self._quote == '"' else _SINGLE_RUN
         position = run.match(buffer, position).end()  # type: ignore[union-attr]
         if position == end:
             return position
         char = buffer[position]
         if char == self._quote:
-            if self._closing and not self._is_new(buffer, position):
+            if self._in_key and not self._add_key(buffer, position):
                 return self._fail(position, "duplicate_key")
             if char == "'":
                 self._replace(buffer, position, '"', 1)
-            self.state = COLON if self._closing else MORE if self._stack else DONE
+            self.state = COLON if self._in_key else MORE if self._stack else DONE
             return position + 1
         if char == "\\":
             return self._escape(buffer, position, end)
@@ -253,8 +263,11 @@ class JsonFlow:
         self.note_repair("control_character")
         return position + 1
 
-    def _is_new(self, buffer: str, position: int) -> bool:
-        """Whether the key that ends here is new in its object. A repeated key makes arguments ambiguous."""
+    def _add_key(self, buffer: str, position: int) -> bool:
+        """Adds the key that ends at `position` to its object. Returns False if it is a repeated key.
+
+        A repeated key makes the arguments ambiguous.
+        """
         key = "".join(self._key) + buffer[self._key_from : position]
         if "\\" in key:
             try:
@@ -298,7 +311,7 @@ class JsonFlow:
             self.out.append(buffer[position:stop])
             self._mark = stop
             if stop < end:
-                if not self._is_new(buffer, stop):
+                if not self._add_key(buffer, stop):
                     return self._fail(stop, "duplicate_key")
                 self.out.append('"')
                 self.state = COLON
@@ -348,7 +361,7 @@ class JsonFlow:
         self._mark = position + count
 
     def note_repair(self, issue: str) -> None:
-        """Adds a repair to `issues`, once."""
+        """Adds a repair to `issues`, unless it is already there."""
         if issue not in self.issues:
             self.issues.append(issue)
 
@@ -360,7 +373,7 @@ class JsonFlow:
 
 
 def load_object(arguments: str) -> dict[str, Any] | None:
-    """The arguments as a dict; None if they are not a JSON object."""
+    """Returns the arguments as a dict, or None if they are not a JSON object."""
     try:
         value = json.loads(arguments)
     except (ValueError, RecursionError):
@@ -384,13 +397,16 @@ class StringDecoder:
         self._high = ""  # the first half of a surrogate pair
 
     def run(self, buffer: str, position: int) -> tuple[str, int]:
-        """The decoded text, and where it stopped: after the quote, or before half an escape."""
+        """Decodes `buffer` from `position` on. Returns the text and the position where it stopped.
+
+        It stops after the closing quote, or before an escape that is not complete yet.
+        """
         stop = _BODY.match(buffer, position).end()  # type: ignore[union-attr]
         text = self._high + _ESCAPE.sub(_unescape, buffer[position:stop])
         self.done, self._high = buffer.startswith('"', stop), ""
         if not self.done and "\ud800" <= text[-1:] <= "\udbff":
             text, self._high = text[:-1], text[-1]
-        if SURROGATE.search(text):  # joins pairs; half a pair stays
+        if SURROGATE.search(text):  # joins surrogate pairs; half a pair stays as it is
             text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
         return text, stop + self.done
 

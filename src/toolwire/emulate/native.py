@@ -1,4 +1,4 @@
-"""Repairs the arguments that servers with native tools send, so that they are one JSON object.
+"""Repairs the arguments from servers with native tools, so that they are one JSON object.
 
 `NativeArguments` takes chunks of any size and returns what can be sent. A valid JSON object passes verbatim.
 These deviations are repaired:
@@ -8,8 +8,8 @@ These deviations are repaired:
 
 Anything else passes unchanged. Little is held back: `{` until the next character shows that the object is not
 empty, an empty object until something follows or the call ends, a comma until the next token, and a JSON
-string until it is complete. What was sent is never contradicted (law 6), and the splits do not matter (law
-4).
+string until it is complete. Text that was sent is never changed later (law 6), and it makes no difference how
+the text is cut into chunks (law 4).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ NULL = "null_arguments"
 EMPTY_FIRST = "empty_object_first"
 ENCODED = "encoded_twice"
 MOST_LAYERS = 3
-"""How many JSON strings inside each other are decoded."""
+"""How many layers of JSON strings inside each other are decoded."""
 MOST_EMPTY = 8
-"""Empty values that may come before the arguments."""
+"""How many empty values may come before the arguments."""
 _NULLS = ("null", "None")
 _FAILED = ("malformed_json", "too_deep")
 
@@ -32,7 +32,7 @@ UNDECIDED, STRING, OBJECT, RAW = range(4)
 
 
 class NativeArguments:
-    """The arguments of one call. `feed` pieces, then `finish`; both return what can be sent."""
+    """Repairs the arguments of one call. `feed` and `finish` return what can be sent."""
 
     def __init__(self, layers: int = MOST_LAYERS) -> None:
         self._state = UNDECIDED
@@ -42,11 +42,11 @@ class NativeArguments:
         self._issues: list[str] = []
         self._layers = layers
         self.cut = False
-        """After `finish`: the arguments broke off before they were complete."""
+        """After `finish`: whether the arguments broke off before they were complete."""
 
     @property
     def issues(self) -> tuple[str, ...]:
-        """What was repaired. Empty: what came out is what went in."""
+        """The repairs that were made; empty if the output is the same as the input."""
         return (*self._issues, *(issue for issue in self._flow.issues if issue not in _FAILED))
 
     @property
@@ -75,11 +75,14 @@ class NativeArguments:
         held = "".join(self._held)
         self._held = []
         if state == STRING:
-            return self._opened(held)
-        return self._hollow(held) if state == UNDECIDED else ""
+            return self._decode_string(held)
+        return self._finish_empty(held) if state == UNDECIDED else ""
 
     def _decide(self, held: str) -> str:
-        """Decides by their beginning how to read the arguments. Drops empty values before others."""
+        """Decides by the first characters how to read the arguments.
+
+        Drops empty values that come before the arguments. Returns what can be sent.
+        """
         text = first = held.lstrip()
         for _ in range(MOST_EMPTY):
             if text[0] == '"':
@@ -112,8 +115,8 @@ class NativeArguments:
         self._state = RAW  # text after the object, or from the error on, passes unchanged
         return flow.take() + self._rest
 
-    def _hollow(self, held: str) -> str:
-        """The arguments are only empty values, or the beginning of one."""
+    def _finish_empty(self, held: str) -> str:
+        """Returns arguments that are only empty values, or the beginning of one."""
         text = held.strip()
         while (size := _empty_size(text)) and (rest := text[size:].lstrip()):
             text = rest
@@ -128,8 +131,8 @@ class NativeArguments:
             return text
         return held
 
-    def _opened(self, held: str) -> str:
-        """The object inside a JSON string; the string itself if there is none."""
+    def _decode_string(self, held: str) -> str:
+        """Returns the object inside a JSON string, or the string itself if it contains none."""
         text = held[held.index('"') :].strip()
         try:
             inner = json.loads(text)
@@ -145,7 +148,10 @@ class NativeArguments:
 
 
 def _empty_size(text: str) -> int | None:
-    """The size of the empty value at the text's beginning; 0: there is none; None: more text decides."""
+    """Returns the length of the empty value (`{}` or null) that the text begins with.
+
+    Returns 0 if there is none, and None if more text is needed to decide.
+    """
     if text[:1] == "{":
         inner = text[1:].lstrip()
         return None if not inner else len(text) - len(inner) + 1 if inner[0] == "}" else 0
@@ -162,6 +168,6 @@ def _is_object(text: str) -> bool:
 
 
 def normalized(arguments: str, layers: int = MOST_LAYERS) -> str:
-    """Complete arguments, repaired."""
+    """Returns complete arguments, repaired."""
     flow = NativeArguments(layers)
     return flow.feed(arguments) + flow.finish()

@@ -1,4 +1,4 @@
-"""Where a call may begin: at a marker, outside of code, and not in a quotation of the request.
+"""Where a call may begin: at a marker, but not in code or in a quotation of the request.
 
 A marker may have a placeholder, for the request's token or for the name of a declared tool. The search
 pattern matches any token and any name, so the openers of a set of dialects are prepared once, and a request
@@ -27,14 +27,14 @@ _PLAIN = re.compile(_ANY + r"\Z")
 class Openers:
     """The openers of one request.
 
-    `table`: the openers by marker. `search`: finds the next marker, or text that only looks like a filled-in
-    one. `may_begin`: finds text that could be the beginning of a marker. `search_inline` and
-    `may_begin_inline` leave out the markers that count only at the start of a line. `has_answer_start`: some
-    markers count only while the answer has no word yet. `words`: one of each recovery marker.
+    `table`: the openers by marker. `search`: finds the next marker, or text that looks like one with another
+    token or name. `may_begin`: finds text that could be the beginning of a marker. `search_inline` and
+    `may_begin_inline` ignore markers that count only at the start of a line. `has_answer_start`: some markers
+    count only at the start of the answer. `words`: one word of each marker that the prompt does not teach.
     """
 
     def __init__(self, table: Table, alike: dict[str, str]) -> None:
-        """`alike`: the pattern of each marker that had a placeholder."""
+        """`alike`: by marker with a placeholder, a pattern that matches any token or name in it."""
         self.table = table
         self.has_answer_start = any(opener.answer_start for pairs in table.values() for _, opener in pairs)
         self._alike = alike
@@ -50,7 +50,7 @@ class Openers:
         self.words = {max(re.findall(r"\w+", marker), key=len, default=marker) for marker in recovery}
 
     def filled(self, nonce: str) -> Openers:
-        """The same openers with the request's token."""
+        """Returns the same openers with the request's token in their markers."""
         out = copy(self)
         out.table = {}
         for marker, pairs in self.table.items():
@@ -68,7 +68,7 @@ class Openers:
         return re.compile("|".join([*map(re.escape, exact), *sorted(alike)]) or r"(?!)").search
 
     def without_answer_start(self) -> Openers:
-        """The openers that count anywhere in an answer."""
+        """Returns the openers that count anywhere in an answer, not only at its start."""
         kept: Table = {}
         for marker, pairs in self.table.items():
             anywhere = [pair for pair in pairs if not pair[1].answer_start]
@@ -80,7 +80,10 @@ class Openers:
         return bool(self.table)
 
     def hold_back(self, buffer: str, start: int) -> int:
-        """The position from which the buffer's end may be the beginning of a marker; else its length."""
+        """Returns the position from which the buffer's end may be the beginning of a marker.
+
+        Returns the buffer's length if there is no such beginning.
+        """
         tail = len(buffer)
         found = self.may_begin(buffer, start if tail - start <= self._reach else tail - self._reach)
         while found is not None:
@@ -99,7 +102,10 @@ _BY_TOOL = {dialect.name for dialect in DIALECTS.values() for one in dialect.ope
 
 
 def openers_of(dialects: tuple[str, ...], nonce: str | None, names: Iterable[str]) -> Openers:
-    """The openers of these dialects, with placeholders filled in. Without a token there is no sentinel."""
+    """Returns the openers of these dialects, with placeholders filled in.
+
+    `names`: the names of the declared tools. If `nonce` is None, the sentinel dialect is left out.
+    """
     tools = () if _BY_TOOL.isdisjoint(dialects) else tuple(filter(_PLAIN.match, names))
     if nonce is None or not _PLAIN.match(nonce):
         return _openers(dialects, nonce, tools)
@@ -128,13 +134,16 @@ def _openers(dialects: tuple[str, ...], nonce: str | None, names: tuple[str, ...
         pairs = [pair]
         for name in names:
             marker = before + name + after
-            if table.setdefault(marker, pairs) is pairs:  # a tool cannot replace another marker
+            if table.setdefault(marker, pairs) is pairs:  # a tool's name cannot replace an existing marker
                 alike[marker] = pattern
     return Openers(table, alike)
 
 
 def _beginnings(markers: list[str]) -> str:
-    """A pattern of the first two characters of every marker; at the text's end the first is enough."""
+    """Returns a pattern of the first two characters of every marker.
+
+    At the end of the text, the first character is enough.
+    """
     seconds: dict[str, set[str]] = {}
     for marker in markers:
         seconds.setdefault(marker[0], set()).add(marker[1:2])
@@ -160,8 +169,8 @@ def _fill(opener: Opener, nonce: str) -> Opener:
 #
 # A block that is part of the request's input is a quotation, not a call. A note may reach the model as JSON,
 # as HTML, in a block quote, with other line ends or in several parts, and come back as plain text. So both
-# sides are compared without white space, escapes, entities and quote marks. Brackets stay, because a name in
-# a sentence is not a call. Linear.
+# sides are compared without white space, escapes, entities and quote marks. Brackets stay, because the same
+# words without brackets are not a call. The comparison takes linear time.
 
 _NESTED = 3  # levels of HTML or JSON around a text that are decoded
 _CODES = re.compile(r"(?<!\\)(?:\\+u[0-9a-fA-F]{4})+")
@@ -174,7 +183,10 @@ _ENCODED = re.compile(r"\\u|&#|&\w+;")
 
 
 def as_read(text: str) -> str:
-    """The text as a person reads it: without white space, escapes, entities, and the marks around words."""
+    """Returns the text as a person reads it, for a comparison.
+
+    Removes white space, escapes, entities, and signs other than brackets, `:`, `=` and `/`.
+    """
     for _ in range(_NESTED):
         if "\\" in text:
             text = _CODES.sub(_decode_codes, text)
@@ -186,7 +198,7 @@ def as_read(text: str) -> str:
 
 
 def _decode_codes(codes: re.Match[str]) -> str:
-    """Decodes JSON's `\\u` codes. They are UTF-16, so two may be one character."""
+    """Decodes `\\u` codes of JSON. They are UTF-16, so two of them may be one character."""
     return bytes.fromhex(_CODE.sub("", codes.group())).decode("utf-16-be", "replace")
 
 
@@ -201,10 +213,16 @@ def _has(text: str, words: Collection[str]) -> bool:
 
 
 class Quotations:
-    """The input texts of a request that may contain a call. Prepared when the first block is compared."""
+    """The input texts of a request. `block in quotations`: whether a block is copied from them.
+
+    Keeps only the texts that may contain a call. Prepares them when the first block is compared.
+    """
 
     def __init__(self, texts: Iterable[str], words: Collection[str]) -> None:
-        """`words`: a block in a text contains one of them, a brace or an encoded character."""
+        """`words`: parts of markers.
+
+        A text that contains a block contains one of them, a brace or an encoded character.
+        """
         self._texts = [text for text in texts if "{" in text or _ENCODED.search(text) or _has(text, words)]
         self._read: str | None = None
 
@@ -223,17 +241,18 @@ class Quotations:
 # of a line, closed by at least as many of the same with nothing after them. Inline code follows a run of
 # backticks, up to the next run of the same length or the end of the line. If the run is the last thing on its
 # line, inline code ends at the next run of the same length or at the end of the paragraph. In doubt, text
-# counts as code: then a recovery dialect does not fire, which is the safe side.
+# counts as code, which is safe: recovery dialects are ignored in code.
 
-_START, _RUN, _INFO, _REST = range(4)  # prefix, run of a fence, text after that run, other text
+# Phases of a line: its prefix, the run of a fence, the text after that run, other text.
+_START, _RUN, _INFO, _REST = range(4)
 _PREFIX = frozenset(" \t\r>*+-0123456789.)")  # before a fence: white space, block quotes, list items
 _RUNS = re.compile("`+|[^`]+")
 
 
 class FenceTracker:
-    """Follows the text and knows whether it is at a line's start, in a code fence or in inline code.
+    """Follows the text: whether it is at a line's start, in a code fence or in inline code.
 
-    `blank`: the line has only white space so far, or what may still become a fence.
+    `blank`: so far, the line has only white space, or characters that may become a fence.
     """
 
     def __init__(self) -> None:
@@ -289,7 +308,7 @@ class FenceTracker:
                 self._bare = self._bare and run.group().isspace()
 
     def _end_run(self) -> None:
-        """A run of backticks ended: it opened inline code, closed it, or is part of it."""
+        """Handles the end of a run of backticks: it opened or closed inline code, or is part of it."""
         if not self._ticks:
             return
         self._bare = not self._span and self._ticks != self._carried

@@ -1,8 +1,8 @@
-"""Describes tools to a model that has no native tool calling: the instructions, and the history as text.
+"""Describes tools to a model without native tool calling, and writes the history as text.
 
-The instructions come from the turn's tools, tool choice, parallel calls and output format. The sentinel
-carries the request's own token (law 12), so that nothing the model read elsewhere (a note, a web page, an
-earlier answer) can be mistaken for a call.
+The instructions come from the turn's tools, tool choice, parallel calls and output format. The prompt teaches
+the dialect `sentinel`, whose marker contains a token that is new in each request (law 12). So nothing that
+the model read elsewhere (a note, a web page, an earlier answer) can be mistaken for a call.
 """
 
 from __future__ import annotations
@@ -36,20 +36,21 @@ from toolwire.emulate.tools import wrap
 # --- form ---
 
 BARE = ""
-"""Instead of a dialect's name: the whole answer is one call as JSON."""
+"""Used instead of a dialect's name if the whole answer is one call as JSON."""
 
 MARKUP = ("<tool_call:", "</tool_call:", "<tool_result", "</tool_result")
-"""Our own markup up to the token.
+"""How the markup that the prompt teaches begins, up to the token.
 
-Small models copy it with mistakes, so a constrained decoder bars it from text.
+Small models copy it with mistakes, so a constrained decoder excludes it from text.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How calls are written in one turn: in a dialect, or as a bare JSON object that is the whole answer.
+    """How calls are written in one turn.
 
-    The prompt teaches this form, the history uses it, and the scanner looks for it.
+    A call is written in a dialect, or as a bare JSON object that is the whole answer. The prompt teaches this
+    form, the history uses it, and the scanner looks for it.
     """
 
     dialect: str
@@ -57,7 +58,7 @@ class Form:
 
     @property
     def opening(self) -> str:
-        """The beginning of a call in the sentinel's form."""
+        """The marker that begins a call in the sentinel dialect."""
         return f"<tool_call:{self.nonce}>\n"
 
     @property
@@ -65,7 +66,7 @@ class Form:
         return f"\n</tool_call:{self.nonce}>"
 
     def write(self, name: str, arguments: str, schema: Mapping[str, Any] | None = None) -> str:
-        """One call in this form."""
+        """Returns one call as text."""
         if self.dialect == BARE:
             return envelope(name, arguments)
         return render(self.dialect, name, arguments, schema=schema, nonce=self.nonce)
@@ -75,7 +76,7 @@ _NONCE_SIZE = 10
 
 
 def mint_nonce(ids: IdFactory, texts: Sequence[str]) -> str:
-    """A token that occurs in none of the request's texts."""
+    """Returns a token that occurs in none of the request's texts."""
     while True:
         nonce = ids("")[-_NONCE_SIZE:].lower()
         if not any(nonce in text.lower() for text in texts):
@@ -120,10 +121,11 @@ _TOKEN = (
 def tools_prompt(
     tools: Sequence[ToolSpec], choice: ToolChoice, form: Form, *, parallel: bool, held: bool = False
 ) -> str:
-    """The instructions for calling tools. `tools`: those that may be called now.
+    """Returns the instructions for calling tools.
 
-    `held`: the decoder is constrained to the form, so that few rules are needed. The list of tools comes
-    first and the token late: the text before the token is the same in every turn, so a server can cache it.
+    `tools`: the tools that may be called now. `held`: the decoder is constrained to the form, so few rules
+    are needed. The list of tools comes first and the token late: the text before the token is the same in
+    every turn, so a server can cache it.
     """
     block = form.dialect != BARE
     token = " " + _TOKEN.format(nonce=form.nonce) if form.dialect == "sentinel" else ""
@@ -149,7 +151,10 @@ def tools_prompt(
 
 
 def output_prompt(output: OutputFormat) -> str:
-    """The instructions for the output format, for a backend that cannot enforce it."""
+    """Returns the instructions for the output format; "" if any text is allowed.
+
+    For a backend that cannot enforce the format.
+    """
     if output.type == "json_object":
         return "Answer with one JSON object and nothing else: no code fence, no words before or after it."
     if output.type == "json_schema":
@@ -163,9 +168,9 @@ def output_prompt(output: OutputFormat) -> str:
 
 
 def retry_prompt(choice: ToolChoice, issues: Sequence[str], form: Form | None) -> str:
-    """The message that asks again for a required call, or for a strict call that fits its schema.
+    """Returns the message that asks again for a required call or a corrected strict call.
 
-    `form` None: the tools are native.
+    `issues`: why a strict call was not accepted. `form` is None if the tools are native.
     """
     what = f"the tool {choice.name}" if choice.name else "one of the tools"
     if form is None:
@@ -180,7 +185,7 @@ def retry_prompt(choice: ToolChoice, issues: Sequence[str], form: Form | None) -
 
 
 def prefill(choice: ToolChoice, form: Form) -> str:
-    """The beginning of the answer, for backends that can continue it."""
+    """Returns the beginning of the answer, for backends that can continue it; "" if it is open."""
     if form.dialect != "sentinel":
         return ""
     if choice.name:
@@ -191,8 +196,8 @@ def prefill(choice: ToolChoice, form: Form) -> str:
 # --- transcript ---
 #
 # The history as messages only. Calls are part of the assistant's text, in the form that the prompt teaches.
-# Results are user messages, in call order. Markers inside a tool's output are broken, so that a model that
-# copies them makes no call.
+# Results are user messages, in call order. Markers inside a tool's output get a backslash, so that a model
+# that copies them makes no call.
 
 _MARKERS = re.compile(r"<(?=/?(?:tool_call|tool_result|use_tool)\b)")
 _SHORT = 3  # markers up to this length, such as a brace, are ordinary text
@@ -200,7 +205,7 @@ _PLAIN = re.compile(r"[\w.:|-]+\Z")  # what may be an attribute's value
 
 
 def broken(text: str, dialect: str = "sentinel") -> str:
-    """A tool's output with a backslash in every marker of ours and of the taught dialect."""
+    """Returns a tool's output with a backslash in all markers: our own and the dialect's."""
     text = _MARKERS.sub(r"<\\", text)
     for opener in DIALECTS[dialect].openers if dialect in DIALECTS else ():
         if len(opener.marker) > _SHORT and "{" not in opener.marker:
@@ -209,7 +214,7 @@ def broken(text: str, dialect: str = "sentinel") -> str:
 
 
 def _result_parts(result: Result, name: str | None, form: Form) -> Iterator[Part]:
-    """One result as a block of text, followed by its images."""
+    """Yields one result: a block of text, followed by its images."""
     words = []
     images: list[Part] = []
     for part in result.parts:
@@ -249,7 +254,7 @@ def _messages(turn: Turn, form: Form) -> Iterator[Message]:
 
 
 def _join(parts: list[Part]) -> tuple[Part, ...]:
-    """Joins neighbouring texts with a blank line."""
+    """Joins neighbouring texts, with a blank line between them."""
     out: list[Part] = []
     for part in parts:
         last = out[-1] if out else None
@@ -262,7 +267,10 @@ def _join(parts: list[Part]) -> tuple[Part, ...]:
 
 
 def transcript(turn: Turn, prompts: Iterable[str], form: Form) -> tuple[Message, ...]:
-    """The whole request as alternating messages; our prompts follow the client's system text."""
+    """Returns the whole request as messages with alternating roles.
+
+    `prompts` follow the client's system text.
+    """
     head: list[Part] = [TextPart(turn.instructions)] if turn.instructions else []
     groups: list[tuple[Role, list[Part]]] = []
     for message in _messages(turn, form):
@@ -278,6 +286,6 @@ def transcript(turn: Turn, prompts: Iterable[str], form: Form) -> tuple[Message,
 
 
 def text_only(turn: Turn, messages: tuple[Message, ...]) -> Turn:
-    """The turn for a backend without tools."""
+    """Returns the turn for a backend without tools. `messages`: its transcript."""
     no_tools = replace(turn.tool_choice, mode="none", name=None, allowed=None)
     return replace(turn, instructions=None, items=messages, tools=(), tool_choice=no_tools)

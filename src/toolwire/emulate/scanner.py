@@ -1,9 +1,10 @@
 """The scanner finds tool calls in a model's text, which arrives in chunks of any size.
 
-A marker (`openers.py`) begins a *candidate*. The opener's shape selects the grammar, which reads it and calls
-`open_call`, `write` and `close_call`. A candidate that breaks its grammar before a known tool's name is text;
-scanning resumes one character after its start (law 5), if it is short (law 7). Recovery dialects do not fire
-inside code or on the request's own text (law 12). Cuts decide nothing (law 4).
+A marker (`openers.py`) begins a *candidate*: a block that may be a call. The opener's shape selects the
+grammar, which reads the block and calls `open_call`, `write` and `close_call`. A candidate that breaks its
+grammar before a known tool's name is text; if it is short (law 7), scanning resumes one character after its
+start (law 5). Recovery dialects, which the prompt does not teach, are ignored in code and in quotations of
+the request (law 12). The cuts between chunks make no difference (law 4).
 """
 
 from __future__ import annotations
@@ -35,16 +36,22 @@ GRAMMARS: dict[type, Callable[[Any, Any], Reading]] = {
     PythonBlock: python_block,
     GemmaBlock: gemma_block,
 }
+"""The grammar that reads each shape.
+
+A grammar returns True if all that it consumed is markup. If it returns False, the text after its last
+checkpoint becomes text again.
+"""
 _MANY = 1024  # this many small slices are joined into one
 RESCAN = 4096  # a failed candidate up to this length is scanned again; a longer one is text as a whole
 
 
 class ToolCallParser(Scan):
-    """Finds the calls of `tools` in a model's text. No text makes `feed` or `finish` raise.
+    """Finds calls of `tools` in a model's text. `feed` and `finish` never raise.
 
     `arguments`: `eager` sends arguments while the model writes them, `validated` when they are complete.
     Calls of a strict tool are always held until `check` has seen them. `quoted`: the request's input texts.
-    `thoughts`: separates reasoning from the answer; the function says whether the request contains a text.
+    `thoughts`: if given, reasoning is separated from the answer; the function says whether the request
+    contains a text.
     """
 
     def __init__(
@@ -66,7 +73,8 @@ class ToolCallParser(Scan):
         quotations = Quotations(quoted, self._openers.words)
         super().__init__(registry, limits or ScanLimits(), quotations, check)
         self._validated, self._unknown_tool = arguments == "validated", unknown_tool
-        self._small = self.limits.header - 2 * LONGEST  # a chunk this short cannot pass a limit unnoticed
+        # A chunk this short cannot exceed a limit before the next check.
+        self._small = self.limits.header - 2 * LONGEST
         self._at_answer_start = self._openers.has_answer_start
         self._fence = FenceTracker()
         self._finished = False
@@ -110,13 +118,16 @@ class ToolCallParser(Scan):
         return self._taken()
 
     def finish(self, reason: str = "eof") -> list[Event]:
-        """Ends the text and returns what was held back. `reason`: `eof`, `length`, `cancelled`."""
+        """Ends the text and returns what was held back.
+
+        `reason`: why the text ended: `eof`, `length` or `cancelled`.
+        """
         if self._machine is None or self._finished:
             return []
         self._finished = True
         self.ended = True
         self.reason = reason
-        for _ in self._machine:  # it does not yield any more when the end is known
+        for _ in self._machine:  # it no longer yields once the end is known
             break
         return self._taken()
 
@@ -162,9 +173,9 @@ class ToolCallParser(Scan):
         return self._spilled + len(self.buffer) - self._start
 
     def _room(self) -> int:
-        """How many characters may be pushed before a limit must be checked again.
+        """Returns how many characters may be pushed before a limit must be checked again.
 
-        Without a candidate that is until a new one could exceed its limit unnoticed.
+        Without a candidate: before a new one could exceed its limit.
         """
         stride = max(1, self.limits.header - (len(self.buffer) - self.position))
         if self._start < 0:
@@ -173,7 +184,7 @@ class ToolCallParser(Scan):
         return max(0, min(stride, limit - self._held_size()))
 
     def _overflow(self) -> None:
-        """The candidate exceeds its limit: all of it is text."""
+        """Handles a candidate that exceeds its limit: all of it is text."""
         self.position = len(self.buffer)
         self._machine = self._scan()
         self.call = None
@@ -190,7 +201,7 @@ class ToolCallParser(Scan):
                 self._answer_began()
 
     def _answer_began(self) -> None:
-        """The answer has its first word: drops the openers that count only before it."""
+        """Drops the openers that count only before the first word of the answer."""
         self._at_answer_start = False
         self._openers = self._openers.without_answer_start()
 
@@ -231,7 +242,10 @@ class ToolCallParser(Scan):
                 self.add_text(marker[0])
 
     def _next_opener(self) -> re.Match[str] | None:
-        """The next marker. Inside a line, markers that count only at a line's start are skipped."""
+        """Returns the next marker, or None. Sends the text of lines before it.
+
+        Inside a line, markers that count only at the start of a line are skipped.
+        """
         if not self._fence.line_start:
             stop = self.buffer.find("\n", self.position) + 1
             found = self._openers.search_inline(self.buffer, self.position, stop or len(self.buffer))
@@ -265,11 +279,11 @@ class ToolCallParser(Scan):
             self._fence.feed(text)
 
     def hold_back(self) -> int:
-        """The position from which the buffer's end may be the beginning of a marker."""
+        """Returns the position from which the buffer's end may be the beginning of a marker."""
         return self._openers.hold_back(self.buffer, self.position) if self._scanning else len(self.buffer)
 
     def call_may_open(self, stop: int) -> bool:
-        """Whether a call may open before `stop`. Sends the thought up to that marker, or up to `stop`."""
+        """Whether a call may begin before `stop`. Sends the thought before the markers it finds."""
         while self._scanning:
             found = self._openers.search(self.buffer, self.position, stop)
             if found is None:
@@ -284,7 +298,10 @@ class ToolCallParser(Scan):
         return False
 
     def reread(self, text: str) -> Generator[None, None, None]:
-        """The answer ended inside a thought: scans its end for calls; text before them is thought."""
+        """Scans the end of a thought for calls, because the answer ended inside the thought.
+
+        Text before the first call is sent as thought.
+        """
         before = self._taken()
         self.buffer, self.position, self._thought_may_open = text, 0, False
         yield from self._scan()
@@ -319,19 +336,23 @@ class ToolCallParser(Scan):
         if not kept and self._count == before:
             self._fail()
             return
-        # The position is after the last complete call. A block without its closer ends there too.
+        # Without its closer, a block ends after its last complete call, and the text after that is scanned
+        # again.
         if not kept:
             self._to_text(self._start)
         self._end_candidate()
 
     def _fail(self) -> None:
-        """The candidate is text. A short one is scanned again from its second character on."""
+        """Makes the candidate text. A short one is scanned again from its second character on."""
         self.call = None
         self._to_text(self._start + 1)
         self._end_candidate()
 
     def _to_text(self, again: int) -> None:
-        """Sends the candidate as text: all of it, or if it is short only up to `again`, to scan the rest."""
+        """Sends the candidate as text.
+
+        Of a short one, sends only the part before the position `again`, and scans the rest again.
+        """
         if self._spilled or self.position - self._start > RESCAN:
             self.add_text(self._candidate_text())
         else:
@@ -345,6 +366,6 @@ def parse(
     dialects: Iterable[str] | None = None,
     **options: Any,
 ) -> list[Event]:
-    """The events of a whole text."""
+    """Returns the events of a whole text."""
     parser = ToolCallParser(tools, dialects, **options)
     return parser.feed(text) + parser.finish()

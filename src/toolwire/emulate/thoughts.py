@@ -1,10 +1,10 @@
 """Separates reasoning that a model writes into its answer, such as `<think>…</think>`.
 
-A thought opens at the start of the answer, or right after another thought or a call, apart from white space.
-Anywhere else its markers are ordinary text, so an answer that only mentions `<think>` does not change. White
-space around a marker belongs to the markup.
+A thought may begin at the start of the answer, or right after another thought or a call, with only white
+space between them. Anywhere else its markers are ordinary text, so an answer that only mentions `<think>`
+does not change. White space around a marker belongs to the markup.
 
-A call inside a closed thought is not made: the model only considered it. Only the end of a thought shows
+A call inside a closed thought does not count: the model only considered it. Only the end of a thought shows
 whether it closes, so the text is held from the first possible call on. If the model ends its answer first,
 the held text is read as part of the answer.
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from toolwire.emulate.scanner import ToolCallParser
 
 Mentions = Callable[[str], bool]
-"""Whether the request's own messages contain this text."""
+"""A function that says whether the request's own messages contain this text."""
 _WHITE = re.compile(r"\s*")
 
 
@@ -30,8 +30,8 @@ _WHITE = re.compile(r"\s*")
 class Markers:
     """The markers around a thought, and the models that write them.
 
-    `then`: markup that may follow the closer. `plain`: prompts ask for this tag too, so it is text if the
-    request mentions it.
+    `then`: markup that may follow the closer. `plain`: a common tag that prompts ask for too. It is text if
+    the request mentions it.
     """
 
     opener: str
@@ -67,12 +67,12 @@ THOUGHTS: tuple[Markers, ...] = (
 _BY_OPENER = {markers.opener: markers for markers in THOUGHTS}
 _OPENER = re.compile("|".join(map(re.escape, _BY_OPENER)))  # none is the beginning of another
 MAY_OPEN = re.compile(r"\s*(?:\Z|[" + "".join(sorted({re.escape(opener[0]) for opener in _BY_OPENER})) + "])")
-"""Matches the first text of an answer that may begin with a thought."""
+"""Matches the first text of an answer if the answer may begin with a thought."""
 _BEGINNINGS = frozenset(opener[:size] for opener in _BY_OPENER for size in range(len(opener)))
 
 
 def opening(scan: ToolCallParser) -> Reading:
-    """Consumes the opener of a thought and returns its markers; None if none opens here."""
+    """Consumes the opener of a thought and returns its markers; None if no thought opens here."""
     while scan.mentions is not None:
         start = _WHITE.match(scan.buffer, scan.position).end()  # type: ignore[union-attr]
         if start - scan.position > LONGEST:
@@ -91,7 +91,10 @@ def opening(scan: ToolCallParser) -> Reading:
 
 
 def thought(scan: ToolCallParser, markers: Markers) -> Reading:
-    """Reads a thought and the white space after it; text before a possible call is sent at once."""
+    """Reads a thought and the white space after it.
+
+    Sends its text at once, up to a possible call.
+    """
     closer = markers.closer
     yield from peek(scan)
     while True:
@@ -120,7 +123,10 @@ def thought(scan: ToolCallParser, markers: Markers) -> Reading:
 
 
 def held_thought(scan: ToolCallParser, closer: str) -> Reading:
-    """Reads the rest of a thought from a possible call on. True: it closed, so all of it is thought."""
+    """Reads the rest of a thought, from a possible call on. Returns whether the thought closes.
+
+    If it closes, all of it is thought. If the answer ends first, it is scanned for calls.
+    """
     held = _Held(scan)
     closed: bool = yield from until(scan, (closer,), len(closer) - 1, held.push)
     text = "".join(held.pieces)
@@ -132,7 +138,7 @@ def held_thought(scan: ToolCallParser, closer: str) -> Reading:
 
 
 class _Held:
-    """Text that is either thought or answer. From the scanner's limit on it is thought, and is sent."""
+    """Text that may be thought or answer. Beyond the scanner's limit it is sent as thought."""
 
     def __init__(self, scan: ToolCallParser) -> None:
         self._scan = scan
@@ -152,12 +158,15 @@ class _Held:
 
 
 def _trimmed(text: str) -> str:
-    """The text without its last white space, of which at most `LONGEST` characters are markup."""
+    """Returns the text without white space at its end. Cuts off at most `LONGEST` characters."""
     return text[: max(len(text.rstrip()), len(text) - LONGEST)]
 
 
 def _partial(buffer: str, closer: str) -> int:
-    """The position from which the buffer's end may be the beginning of the closer."""
+    """Returns the position from which the buffer's end may be the beginning of the closer.
+
+    Returns the buffer's length if there is no such beginning.
+    """
     for size in range(min(len(closer) - 1, len(buffer)), 0, -1):
         if buffer.endswith(closer[:size]):
             return len(buffer) - size

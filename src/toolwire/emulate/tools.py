@@ -1,4 +1,4 @@
-"""The tools of one request: matches names that a model wrote, and offers custom tools as functions."""
+"""The tools of one request: resolves the names of tools, offers custom tools as functions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ def _fold(name: str) -> str:
 
 
 def spec_of(tool: ToolSpec | Mapping[str, Any]) -> ToolSpec | None:
-    """A tool in either of OpenAI's shapes (nested under `function`, or flat); None if it has no name."""
+    """Returns a tool in either of OpenAI's shapes as a `ToolSpec`; None if it has no name.
+
+    One shape is nested under `function` or `custom`, the other is flat.
+    """
     if isinstance(tool, ToolSpec):
         return tool
     inner = tool.get("function") or tool.get("custom") or tool
@@ -41,7 +44,7 @@ class ToolRegistry:
 
     `resolve` tries, in this order: the exact name; the name before a special token
     (`look<|channel|>commentary`); the name without a common prefix (`functions.` …); the name without regard
-    to case, `-`, `_` and `.`, if exactly one tool matches. Nothing else is a known tool.
+    to case, `-`, `_` and `.`, if exactly one tool matches. Any other name is unknown.
     """
 
     def __init__(self, tools: Iterable[ToolSpec | Mapping[str, Any]]) -> None:
@@ -58,7 +61,7 @@ class ToolRegistry:
         return bool(self.tools)
 
     def resolve(self, written: str) -> ToolSpec | None:
-        """The tool that a model means by this name; None if there is none."""
+        """Returns the tool that a model means by this name; None if there is none."""
         tool = self.tools.get(written)
         if tool is not None:
             return tool
@@ -83,7 +86,7 @@ INPUT = "input"
 
 
 def as_function(tool: ToolSpec) -> ToolSpec:
-    """The function that represents a custom tool; a function stays as it is."""
+    """Returns the function that represents a custom tool. A function is returned unchanged."""
     if tool.kind == "function":
         return tool
     description = f"{tool.description}\n\n{_grammar(tool.format)}".strip()
@@ -97,7 +100,7 @@ def as_function(tool: ToolSpec) -> ToolSpec:
 
 
 def _grammar(format: Mapping[str, Any] | None) -> str:
-    """The grammar of a custom tool as an instruction: the backend cannot enforce it."""
+    """Returns a custom tool's grammar as an instruction, because the backend cannot enforce it."""
     if not format or format.get("type") != "grammar":
         return ""
     grammar = format.get("grammar")
@@ -107,7 +110,7 @@ def _grammar(format: Mapping[str, Any] | None) -> str:
 
 
 def wrap(text: str) -> str:
-    """The input of a custom call as arguments of its function, for the history."""
+    """Returns the input of a custom call as the arguments of its function, for the history."""
     return json.dumps({INPUT: text}, ensure_ascii=False)
 
 
@@ -116,9 +119,9 @@ _OPENING_LIMIT = 256
 
 
 class InputDecoder:
-    """Decodes `{"input":"…"}` as it streams. The texts that `feed` and `finish` return make up the input.
+    """Decodes `{"input":"…"}` as it streams. `feed` and `finish` return the decoded text.
 
-    `started`: the arguments have this shape.
+    `started`: whether the arguments have this shape.
     """
 
     def __init__(self) -> None:
@@ -146,7 +149,7 @@ class InputDecoder:
         return self._decode(text[opening.end() :])
 
     def finish(self) -> str:
-        """The rest: half a surrogate pair, or arguments of another shape."""
+        """Returns the rest: half a surrogate pair, or arguments of another shape."""
         if self.started:
             self._escape = ""
             return "" if self._decoder.done else self._decode('"')  # as if the string ended here
@@ -168,7 +171,7 @@ class InputDecoder:
 
 
 class Unwrap:
-    """Turns calls of the named functions into custom calls."""
+    """Turns the events of calls to the named functions into events of custom calls."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = frozenset(names)
@@ -191,7 +194,7 @@ class Unwrap:
                 text = decoder.finish()
                 if text:
                     out.append(CallArgs(event.index, text))
-                # invalid arguments without an object around them are the input itself
+                # Invalid arguments without an object around them are the input itself.
                 bare = event.status == "invalid" and not decoder.started
                 out.append(CallEnd(event.index, "repaired", event.issues) if bare else event)
             else:

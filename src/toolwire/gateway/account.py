@@ -1,8 +1,8 @@
-"""What a turn answered and used: the source of its headers, its last comment line and its summary."""
+"""Counts the calls and the usage of a turn, for its headers, last comment and summary."""
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, reduce
 from time import perf_counter
 
 from toolwire.access.limits import Ticket
@@ -15,7 +15,10 @@ Headers = tuple[tuple[bytes, bytes], ...]
 
 
 class Account:
-    """The account of one turn. `saw` receives each batch that is sent; `policies` has one per choice."""
+    """Calls and usage of one turn.
+
+    `saw` gets each batch that is sent; `policies` has one policy per choice.
+    """
 
     __slots__ = (
         "_started",
@@ -33,19 +36,19 @@ class Account:
         self._started = started
         self._usages: dict[int, Usage] = {}
         self.contents = contents
-        """The texts of the turn, for telemetry with contents."""
+        """The texts of the turn; None unless telemetry or the log wants them."""
         self.ticket: Ticket | None = None
-        """What the turn reserved of its key's limits; None if the key has none."""
+        """The part of the key's limits that this turn has reserved; None if the key has no limits."""
         self.policies: dict[int, Policy] = {}
         self.call_ids: list[str] = []
         self.call_times: list[float] = []
         self.finish: str | None = None
         self.drops_logprobs = False
-        """A thought was separated from the text, so that its log probabilities no longer match it."""
+        """Whether log probabilities were dropped, because a thought was separated from their text."""
 
     @property
     def wants_text(self) -> bool:
-        """Whether anything here needs the text itself."""
+        """Whether `saw` must get every text, even if it takes the shortcut in `Stages`."""
         return self.ticket is not None or self.contents is not None
 
     def saw(self, batch: Batch, choice: int) -> None:
@@ -64,27 +67,16 @@ class Account:
                 self._usages[choice] = event  # type: ignore[assignment]
 
     def settled(self, ran: bool, answered: bool) -> Usage:
-        """The usage of all choices together: they share one input, and each has its own output.
+        """Settles the key's limits and returns the usage of all choices together.
 
-        Settles the key's limits. A turn that `ran` is charged an estimate if its backend did not count, and a
-        turn that was not `answered` returns its request to the key's budget.
+        If the backend reported no usage and the turn `ran`, an estimate is charged. If the turn was not
+        `answered`, its request is returned to the key's budget.
         """
-        usage, *others = self._usages.values() or (Usage(0, 0),)
-        for one in others:
-            output, reasoning = (
-                usage.output_tokens + one.output_tokens,
-                usage.reasoning_tokens + one.reasoning_tokens,
-            )
-            usage = Usage(
-                max(usage.input_tokens, one.input_tokens),
-                output,
-                max(usage.cached_tokens, one.cached_tokens),
-                reasoning,
-            )
+        usage = reduce(Usage.beside, self._usages.values()) if self._usages else Usage(0, 0)
         return usage if self.ticket is None else self.ticket.settle(usage, ran, answered)
 
     def called(self) -> tuple[int, bool, str]:
-        """How many calls were sent, whether any was dropped, and the rule that ends a run after its calls."""
+        """Returns the number of calls sent, whether any were dropped, and the `stop_after` rule."""
         if len(self.policies) == 1:
             return self.policies[0].called
         shown = [policy.called for policy in self.policies.values()]
@@ -100,7 +92,7 @@ class Account:
 
     @property
     def dropped(self) -> dict[str, int]:
-        """How much policy dropped, by kind."""
+        """The number of dropped characters or calls, by reason."""
         out: dict[str, int] = {}
         for policy in self.policies.values():
             for kind, count in policy.dropped.items():
@@ -108,7 +100,10 @@ class Account:
         return out
 
     def comment(self) -> str:
-        """The comment at the end of a stream, which reports its calls: headers would be too early."""
+        """Returns the comment at the end of a stream, which reports its calls.
+
+        A stream cannot report them in its headers, which are sent before the first call.
+        """
         count, truncated, mode = self.called()
         cut = "true" if truncated else "false"
         calls = f'"tool_call_count":{count},"tool_call_truncated":{cut}'
@@ -116,13 +111,13 @@ class Account:
         return f'{{{calls},"stop_after_tools_mode":"{mode}"{dropped}}}'
 
     def headers(self) -> Headers:
-        """The response headers that report the calls."""
+        """Returns the response headers that report the calls."""
         return _headers(*self.called())
 
 
 @lru_cache(64)
 def _headers(count: int, truncated: bool, mode: str) -> Headers:
-    """Toolwire's own header, and the names that clients of other proxies know."""
+    """Returns Toolwire's own header, and the same values under other proxies' header names."""
     number, cut, stop = str(count).encode(), b"true" if truncated else b"false", mode.encode()
     return (
         (b"x-toolwire-tools", b"count=%b; truncated=%b; stop_after=%b" % (number, cut, stop)),

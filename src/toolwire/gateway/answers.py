@@ -1,7 +1,7 @@
-"""The answers that a turn can be written as, one for each API, streamed or whole.
+"""Builds the answer of a turn from its events: one class for each API, streamed or whole.
 
-`feed` takes the events of a batch and returns the bytes of a stream. A whole answer returns nothing before
-`finish`, which returns the body (law 3: it is the fold of the same events).
+`feed` takes a batch of events and returns the next bytes of a stream. For a whole answer, `feed` returns no
+bytes, and `finish` returns the body. Law 3: both are made from the same events.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Answering(Protocol):
-    """An answer under way: the encoder of a stream, or the fold of a body.
+    """An answer that is being written: a stream or a whole body.
 
-    `finish` returns the end of the stream, or the body. If `keep` is not None, it is called with that before
-    it is sent, and returns what is sent instead. `stored` is False if storing the answer failed.
+    `finish` returns the end of the stream, or the body. If `keep` is not None, it is called with these bytes,
+    stores the answer, and returns the bytes that are sent. `stored` is False if storing the answer failed.
     """
 
     @property
@@ -55,7 +55,10 @@ class Answering(Protocol):
 
 
 class ResponsesAnswer:
-    """Stored before its end is sent, so that a client that sees the end can refer to it."""
+    """A response of the Responses API.
+
+    It is stored before its end is sent, so that a client that has received the end can refer to it.
+    """
 
     def __init__(
         self,
@@ -99,7 +102,10 @@ class ResponsesAnswer:
         return _encode(self._encoder.response())
 
     async def keep(self, last: bytes) -> bytes:
-        """Stores the response, and remembers it for the connection. A stream reports a failure to store."""
+        """Stores the response, and remembers it for the client's WebSocket.
+
+        Returns the bytes to send. If storing failed, a comment in the stream reports it.
+        """
         if self._store is not None:
             response = _encode(self._encoder.response()) if self._turn.stream else last
             try:
@@ -118,7 +124,7 @@ class ResponsesAnswer:
         whole = self._encoder.response()
         before = (
             self._memory.loose if self._memory is not None else ()
-        )  # what the store could not find is stored with it
+        )  # the conversation before it, if the store does not have it
         return StoredResponse(
             id=self.id,
             key_id=self._key_id,
@@ -133,7 +139,7 @@ class ResponsesAnswer:
 
 
 def _input_items(body: dict[str, Any], ids: IdFactory) -> list[dict[str, Any]]:
-    """This request's own input as wire items, each with an id, as the API lists it."""
+    """Returns the input of this request as the API lists it: items with ids."""
     given = body.get("input")
     if isinstance(given, str):
         given = [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": given}]}]
@@ -160,14 +166,17 @@ _PREFIXES = {
 
 
 class EventsAnswer:
-    """An answer whose events are kept too, for the tool runtime, which talks to models in this process."""
+    """Writes another answer and also collects its events, for callers in this process."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
         self._answer: Answering | None = None
 
     def beside(self, answer: Answering) -> EventsAnswer:
-        """`answer` is written all the same: the journal shows it."""
+        """Sets the answer that is written.
+
+        The journal shows it, even if the caller uses only the events.
+        """
         self._answer = answer
         self.id, self.finish, self.keep = answer.id, answer.finish, answer.keep
         return self
@@ -191,7 +200,7 @@ class EventsAnswer:
         return self._answer.say(text)
 
     def taken(self) -> list[Event]:
-        """The events since the last call."""
+        """Returns the events since the last call of `taken`."""
         events, self.events = self.events, []
         return events
 
@@ -209,7 +218,7 @@ def open_answer(
         return ResponsesAnswer(turn, body, store, key_id, ids, clock, memory)
     if turn.api == "messages":
         answer = MessagesEncoder if turn.stream else MessagesBody
-        return answer(turn.model, id=ids("msg_"), ids=ids, thoughts=turn.show_thoughts)
+        return answer(turn.model, id=ids("msg_"), ids=ids, thoughts=turn.thoughts)
     shared: dict[str, Any] = {
         "id": ids("chatcmpl-"),
         "created": int(clock()),

@@ -1,8 +1,8 @@
-"""The models that are served: those in the settings, and all models of a server.
+"""The models that the gateway serves: those in the settings, and those of servers.
 
 A model with `model = "*"` in its settings is a server. Each of its models is offered as `ID/NAME` and opened
-when it is first requested. The names are listed in the background and kept, so that `/v1/models` answers at
-once, and a server that is down for a moment loses no name.
+when it is first requested. The names are listed in the background and kept. So `/v1/models` answers at once,
+and still lists the models of a server that is down for a moment.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from fnmatch import fnmatchcase
 
 from toolwire.backends import registry
@@ -22,29 +21,14 @@ from toolwire.settings.types import ModelSettings
 
 log = logging.getLogger("toolwire.gateway")
 FRESH_S = 30.0
-"""How long a server's list counts as current."""
+"""How many seconds a server's list of models counts as current."""
 FIRST_LOOK_S = 1.0
 OPENED = 64
-"""How many models of servers stay open. The idle one that was used longest ago is closed first."""
+"""How many models of servers stay open.
+
+Above that, the one that was unused longest is closed.
+"""
 LONGEST_NAME = 200
-
-
-class Using:
-    """Marks a model as in use while a turn runs."""
-
-    __slots__ = ("_id", "_used")
-
-    def __init__(self, used: dict[str, int], id: str) -> None:
-        self._used = used
-        self._id = id
-
-    def __enter__(self) -> None:
-        self._used[self._id] = self._used.get(self._id, 0) + 1
-
-    def __exit__(self, *_: object) -> None:
-        left = self._used.pop(self._id) - 1
-        if left:
-            self._used[self._id] = left
 
 
 class Catalog:
@@ -74,7 +58,7 @@ class Catalog:
     # --- finding a model ---
 
     def find(self, name: str) -> Backend | None:
-        """The model with this id or alias: a configured one, or one of a server."""
+        """Returns the model with this id or alias, or a server's model; None if there is none."""
         return self.models.get(name) or self._of_source(name) or self._by_alias(name)
 
     def _by_alias(self, name: str) -> Backend | None:
@@ -82,7 +66,7 @@ class Catalog:
         return None if target is None else self.models.get(target) or self._of_source(target)
 
     def _target(self, name: str) -> str | None:
-        """The id that the first matching alias names."""
+        """Returns the model id of the first alias pattern that matches; None if none does."""
         return next((id for pattern, id in self._aliases if fnmatchcase(name, pattern)), None)
 
     def _of_source(self, name: str) -> Backend | None:
@@ -101,9 +85,14 @@ class Catalog:
             task.add_done_callback(self._leaving.discard)
         return backend
 
-    def using(self, backend: Backend) -> AbstractContextManager[None]:
-        """Keeps a model of a server open. Models in the settings are never closed."""
-        return nullcontext() if backend.id in self.models else Using(self._used, backend.id)
+    def hold(self, backend: Backend) -> None:
+        """Keeps a model of a server open until `release`. Models in the settings are never closed."""
+        self._used[backend.id] = self._used.get(backend.id, 0) + 1
+
+    def release(self, backend: Backend) -> None:
+        left = self._used.pop(backend.id) - 1
+        if left:
+            self._used[backend.id] = left
 
     def __contains__(self, name: object) -> bool:
         """Whether `/v1/models` lists this id."""
@@ -112,18 +101,18 @@ class Catalog:
         return name in self._known
 
     def serving(self, name: str) -> str:
-        """The id of the model behind a listed name: the name itself, or the model that has it as an alias."""
+        """Returns the id of the model that serves a listed name, which may be an alias."""
         if name in self.models or ("/" in name and name.partition("/")[0] in self.sources):
             return name
         own = next((id for id, backend in self.models.items() if name in backend.aliases), None)
         return own or self._target(name) or name
 
     def kind(self, id: str) -> str:
-        """The name of the backend that serves this id."""
+        """Returns the backend kind of a model id, such as "openai"; "" if unknown."""
         return self.kinds.get(id) or self.kinds.get(id.partition("/")[0], "")
 
     def offered(self) -> Iterable[tuple[str, Backend]]:
-        """Every id with its backend, without aliases."""
+        """Yields every model id with its backend, without aliases."""
         yield from self.models.items()
         for id, source in self.sources.items():
             yield from ((f"{id}/{name}", source.model(name)) for name in self._names[id])
@@ -135,7 +124,7 @@ class Catalog:
     # --- listing ---
 
     def listed(self) -> list[str]:
-        """The ids that `/v1/models` shows. Old lists are refreshed in the background."""
+        """Returns the ids that `/v1/models` shows. Outdated lists are refreshed in the background."""
         if self.sources and time.monotonic() - self._looked > FRESH_S:
             self._look()
         return list(self._ids())

@@ -1,15 +1,15 @@
 """Compacts a long conversation: POST /v1/responses/compact.
 
-    request ─▶ items ─▶ the same model writes a summary, through the usual pipeline ─▶ messages · sealed
-    summary · open calls
+    request ─▶ items ─▶ the same model writes a summary ─▶ messages · sealed summary · open calls
 
-- User, system and developer messages stay unchanged. What the model said, its calls and their results become
-  the summary.
-- Calls that wait for a result stay unchanged after the summary, with the rest of their group, so that their
-  results can still be sent.
-- The summary is an ordinary turn: same key, limits, journal and usage. It is not stored; the item contains
-  everything.
-- A summary comes back as something the model said, never as an instruction.
+- User, system and developer messages stay unchanged. The model's messages, its calls and their results are
+  replaced by the summary.
+- Calls that have no result yet stay unchanged after the summary, together with the calls of the same group,
+  so that the client can still send their results.
+- The summary is written in an ordinary turn, with the same key, limits, journal and usage. It is not stored:
+  the item that the client gets contains everything.
+- When the client sends the compacted conversation, the model gets the summary as a message of the assistant,
+  never as an instruction.
 """
 
 from __future__ import annotations
@@ -52,7 +52,10 @@ PASSED = (
     "safety_identifier",
     "user",
 )
-"""The fields of the client's request that the request for a summary keeps. Others are reported as ignored."""
+"""Request fields that are also sent in the request for the summary.
+
+Others are reported as ignored.
+"""
 REPORT = b"x-toolwire-report"
 ASKED = (
     "Stop here: this conversation is about to be shortened. Write the notes that you will need to go on with "
@@ -66,7 +69,7 @@ INSTRUCTIONS = frozenset({"user", "system", "developer"})
 
 
 class Compaction:
-    """A request to compact that has been decoded and checked."""
+    """A decoded and checked request to compact a conversation."""
 
     def __init__(self, gateway: Gateway, body: dict[str, Any], items: Sequence[Item], caller: Caller) -> None:
         self._gateway = gateway
@@ -101,7 +104,7 @@ class Compaction:
                 {"id": ids("cmp_"), "type": "compaction", "encrypted_content": sealed},
                 *(wire_item(item, ids) for item in open_groups(self._items)),
             ],
-            "usage": response.get("usage") or usage_object(Usage(0, 0)),  # a compaction must have one
+            "usage": response.get("usage") or usage_object(Usage(0, 0)),  # the API requires it
         }
         return Answer(
             [(name, self._report(value) if name == REPORT else value) for name, value in answer.headers],
@@ -109,7 +112,7 @@ class Compaction:
         )
 
     def _report(self, inner: bytes) -> bytes:
-        """The report of the request for a summary, and what was not passed on to it."""
+        """Returns the report of the request for the summary, plus the fields that it did not get."""
         left = {ALIASES.get(name, name) for name, value in self._body.items() if value is not None} - {
             *PASSED,
             "input",
@@ -129,7 +132,7 @@ class Compaction:
 
 
 def check_input(body: dict[str, Any]) -> None:
-    """Raises if there is nothing to compact."""
+    """Raises if the request has no input and no previous response to compact."""
     if not body.get("input") and not body.get("previous_response_id"):
         raise missing("input")
 
@@ -140,15 +143,17 @@ def _text(response: dict[str, Any]) -> str:
 
 
 def open_groups(items: Sequence[Item]) -> list[Item]:
-    """The calls since the last user message that still wait, each with its group. `items` are paired.
+    """Returns the calls since the last user message that have no result yet, with their groups.
 
-    Assistant text separates groups, but a result belongs to the group of its call wherever it is.
+    Every call in `items` has a result, if only a placeholder. A group is a sequence of reasoning and calls,
+    with their results. A message or an earlier result ends a group, but a result belongs to the group of its
+    call wherever it is.
     """
     groups: list[list[Item]] = [[]]
     group_of: dict[str, list[Item]] = {}
     for item in items:
         if isinstance(item, Message):
-            if item.role == "user":  # after a user message, earlier calls no longer wait
+            if item.role == "user":  # calls before a user message no longer wait
                 groups.clear()
             groups.append([])
         elif isinstance(item, Result):
@@ -163,7 +168,7 @@ def open_groups(items: Sequence[Item]) -> list[Item]:
 
 
 def _open(group: Sequence[Item]) -> list[Item]:
-    """The group without the results that pairing added; empty if every call has its own result."""
+    """Returns the group without placeholder results; empty if every call has a real result."""
     kept = [item for item in group if not (isinstance(item, Result) and item.parts == (TextPart(NO_RESULT),))]
     answered = {item.call_id for item in kept if isinstance(item, Result)}
     return kept if any(isinstance(item, Call) and item.call_id not in answered for item in kept) else []
@@ -241,17 +246,17 @@ def _part(part: Part) -> dict[str, Any]:
 
 # --- seals ---
 #
-# A seal is text that the client keeps and can neither read, change nor create: a compacted conversation. The
-# secret is kept in the store, so it outlives the process and is shared by all processes with that store.
-# Without a store it lasts as long as the process. A seal for one key opens for no other key. The text is
-# encrypted with a keystream (SHAKE-256 of key and nonce, with a new nonce each time) and signed together with
-# its key id (HMAC-SHA-256). Nothing unsigned is read.
+# A seal is an encrypted text (a compacted conversation) that the client stores but cannot read, change or
+# create. The secret is kept in the store, so it outlives the process, and all processes with that store share
+# it. Without a store, it lasts as long as the process. A seal made for one key cannot be opened with another
+# key. The text is encrypted with a keystream (SHAKE-256 of key and nonce, with a new nonce each time) and
+# signed together with its key id (HMAC-SHA-256). Text without a valid signature is never decrypted.
 
 PREFIX = "twc1."
 SECRET = "compaction_secret"
 NONCE, SIGNATURE = 24, 32
 LARGEST = 20 * 1024 * 1024
-"""OpenAI's own limit."""
+"""OpenAI's limit for the encrypted content."""
 
 
 class Seals:
@@ -266,14 +271,14 @@ class Seals:
         return PREFIX + base64.urlsafe_b64encode(sealed).decode()
 
     async def open(self, sealed: str, key_id: str) -> str | None:
-        """The text; None if this installation did not seal it for this key."""
+        """Returns the sealed text; None if it was not sealed by this installation for this key."""
         if not sealed.startswith(PREFIX) or len(sealed) > LARGEST or not sealed.isascii():
             return None
         try:
             raw = base64.b64decode(sealed[len(PREFIX) :], altchars=b"-_", validate=True)
         except (binascii.Error, ValueError):
             return None
-        if base64.urlsafe_b64encode(raw).decode() != sealed[len(PREFIX) :]:  # one seal has one spelling
+        if base64.urlsafe_b64encode(raw).decode() != sealed[len(PREFIX) :]:  # only one spelling is valid
             return None
         nonce, hidden, signature = raw[:NONCE], raw[NONCE:-SIGNATURE], raw[-SIGNATURE:]
         secret = await self._known()
@@ -298,7 +303,7 @@ class Seals:
 
 
 def _hidden(text: bytes, secret: bytes, nonce: bytes) -> bytes:
-    """Applies the keystream. Applied twice, it returns the text."""
+    """Encrypts or decrypts `text`: applies the keystream, which is its own inverse."""
     if not text:
         return b""
     stream = hashlib.shake_256(_derived(secret, b"hide") + nonce).digest(len(text))

@@ -1,12 +1,15 @@
-"""Fetches images that a client names by URL, for backends that only take them inline.
+"""Fetches images that a request names by URL, for backends that take only inline images.
 
-A URL in a request lets a client make requests in our name. So only http(s) is fetched. The host is resolved
-once, all of its addresses must be public, and the socket connects to no other address. Each of the few
-allowed redirects is checked again. No cookies, credentials or proxies are used. Bytes and pixels are limited,
-per image and per turn. The first bytes must be those of an image, whatever the content type says. An error
-about an internal host is the same whether the host exists or not.
+With a URL, a client could make Toolwire send requests to internal hosts. So the rules are strict:
 
-Where a URL is passed on instead, the upstream fetches it: `checked` refuses URLs that are not allowed.
+- Only http(s) URLs are fetched, without cookies, credentials or proxies.
+- The host is resolved once. All of its addresses must be public, and the socket connects only to them.
+- Redirects are limited, and each target is checked in the same way.
+- Bytes and pixels are limited, per image and per turn.
+- The first bytes must be those of an image, whatever the content type says.
+- An error about an internal host does not reveal whether the host exists.
+
+If a URL is passed on to the backend instead, `checked` refuses the URLs that are not allowed.
 """
 
 from __future__ import annotations
@@ -31,10 +34,11 @@ from toolwire.core.turn import ImagePart, Item, Message, OtherPart, Part, Result
 
 # --- URLs that are passed on ---
 #
-# Which URLs an upstream may fetch, and where they are in a part. Only `data:` and http(s) with a public host
-# are passed on. Parsers disagree about unusual URLs, and the upstream's parser is not ours, so only the plain
-# form is passed on: no control characters, no backslash or credentials before the path, exactly two slashes,
-# and a host that every parser reads alike. An address must be in its usual form. Pure.
+# Finds the URLs in a part, and decides which ones an upstream may fetch. Only `data:` URLs and http(s) URLs
+# with a public host are passed on. Parsers disagree about unusual URLs, and the upstream's parser is not
+# ours. So a URL must be plain: no control characters, no backslash or credentials before the path, exactly
+# two slashes, and a host that every parser reads in the same way. An IP address must be in its usual form.
+# Pure.
 
 NOT_PLAIN = "only data: URLs and plain http and https URLs are passed on"
 URL_NOT_PUBLIC = "its host is not a public address"
@@ -53,15 +57,16 @@ NOT_FOR_CLIENTS = tuple(
         ),
     )
 )
-"""Networks that Python counts as public: cloud services (Azure, Oracle), IPv4 translators, protocols,
-examples.
+"""Networks that Python's `ipaddress` calls public, but that are not allowed here.
+
+They belong to cloud services (Azure, Oracle), IPv4 translation, protocols and examples.
 """
 UNICAST = ipaddress.ip_network("2000::/3")
 INSIDE = (".localhost", ".local", ".internal", ".intranet", ".lan", ".home.arpa", ".svc")
 
 LONGEST_HOST = 253
 LOOKED_AT = 8192
-"""Characters of a value that are checked: a scheme and a host are far shorter."""
+"""How many characters of a value are checked. A scheme and a host are far shorter."""
 BLANKS = "".join(
     character for character in map(chr, range(0x3001)) if character <= " " or character.isspace()
 )
@@ -76,11 +81,11 @@ _NAME = re.compile(r"(?:[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?\.)*[a-z0-9_](?:[a-z0-
 _NUMBER = re.compile(r"(?:[0-9]+|0x[0-9a-f]*)")
 _BASE64 = re.compile(r"[A-Za-z0-9+/=_-]*")
 URL_NAMES = ("url", "urls", "uri", "uris", "href", "src")
-"""A member whose name ends like this holds a URL, whatever it looks like."""
+"""A member whose name ends with one of these contains a URL, whatever its value looks like."""
 TEXT_NAMES = frozenset(
     {"type", "text", "title", "name", "filename", "caption", "description", "transcript", "refusal"}
 )
-"""Members that are never fetched."""
+"""Members whose values are never fetched."""
 FETCHED = frozenset(
     (
         "http",
@@ -101,13 +106,17 @@ FETCHED = frozenset(
         "expect",
     )
 )
-"""Schemes that some fetcher knows. A value with one of these, or with any scheme and a slash, looks like a
-URL.
+"""Schemes that some program may fetch.
+
+A value looks like a URL if it has one of these schemes, or any scheme followed by a slash.
 """
 
 
 def is_public(address: str) -> bool:
-    """Whether an address may be contacted for a client: global unicast, also if mapped or tunnelled."""
+    """Whether the gateway may contact this address for a client: only global unicast addresses.
+
+    For mapped or tunnelled IPv4 addresses, the inner address counts.
+    """
     ip = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(ip, ipaddress.IPv6Address):
         inner = ip.ipv4_mapped or ip.sixtofour or (ip.teredo[1] if ip.teredo else None)
@@ -124,7 +133,7 @@ def is_public(address: str) -> bool:
 
 
 def problem(url: str) -> str:
-    """Why a URL may not be passed on; empty if it may."""
+    """Returns why a URL may not be passed on; "" if it may."""
     if _head(url)[:5].lower() == "data:":
         return "" if url[:5].lower() == "data:" else NOT_PLAIN
     match = _AUTHORITY.match(url[:LOOKED_AT])
@@ -146,7 +155,7 @@ def _host_problem(host: str) -> str:
     if name is None or len(name) > LONGEST_HOST or _NAME.fullmatch(name) is None:
         return NOT_PLAIN
     labels = name.removesuffix(".").split(".")
-    if _NUMBER.fullmatch(labels[-1]):  # an address, however it is written
+    if _NUMBER.fullmatch(labels[-1]):  # an IPv4 address in any notation
         try:
             return "" if is_public(str(ipaddress.IPv4Address(".".join(labels)))) else URL_NOT_PUBLIC
         except ValueError:
@@ -155,7 +164,10 @@ def _host_problem(host: str) -> str:
 
 
 def _ascii(host: str) -> str | None:
-    """A host as resolvers receive it: full-width digits and ideographic dots are digits and dots there."""
+    """Returns a host as resolvers read it, in lower-case ASCII; None if it is invalid.
+
+    Full-width digits and ideographic dots become plain digits and dots.
+    """
     if host.isascii():
         return host.lower()
     try:
@@ -165,12 +177,15 @@ def _ascii(host: str) -> str | None:
 
 
 def _head(value: str) -> str:
-    """The beginning of a value as the URL standard reads it."""
+    """Returns the beginning of a value without the characters that the URL standard ignores."""
     return value[:LOOKED_AT].lstrip(BLANKS).translate(_REMOVED)
 
 
 def urls_in(part: Mapping[str, Any]) -> Iterator[str]:
-    """Every value of a part that is a URL by its member's name, or looks like one, at any depth."""
+    """Yields every string in a part that is a URL, at any depth.
+
+    A string is a URL if its member's name says so, or if it looks like one.
+    """
     inside: list[tuple[str, Any]] = [("", part)]
     while inside:
         name, value = inside.pop()
@@ -189,7 +204,7 @@ def _looks_like_url(value: str) -> bool:
     if schemes is not None:
         return schemes[1].lower() in FETCHED or head[schemes.end() : schemes.end() + 1] in ("/", "\\")
     if len(head) < 64 and len(value) > LOOKED_AT:
-        return True  # almost only white space: the rest is not checked
+        return True  # almost only white space: the rest is too long to check
     return head.startswith(("//", "\\\\", "/\\", "\\/")) and _BASE64.fullmatch(head) is None
 
 
@@ -209,12 +224,12 @@ class ImageLimits:
 
 
 def checked(turn: Turn) -> Turn:
-    """Returns the turn if the upstream may fetch all of its URLs. Raises otherwise."""
+    """Returns the turn unchanged if the backend may fetch all of its URLs. Raises otherwise."""
     for item in turn.items:
         if not isinstance(item, _SAYING):
             continue
         for part in item.parts:
-            if isinstance(part, TextPart):  # nearly always
+            if isinstance(part, TextPart):
                 continue
             named = urls_in(part.raw) if isinstance(part, OtherPart) else (part.url,) if part.url else ()
             for url in named:
@@ -228,7 +243,7 @@ def checked(turn: Turn) -> Turn:
 
 
 def size_of(data: bytes) -> tuple[str, int, int] | None:
-    """Media type, width and height of a PNG, GIF, JPEG or WebP, from its header; None for anything else."""
+    """Returns media type, width and height of a PNG, GIF, JPEG or WebP image; otherwise None."""
     if data[:8] == b"\x89PNG\r\n\x1a\n" and len(data) >= 24:
         return ("image/png", *struct.unpack(">II", data[16:24]))
     if data[:6] in (b"GIF87a", b"GIF89a") and len(data) >= 10:
@@ -275,7 +290,7 @@ AT_ONCE = 4
 
 
 class _Pinned(AbstractResolver):
-    """A resolver that returns only the addresses that were checked."""
+    """A resolver that returns only addresses that were checked."""
 
     def __init__(self, addresses: list[tuple[int, str]]) -> None:
         self._addresses = addresses
@@ -295,14 +310,20 @@ class _Pinned(AbstractResolver):
 
 
 class ImageFetcher:
-    """`allowed` checks an address; only tests replace it."""
+    """Fetches images by URL.
+
+    `allowed` decides whether an address may be contacted; tests replace it.
+    """
 
     def __init__(self, limits: ImageLimits | None = None, allowed: Callable[[str], bool] = is_public) -> None:
         self._limits = limits or ImageLimits()
         self._allowed = allowed
 
     async def _all(self, urls: list[str], param: str) -> dict[str, str]:
-        """The images by URL, a few at a time, within the limit for all of them."""
+        """Fetches the images, a few at a time.
+
+        Returns data URLs by URL; raises above the size limit.
+        """
         found: dict[str, str] = {}
         for start in range(0, len(urls), AT_ONCE):
             some = urls[start : start + AT_ONCE]
@@ -316,7 +337,7 @@ class ImageFetcher:
         return found
 
     async def inline(self, turn: Turn) -> Turn:
-        """The turn with every http(s) image as a data URL."""
+        """Returns the turn with every http(s) image replaced by a data URL."""
         urls = list(
             dict.fromkeys(
                 part.url for _, part in _images(turn) if part.url and not part.url.startswith("data:")
@@ -336,7 +357,7 @@ class ImageFetcher:
         return replace(turn, items=tuple(_replaced(item, fetched) for item in turn.items))
 
     async def fetch(self, url: str, param: str = "") -> str:
-        """One image as a data URL."""
+        """Fetches one image and returns it as a data URL."""
         target = _read_url(url, param)
         for _ in range(self._limits.redirects + 1):
             found = await self._get(target, param)
@@ -350,7 +371,7 @@ class ImageFetcher:
         judged = {address for _, address in addresses}
 
         def make_socket(info: Any) -> socket.socket:
-            """The last check: only an address that was checked gets a socket."""
+            """Creates a socket. Raises if the address was not checked."""
             if info[4][0] not in judged:
                 raise OSError("this address was not judged")
             return socket.socket(info[0], info[1], info[2])
@@ -460,7 +481,7 @@ def _replaced(item: Item, fetched: Mapping[str, str]) -> Item:
 
 
 def fetched_images(before: Turn, after: Turn) -> dict[str, str]:
-    """The images that were fetched, by the client's URL."""
+    """Returns the data URLs of the images that were fetched, by the client's URL."""
     pairs = zip(_images(before), _images(after), strict=False)
     urls = ((old.url, new.url) for (_, old), (_, new) in pairs)
     return {old: new for old, new in urls if old and new and old != new}

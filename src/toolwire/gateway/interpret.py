@@ -1,7 +1,7 @@
-"""Turns a backend's events into the client's: finds calls and thoughts in text, unwraps custom tools, assigns
-ids.
+"""Turns a backend's events into the client's events.
 
-One `Interpreter` reads one run, that is, one attempt. Pure: no I/O, ids are passed in.
+Finds calls and thoughts in text, unwraps custom tools, and assigns call ids. One `Interpreter` reads one run,
+that is, one attempt. Pure: it does no I/O, and ids are passed in.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ from toolwire.gateway.plan import Plan, mentions
 
 # --- stop sequences ---
 #
-# For turns whose calls are text. A stop sequence ends the answer's text and never a call; the backend could
-# not distinguish them. The first complete sequence counts; of two that end together, the longer one. So the
-# result does not depend on how the text was split. Only text that may be the beginning of a sequence waits.
+# The gateway looks for stop sequences itself in turns whose calls are text: the backend cannot distinguish
+# text from calls. A stop sequence ends the answer's text, never a call. The first complete sequence counts;
+# if two end at the same character, the longer one. So the result does not depend on how the text was split.
+# Only text that may be the beginning of a sequence is held back.
 
 _PASSING = (Usage, CallArgs, CallEnd)
 
@@ -45,7 +46,7 @@ class Stops:
         self._held = ""
 
     def feed(self, batch: list[Event]) -> list[Event]:
-        """The events that pass. Where a sequence is found, `Finish` is the last of them."""
+        """Returns the events up to the first stop sequence. If one is found, the last is `Finish`."""
         out: list[Event] = []
         for place, event in enumerate(batch):
             if isinstance(event, Text):
@@ -65,7 +66,7 @@ class Stops:
         return out
 
     def _read(self, text: str) -> tuple[str, str]:
-        """The text that passes, and the sequence that was found, if any."""
+        """Returns the text that can be sent, and the sequence that was found ("" if none)."""
         text = self._held + text
         ends = [(start + len(one), start) for one in self._sequences if (start := text.find(one)) >= 0]
         if ends:
@@ -85,34 +86,37 @@ _UNKNOWN = Failure("invalid_tool_call", "The model called a tool that the reques
 
 
 class Interpreter:
-    """`feed` takes a batch and returns the client's events. Nothing follows `Finish` or `Failure`."""
+    """Reads one run: `feed` takes a batch and returns the client's events.
+
+    Nothing follows `Finish` or `Failure`.
+    """
 
     def __init__(self, plan: Plan, ids: IdFactory, mint: bool = False) -> None:
-        """`mint`: every call gets an id from the gateway, and `minted` maps it to the backend's."""
+        """`mint`: the gateway assigns every call id, and `minted` maps it to the backend's id."""
         self._plan, self._mint, self._ids = plan, mint, ids
         self.ended, self._given = False, ""
         self.minted: dict[str, str] = {}
         self._native = plan.scanner is None
         self._scanner = plan.scanner() if plan.scanner is not None else None
-        self._is_fresh = self._native and plan.thoughts  # a native answer may begin with a thought
+        self._is_fresh = self._native and plan.thoughts  # the first text may open a thought
         self._unwrap = Unwrap(plan.customs) if plan.customs else None
         self._stops = Stops(plan.stops) if plan.stops else None
-        self._scanned = 0  # characters that the scanner holds; `_tokens` are theirs
+        self._scanned = 0  # characters that the scanner holds back; `_tokens` has their log probabilities
         self._tokens: list[TokenLogprob] = []
         self.splits = False
-        """A thought was separated from the text of a native answer."""
+        """Whether a thought was separated from the text of a native answer."""
         self._held: list[Event] = []
         self._strange: dict[
             int, list[str]
-        ] = {}  # calls that are not allowed: the name, then pieces of the arguments
+        ] = {}  # calls of undeclared tools, by index: the name, then pieces of the arguments
         self._one_call = plan.rules.legacy or not plan.rules.parallel
         self._called = False
         self._taken = set(plan.known_ids)
-        self._only_scans = not (self._stops or self._unwrap or plan.hold_calls)  # nothing else changes text
+        self._only_scans = not (self._stops or self._unwrap or plan.hold_calls)  # no other step changes text
         self.as_it_is = self._only_scans and self._scanner is None and not self._is_fresh
-        """Text passes unchanged. May become true once a native answer has begun without a thought."""
+        """Whether text passes unchanged. Becomes True when a native answer begins without a thought."""
         if self._scanner is not None and plan.begun:
-            self._scanner.feed(plan.begun)  # the prefilled beginning of the answer
+            self._scanner.feed(plan.begun)  # the beginning of the answer, which the gateway prefilled
             self._given = plan.begun
 
     def feed(self, batch: list[Event]) -> list[Event]:
@@ -134,7 +138,7 @@ class Interpreter:
             batch = self._unwrap.feed(batch)
         if self._plan.hold_calls:
             batch = self._hold(batch)
-        out: list[Event] = []  # not the batch itself: the journal keeps that as the backend sent it
+        out: list[Event] = []  # a new list: the journal keeps the batch as the backend sent it
         for event in batch:
             kind = type(event)
             out.append(self._identified(event) if kind is CallBegin else event)  # type: ignore[arg-type]
@@ -144,9 +148,9 @@ class Interpreter:
         return out
 
     def _look_for_thoughts(self, batch: list[Event]) -> None:
-        """Scans a native answer for thoughts only if its first text may open one."""
+        """Starts scanning a native answer for thoughts if its first text may open one."""
         for event in batch:
-            if isinstance(event, Usage) or event == Text(""):
+            if isinstance(event, Usage) or (isinstance(event, Text) and not event.text):
                 continue
             self._is_fresh = False
             if isinstance(event, Text) and MAY_OPEN.match(event.text):
@@ -172,13 +176,13 @@ class Interpreter:
                 out += [
                     *ended,
                     Finish("length") if cut else event,
-                ]  # whatever the backend says: a truncated call is not complete
+                ]  # a truncated call is never complete, whatever the backend reports
             else:
                 if isinstance(event, Failure):
                     out += self._counted(scanner.finish("cancelled"))
                 elif self._native and not isinstance(
                     event, Usage
-                ):  # the backend's own call, refusal or reasoning
+                ):  # the backend's own call, refusal or reasoning ends the text before it
                     out += self._counted(scanner.finish())
                 elif isinstance(event, Thought):
                     scanner.no_thoughts()
@@ -186,12 +190,15 @@ class Interpreter:
         return self._without_given(out) if self._given else out
 
     def _counted(self, found: list[Event]) -> list[Event]:
-        """What the scanner found, with the log probabilities of a native text that it left unchanged."""
+        """Adds log probabilities to the text that the scanner found in a native answer.
+
+        If the scanner removed a thought from the text, they no longer match it, and `splits` is set instead.
+        """
         scanner = self._scanner
         if not self._native or scanner is None or not (found or scanner.transparent):
             return found
         texts = [event.text for event in found if isinstance(event, Text)]
-        # An empty thought is no event, but its markers are missing from the text.
+        # An empty thought produces no event, but its markers are missing from the text.
         if len("".join(texts)) != self._scanned or Thought in map(type, found):
             self.splits = True
         elif self._tokens and not self.splits:
@@ -200,7 +207,7 @@ class Interpreter:
         return found
 
     def _without_given(self, batch: list[Event]) -> list[Event]:
-        """Removes the prefilled beginning from the text: the backend did not write it."""
+        """Removes the prefilled beginning from the text, because the backend did not write it."""
         out: list[Event] = []
         for event in batch:
             if isinstance(event, CallBegin):
@@ -214,10 +221,11 @@ class Interpreter:
         return out
 
     def _declare(self, batch: list[Event]) -> list[Event]:
-        """Handles calls of tools that the request does not permit.
+        """Handles calls of tools that the request does not allow.
 
-        A name that only differs in spelling is corrected. Any other call becomes text, or is dropped and
-        counted if the one allowed call was already made.
+        A name that differs only in spelling is corrected. Any other such call is sent if the client hides
+        tools from the model. Otherwise it becomes text, or is dropped and counted if only one call is allowed
+        and was already made.
         """
         out: list[Event] = []
         for event in batch:
@@ -228,6 +236,9 @@ class Interpreter:
                     out.append(event if known.name == event.name else replace(event, name=known.name))
                 elif self._plan.unknown == "error":
                     return [*out, _UNKNOWN]
+                elif self._plan.unknown == "forward":
+                    self._called = True
+                    out.append(event)
                 else:
                     self._strange[event.index] = [event.name]
             elif isinstance(event, CallArgs) and event.index in self._strange:
@@ -241,8 +252,9 @@ class Interpreter:
         return out
 
     def _hold(self, batch: list[Event]) -> list[Event]:
-        """Holds native calls under `arguments = "validated"` until they are complete. Invalid JSON is an
-        error.
+        """Holds native calls back until they are complete (setting `arguments = "validated"`).
+
+        Arguments that are not a JSON object are a failure.
         """
         out: list[Event] = []
         for event in batch:
@@ -266,8 +278,10 @@ class Interpreter:
         return out
 
     def _identified(self, call: CallBegin) -> CallBegin:
-        """The backend's id if it is new to this conversation, otherwise a new one: ids pair calls with
-        results.
+        """Returns the call with an id that is unique in this conversation.
+
+        The client pairs calls with results by id. The backend's own id is kept if it is unique, unless the
+        gateway assigns all ids (`mint`).
         """
         id = call.id
         if not id or id in self._taken or self._mint:

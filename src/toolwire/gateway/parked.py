@@ -1,20 +1,22 @@
-"""Parked runs: a backend's blocking call waits for the client's result, and the same run continues when it
-arrives.
+"""Parked runs: a run waits for the results of its calls until the client sends them.
 
-- A response that ends with calls of a live run parks the run under the ids of these calls. Toolwire mints the
-  ids: they are random and opaque.
-- The request that brings all results, with the same key and the history that led to the park, resumes the
-  run. Results are matched by id, never by argument text.
+- A response that ends with calls of a live run parks the run. The calls' ids identify the park. Toolwire
+  creates these ids: they are random and opaque.
+- A later request resumes the run if it brings the results of all calls, with the same key and the history
+  that led to the park. Results are matched by call id, never by argument text.
 - If results are missing, or the history, the tools or the tool choice differ, the run is cancelled and the
-  turn is replayed from the request's history. A park that no longer exists is replayed too: it cannot be
-  distinguished from one that never existed.
-- Results that are sent to a model that cannot park end the run too, because they will not be sent again.
-- Of two continuations at the same time, the second gets 409, unless the first client has just disconnected.
-- A park has a time to live, and a key has a limit: its oldest park is dropped first. With several choices,
-  continuing one cancels the others.
-- With several nodes, the `board` announces the waiting calls to the other nodes.
+  turn is replayed: it runs from the history in the request. The same happens if the park no longer exists,
+  because it cannot be distinguished from one that never existed.
+- If the results are sent to a model that cannot park, the parked run is cancelled too, because the client
+  will not send them again.
+- If two requests continue the same run at the same time, the second gets 409, unless the client of the first
+  has just disconnected.
+- A park has a time to live, and a key has a limit: its oldest park is dropped first. If an answer has several
+  choices, continuing one of them cancels the others.
+- If there are several nodes, the `board` announces the waiting calls to the other nodes.
 
-Law 8: a parked run belongs to this table, never to an HTTP request. Only `LiveRun` is used of the backend.
+Law 8: a parked run belongs to this table, never to an HTTP request. This module uses only the `LiveRun` of a
+backend.
 """
 
 from __future__ import annotations
@@ -48,12 +50,12 @@ from toolwire.settings.types import ParkedSettings
 from toolwire.wire.history import NO_RESULT
 
 NOTICE_S = 0.5
-"""How long a continuation waits for another one of the same run to be abandoned."""
+"""How many seconds a request waits for another one that continues the same run to end."""
 _NOTHING = (TextPart(NO_RESULT),)
 
 
 class Board(Protocol):
-    """Where nodes announce which calls wait with them."""
+    """Announces to the other nodes which calls wait on this node."""
 
     async def announce(self, calls: Collection[str], key_id: str, left_s: float) -> None: ...
 
@@ -62,9 +64,11 @@ class Board(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Park:
-    """A parked run. `calls` maps the client's call ids to the backend's, in model order.
+    """A parked run. `calls` maps the client's call ids to the backend's, in the model's order.
 
-    `turn_id` is the journal's id of the turn that ended with these calls.
+    `digest` is the hash of the history that a continuation must have. All parks of one answer have the same
+    `siblings` object. `busy`: a request is continuing the run. `turn_id` is the journal's id of the turn that
+    ended with these calls.
     """
 
     live: LiveRun
@@ -76,21 +80,27 @@ class Park:
     timer: asyncio.TimerHandle | None = None
     turn_id: str = ""
     over: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the park leaves the table."""
+    """Set when the park has been removed from the table."""
     given_up: bool = False
-    """Whether the response that continued it was not completed."""
+    """Whether the run was dropped, or the response that continued it did not complete."""
     parked_at: float = field(default_factory=time.monotonic)
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A park whose results have arrived.
+    """A parked run that a request continues.
 
-    Give `live` the `results`, by the backend's ids, and `release` the park after the response.
+    Send `results`, which have the backend's call ids, to `live`. Call `release` after the response.
     """
 
+    parking: Parking
     park: Park
     results: Mapping[str, Result]
+
+    def release(self, is_complete: bool) -> None:
+        """Removes the park after the response of the continued run has ended."""
+        self.park.given_up = not is_complete
+        self.parking.release(self.park)
 
     @property
     def live(self) -> LiveRun:
@@ -110,12 +120,12 @@ class Parking:
         self._ending: set[asyncio.Task[None]] = set()
         self._own: dict[str, int] = {}
         self.outcomes = {"resumed": 0, "expired": 0, "dropped": 0}
-        """Number of parks by outcome."""
+        """The number of parks by how they ended."""
         self.closed = False
         self.board: Board | None = None
 
     def __len__(self) -> int:
-        """The number of parked runs."""
+        """Returns the number of parked runs."""
         return len(set(map(id, self._parks.values())))
 
     def park(
@@ -129,8 +139,10 @@ class Parking:
         siblings: object,
         turn_id: str = "",
     ) -> None:
-        """Parks a run whose response ended with `calls`. `said` is that response's text, `names` the calls'
-        names by id.
+        """Parks a run whose response ended with `calls`.
+
+        `calls` maps the client's call ids to the backend's. `said` is the text of that response, and `names`
+        are the names of the calls by the client's ids.
         """
         most = min(self._settings.max_per_key, self._own.get(key_id, self._settings.max_per_key))
         if self.closed or most < 1:
@@ -142,30 +154,30 @@ class Parking:
         for oldest in own[: max(0, len(own) + 1 - most)]:
             self.drop(oldest)
         park = Park(
-            live, calls, key_id, _digest(turn, _told(turn, calls, said, names)), siblings, turn_id=turn_id
+            live, calls, key_id, _digest(turn, _history(turn, calls, said, names)), siblings, turn_id=turn_id
         )
         park.timer = asyncio.get_running_loop().call_later(self._settings.ttl_s, self._expire, park)
         for call_id in calls:
             self._parks[call_id] = park
 
     def allow(self, key_id: str, most: int) -> None:
-        """Sets a key's own limit; 0: the limit for all keys applies."""
+        """Sets a key's own limit of parked runs. With 0, only the limit for all keys applies."""
         if most:
             self._own[key_id] = most
         else:
             self._own.pop(key_id, None)
 
     async def announce(self, calls: Collection[str], key_id: str) -> None:
-        """Announces new parked calls to the other nodes."""
+        """Announces newly parked calls to the other nodes."""
         if self.board is not None and self.holds(calls):
             await self.board.announce(calls, key_id, self._settings.ttl_s)
 
     def holds(self, calls: Iterable[str]) -> bool:
-        """Whether a run waits here for one of these calls."""
+        """Whether a run waits here for the result of one of these calls."""
         return any(call_id in self._parks for call_id in calls)
 
     def waiting(self) -> list[tuple[Collection[str], str, float]]:
-        """Every park: the ids of its calls, its key, and the seconds it has left."""
+        """Returns each park: the ids of its calls, its key id, and the seconds it has left."""
         now = time.monotonic()
         return [
             (tuple(park.calls), park.key_id, max(1.0, park.parked_at + self._settings.ttl_s - now))
@@ -173,9 +185,10 @@ class Parking:
         ]
 
     async def claim_once_free(self, turn: Turn, key_id: str, resumable: bool = True) -> Claim | None:
-        """As `claim`, but waits a moment for a run whose client was lost.
+        """Does the same as `claim`, but waits a moment if another request is continuing the run.
 
-        A client that repeats its request at once is not refused.
+        If that request's client has disconnected, this one continues the run. So a client that repeats its
+        request at once gets no 409.
         """
         try:
             return self.claim(turn, key_id, resumable)
@@ -190,10 +203,11 @@ class Parking:
             return self.claim(turn, key_id, resumable)
 
     def claim(self, turn: Turn, key_id: str, resumable: bool = True) -> Claim | None:
-        """The parked run that this request continues. None: the turn runs from its own history.
+        """Returns the parked run that this request continues; None if it runs from its history.
 
-        A live run keeps the tool_choice it began with. A request with another choice, or one that requires a
-        call, is not resumed, and neither is one that is not `resumable`.
+        A live run keeps the tool_choice that it began with. So a request with another tool_choice, or one
+        that requires a call, drops the run and returns None. So does a request that is not `resumable`.
+        Raises 409 if another request is continuing the run.
         """
         park = self._answered(turn, key_id)
         if park is None:
@@ -216,15 +230,18 @@ class Parking:
             one for one in self._parks.values() if one.siblings is park.siblings and one is not park
         }:
             self.drop(sibling)
-        return Claim(park, {park.calls[call_id]: result for call_id, result in answers.items()})
+        return Claim(self, park, {park.calls[call_id]: result for call_id, result in answers.items()})
 
     def awaits(self, turn: Turn, key_id: str) -> bool:
-        """Whether a run of this key waits for a result in this request, for any model."""
+        """Whether a run of this key, of any model, waits for a result in this request."""
         park = self._answered(turn, key_id) if self._parks else None
         return park is not None and not park.busy and bool(_split(turn.items, park.calls)[1])
 
     def _answered(self, turn: Turn, key_id: str) -> Park | None:
-        """The park of the last answered call in this request's history."""
+        """Returns the park whose results this history contains; None if there is none.
+
+        If there are several, the last result counts. A park of another key is not returned.
+        """
         if not self._parks:
             return None
         answered = (item.call_id for item in reversed(turn.items) if isinstance(item, Result))
@@ -232,7 +249,7 @@ class Parking:
         return park if park is not None and park.key_id == key_id else None
 
     def release(self, park: Park) -> None:
-        """Removes a park from the table: its run continues or ends elsewhere."""
+        """Removes a park from the table without cancelling its run."""
         park.over.set()
         if park.timer is not None:
             park.timer.cancel()
@@ -246,7 +263,7 @@ class Parking:
         self.drop(park, "expired")
 
     def drop(self, park: Park, outcome: str = "dropped") -> None:
-        """Ends a parked run whose results will not come."""
+        """Removes a park and cancels its run, because the results will not arrive."""
         if not park.busy:
             self.outcomes[outcome] += 1
         park.given_up = True
@@ -254,7 +271,7 @@ class Parking:
         self._cancel(park.live)
 
     def drop_all(self) -> None:
-        """Drops all parks when the server drains: continuations are replayed elsewhere, or later."""
+        """Drops all parks when the server drains. Later requests run from their history."""
         self.closed = True
         for park in {park for park in self._parks.values() if not park.busy}:
             self.drop(park)
@@ -275,16 +292,17 @@ class Parking:
 # --- the history before a park ---
 
 
-def _told(turn: Turn, calls: Iterable[str], said: str, names: Mapping[str, str]) -> tuple[Item, ...]:
-    """The history as the client will send it, up to the results."""
+def _history(turn: Turn, calls: Iterable[str], said: str, names: Mapping[str, str]) -> tuple[Item, ...]:
+    """Returns the history that the client is expected to send, up to the results."""
     text = (Message("assistant", (TextPart(said),)),) if said else ()
     return (*turn.items, *text, *(Call(call_id, names[call_id], "") for call_id in calls))
 
 
 def brings_results(items: Sequence[Item]) -> bool:
-    """Whether this request brings new results: no user message follows the last assistant message.
+    """Whether this request brings new tool results.
 
-    Assistant text at the very end does not count: it may be a prefill.
+    After the results there may be user messages, or assistant text, which may be a prefill. If there are
+    both, the model has already answered the results, and they are not new.
     """
     own: bool | None = None
     for item in reversed(items):
@@ -303,7 +321,7 @@ def brings_results(items: Sequence[Item]) -> bool:
 
 
 def _split(items: Iterable[Item], calls: Collection[str]) -> tuple[list[Item], dict[str, Result]]:
-    """The history without the results of these calls, and these results."""
+    """Returns the history without the results of `calls`, and these results by call id."""
     before: list[Item] = []
     results: dict[str, Result] = {}
     for item in items:
@@ -315,10 +333,10 @@ def _split(items: Iterable[Item], calls: Collection[str]) -> tuple[list[Item], d
 
 
 def _with_notes_in_results(items: tuple[Item, ...]) -> tuple[Item, ...]:
-    """The history with texts after the last results moved into the last of them.
+    """Returns the history with the texts after the last result moved into that result.
 
-    Clients of the Messages API write their own notes behind the results: in the same message, or as a message
-    of the system. A parked run can only take results.
+    Clients of the Messages API add notes after the results: in the same message, or as a system message. A
+    parked run can only take results.
     """
     end = len(items)
     while end and isinstance(note := items[end - 1], Message) and note.role != "assistant":
@@ -331,10 +349,10 @@ def _with_notes_in_results(items: tuple[Item, ...]) -> tuple[Item, ...]:
 
 
 def _digest(turn: Turn, items: Iterable[Item]) -> bytes:
-    """What must be equal for a run to continue.
+    """Returns a hash of everything that must be equal for a run to continue.
 
-    Model, effort, instructions, tools, tool choice, output format and history, without argument text, empty
-    content and `name` fields.
+    That is the model, effort, instructions, tools, tool choice, output format and history. Argument text,
+    empty content and `name` fields are left out, because clients change them.
     """
     choice = turn.tool_choice
     asked = [turn.output.type, turn.output.schema, turn.sampling.effort]
@@ -349,9 +367,10 @@ def _tool(tool: ToolSpec) -> str:
 
 
 def _facts(items: Iterable[Item]) -> Iterator[list[Any]]:
-    """Merges consecutive texts and calls into one answer: its texts first, then its calls.
+    """Yields the history in a form that is the same for all APIs.
 
-    Responses lists them in the model's order, chat completions as one message.
+    Consecutive assistant texts and calls become one answer: its texts first, then its calls. The Responses
+    API lists them in the model's order, chat completions as one message.
     """
     said: list[Any] = []
     calls: list[list[Any]] = []
@@ -375,13 +394,18 @@ def _facts(items: Iterable[Item]) -> Iterator[list[Any]]:
 
 
 def _answer(said: Iterable[Any], calls: Iterable[list[Any]]) -> Iterator[list[Any]]:
-    if words := _joined(said):
-        yield ["assistant", *words]
+    """White space does not count: some clients drop the blank texts of an answer."""
+    words = ["".join(part.split()) if isinstance(part, str) else part for part in _joined(said)]
+    if any(words):
+        yield ["assistant", *filter(None, words)]
     yield from calls
 
 
 def _joined(said: Iterable[Any]) -> list[Any]:
-    """The parts with adjacent texts joined: clients send a text as a string once, and as blocks later."""
+    """Returns the parts with adjacent texts joined.
+
+    Clients send the same text once as a string and later as blocks.
+    """
     words: list[Any] = []
     for is_text, group in groupby(said, lambda part: isinstance(part, str)):
         parts = list(group)

@@ -1,8 +1,9 @@
-"""The flow of a turn on one screen: bytes → decode → Turn → plan → backend run → events → stages → encode →
-bytes.
+"""The gateway: takes a request's bytes and returns the answer.
 
-`Gateway.respond` is the flow up to the run; the loop that reads the run is in `run.py`. Law 3, one path: a
-body is the fold of the same events that a stream is written from.
+    bytes ─▶ decode ─▶ Turn ─▶ plan ─▶ backend run ─▶ events ─▶ stages ─▶ encode ─▶ bytes
+
+`Gateway.respond` contains everything up to the run; the loop that reads the run is in `run.py`. Law 3, one
+path: a whole body is built from the same events that a stream is written from.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 from typing import Any
-from weakref import WeakMethod
+from weakref import ref
 
 from toolwire.access.keys import KeyGrant, no_model
 from toolwire.access.limits import RateLimits, Ticket, estimate
 from toolwire.access.usage import UsageBook
-from toolwire.backends.base import Backend, frames
+from toolwire.backends.base import Backend, CountingBackend, frames
 from toolwire.core.errors import ToolwireError
 from toolwire.core.events import Event, Failure
 from toolwire.core.ids import IdFactory, random_id
@@ -31,6 +32,7 @@ from toolwire.gateway.catalog import Catalog
 from toolwire.gateway.compaction import Compaction, Seals, check_input
 from toolwire.gateway.images import ImageFetcher, checked, fetched_images
 from toolwire.gateway.parked import Parking
+from toolwire.gateway.plan import make_plan
 from toolwire.gateway.queue import Queues
 from toolwire.gateway.records import Answer, Caller, OnSlow, TurnSummary
 from toolwire.gateway.run import Run
@@ -48,12 +50,18 @@ from toolwire.wire.sse import encode
 log = logging.getLogger("toolwire.gateway")
 LARGE_BODY = 128 * 1024
 CLAUDE = re.compile(r"(?i)claude|haiku\Z|sonnet\Z|opus\Z")
-"""Names of Anthropic's models. On the Messages API an unknown one is served by the first model."""
+"""Names of Anthropic's models.
+
+If one is unknown, the Messages API uses the first model instead.
+"""
 __all__ = ["Answer", "Caller", "Gateway", "TurnSummary"]
 
 
 class Gateway:
-    """Serves turns with the configured models. One per process; call `start` first and `close` last."""
+    """Serves turns with the configured models.
+
+    One per process; call `start` first and `close` last.
+    """
 
     def __init__(
         self,
@@ -74,11 +82,11 @@ class Gateway:
         """Usage by key, model and hour."""
         self.limits = RateLimits(settings, self.usage)
         self.queues = Queues(settings.limits)
-        self.observers: list[Callable[[TurnSummary], None]] = [self._keep, self.usage.observe]
+        self.observers: list[Callable[[TurnSummary], None]] = [self.usage.observe]
         self.journal = Journal.of(settings, store.path if store is not None else None)
         """Records of the last turns; None if the settings disable the journal."""
         self.contents_wanted = settings.telemetry.with_contents and bool(settings.telemetry.otlp)
-        """Whether telemetry or the log wants the texts of turns."""
+        """Whether the texts of turns are collected, for telemetry or the log."""
         self.tracing: Tracing | None = None
         self.ids = ids
         self.clock = clock
@@ -89,7 +97,7 @@ class Gateway:
 
     @property
     def models(self) -> Mapping[str, Backend]:
-        """The models in the settings."""
+        """The models from the settings, by id. Models of servers (`ID/NAME`) are not included."""
         return self.catalog.models
 
     async def start(self) -> None:
@@ -102,7 +110,7 @@ class Gateway:
         await self.catalog.start()
 
     def drain(self) -> None:
-        """No more turns follow: parked runs are dropped, and their continuations are replayed elsewhere."""
+        """Drops all parked runs. Requests with their results run from the history, on another node."""
         self.parking.drop_all()
 
     async def close(self) -> None:
@@ -116,7 +124,7 @@ class Gateway:
             await self.tracing.close()
 
     async def ready(self) -> bool:
-        self.catalog.listed()  # looks again for servers that were not there at the start
+        self.catalog.listed()  # refreshes the lists of servers that were not available at the start
         if any(self.catalog.listed_of(id) for id in self.catalog.sources):
             return True
         for backend in self.catalog.all():
@@ -134,21 +142,19 @@ class Gateway:
         on_slow: OnSlow | None = None,
         answering: EventsAnswer | None = None,
     ) -> Answer:
-        """Answers one request, when its first byte is known.
+        """Answers one request. Returns when the first byte of the answer is known.
 
-        Raises `ToolwireError` for any failure before that. A stream that has waited for
-        `server.commit_after_s` counts as begun, and `on_slow` gets its headers. `answering` also gets the
-        events.
+        Raises `ToolwireError` for any failure before that. If a stream has no first byte after
+        `server.commit_after_s`, it begins anyway: `on_slow` gets its headers, and a later failure is sent in
+        the stream. `answering` collects the events as well, for callers in this process.
         """
         trace = (
             self.journal.begin(api, raw, caller, stored=self.store is not None)
             if self.journal is not None
             else None
         )
-        run, tapped = (
-            Run(self, api, caller, trace),
-            frames.set(None if trace is None else WeakMethod(trace.frame)),
-        )
+        run = Run(self, api, caller, trace)
+        tapped = frames.set(None if trace is None else ref(trace))
         try:
             body = await self._parsed(raw)
             if api == "responses":
@@ -162,7 +168,9 @@ class Gateway:
             if not backend.capabilities.image_urls:
                 turn = await run.in_time(self._with_images(turn, trace))
             turn = checked(turn)
-            plan = run.planned(turn, backend)
+            if turn.api in backend.capabilities.speaks:
+                turn = replace(turn, thoughts="shown")  # the model shows what the client asked for
+            plan = run.planned(turn)
             answer = open_answer(turn, body, self.store, caller.key_id, run.ids, run.clock, caller.memory)
             run.answer = answer if answering is None else answering.beside(answer)
             if self.settings.limits.backend_concurrent:
@@ -177,7 +185,7 @@ class Gateway:
                 )
             if trace is not None and self.journal is not None and self.journal.listeners:
                 self.journal.planned(trace)
-            return await (run.stream(backend, on_slow) if turn.stream else run.whole(backend))
+            return await (run.stream(on_slow) if turn.stream else run.whole())
         except ToolwireError as error:
             run.abandon()
             if run.account.ticket is None and caller.grant is not None:
@@ -196,8 +204,9 @@ class Gateway:
             frames.reset(tapped)
 
     async def events(self, raw: bytes, caller: Caller) -> AsyncGenerator[list[Event], None]:
-        """The events of a streamed chat turn, for code in this process. Raises `ToolwireError` before the
-        first one.
+        """Yields the events of a streamed chat turn in batches, for callers in this process.
+
+        Raises `ToolwireError` if the turn fails before its first event.
         """
         answering = EventsAnswer()
         answer = await self.respond("chat", raw, caller, answering=answering)
@@ -210,19 +219,17 @@ class Gateway:
             yield batch
 
     def observed(self, summary: TurnSummary) -> None:
-        """Calls every observer of an ended turn, even if one of them fails."""
+        """Adds an ended turn to the journal and calls every observer, even if one of them fails."""
+        if self.journal is not None:
+            self.journal.end(summary)
         for observer in tuple(self.observers):
             try:
                 observer(summary)
-            except Exception:  # an observer must not change what it observes
+            except Exception:  # a failing observer must not affect the turn
                 log.exception("an observer of turns failed")
 
-    def _keep(self, summary: TurnSummary) -> None:
-        if summary.trace is not None and self.journal is not None:
-            self.journal.end(summary.trace, summary)
-
     async def compaction(self, raw: bytes, caller: Caller) -> Compaction:
-        """A request to compact a conversation, checked and ready to be answered."""
+        """Decodes and checks a request to compact a conversation. `Compaction.answer` then runs it."""
         body = await self._parsed(raw)
         check_input(body)
         asked = {
@@ -232,13 +239,14 @@ class Gateway:
         return Compaction(self, body, turn.items, caller)
 
     async def count(self, api: Api, raw: bytes, caller: Caller) -> Answer:
-        """The size of a request's input, as `/responses/input_tokens` and `/messages/count_tokens` return it.
+        """Returns the size of a request's input in tokens.
 
-        A backend that cannot count without running gets the estimate that limits use, and the report says so.
+        Serves `/responses/input_tokens` and `/messages/count_tokens`. If the backend cannot count without
+        running the turn, the size is the estimate that the rate limits use, and the report header says so.
         """
         body = await self._parsed(raw)
         if api == "messages":
-            turn = decode_messages.decode(body, caller.key_id, count=True)
+            turn = decode_messages.decode(body, caller.key_id, caller.headers, count=True)
         else:
             if body.get("input") is None and not body.get("previous_response_id"):
                 body = {**body, "input": ""}  # instructions and tools alone have a size too
@@ -247,19 +255,32 @@ class Gateway:
         turn, backend = self._backend(turn)
         if caller.grant is not None:
             caller.grant.check(turn, backend.id)
-        counted: dict[str, Any] = {"input_tokens": estimate(turn).input_tokens}
+        tokens, report = await self._counted(turn, backend), b""
+        if tokens is None:
+            tokens, report = estimate(turn).input_tokens, b"input_tokens=estimated"
+        counted: dict[str, Any] = {"input_tokens": tokens}
         if api == "responses":
             counted = {"object": "response.input_tokens", **counted}
-        return Answer([(b"x-toolwire-report", b"input_tokens=estimated")], encode(counted))
+        return Answer([(b"x-toolwire-report", report)], encode(counted))
+
+    async def _counted(self, turn: Turn, backend: Backend) -> int | None:
+        """Returns the number of input tokens as the backend counts them; None if it cannot."""
+        if not isinstance(backend, CountingBackend):
+            return None
+        await backend.prepare()
+        if turn.images() and not backend.capabilities.image_urls:
+            return None  # the images would have to be fetched first
+        plan = make_plan(checked(turn), backend, self.settings.tools, self.ids)
+        return await backend.count(plan.turn)
 
     async def _admit(self, grant: KeyGrant, turn: Turn, backend: Backend, key_id: str) -> Ticket | None:
-        """Checks whether the key may run this turn, and reserves its limits."""
+        """Raises if the key may not run this turn. Reserves limits; None if the key has none."""
         grant.check(turn, backend.id)
         self.parking.allow(key_id, grant.limits.parked)
         return await self.limits.admit(key_id, grant.limits, turn) if grant.limited else None
 
     async def _with_images(self, turn: Turn, trace: Trace | None) -> Turn:
-        """The turn with inline images, for a backend that does not fetch URLs."""
+        """Returns the turn with all images inline, for a backend that takes no image URLs."""
         inlined = await self.images.inline(turn)
         if trace is not None and inlined is not turn:
             trace.looked_up(images=fetched_images(turn, inlined))
@@ -268,7 +289,11 @@ class Gateway:
     async def _with_references(
         self, body: dict[str, Any], caller: Caller, trace: Trace | None = None
     ) -> dict[str, Any]:
-        """The body with stored items instead of references, and summaries instead of compactions."""
+        """Returns the body with references and compactions resolved.
+
+        A reference is replaced by the stored item, and a compaction by its summary. Raises if a compaction
+        cannot be opened.
+        """
         references = decode_responses.references(body) if self.store is not None else None
         compactions = decode_responses.compactions(body)
         if not references and not compactions:
@@ -291,7 +316,7 @@ class Gateway:
         return decode_responses.resolved(body, found)
 
     async def _parsed(self, raw: bytes) -> dict[str, Any]:
-        """The JSON object of a request. A large one is parsed in a thread, so that other turns continue."""
+        """Parses the JSON object of a request; a large one in a thread, to keep other turns going."""
         return await asyncio.to_thread(self._parse, raw) if len(raw) >= LARGE_BODY else self._parse(raw)
 
     async def _decode(
@@ -300,7 +325,7 @@ class Gateway:
         if api == "chat":
             decode = partial(decode_chat.decode, body, caller.key_id)
         elif api == "messages":
-            decode = partial(decode_messages.decode, body, caller.key_id)
+            decode = partial(decode_messages.decode, body, caller.key_id, caller.headers)
         else:
             id = decode_responses.previous_id(body)
             previous = await self._previous(id, caller, trace)
@@ -327,7 +352,10 @@ class Gateway:
         return chain
 
     def _backend(self, turn: Turn) -> tuple[Turn, Backend]:
-        """The backend of the requested model, by id or alias. An alias may set the reasoning effort."""
+        """Returns the backend of the requested model, found by id or alias, and the turn.
+
+        An alias may set the turn's reasoning effort. Raises if no model has this name.
+        """
         backend = self.catalog.find(turn.model)
         if backend is not None:
             return turn, backend
@@ -341,6 +369,6 @@ class Gateway:
                 )
                 return replace(turn, sampling=named), other
         if turn.api == "messages" and CLAUDE.match(turn.model) and self.models:
-            # Claude Code asks for models by their own names, whatever is behind it.
+            # Claude Code requests models by Anthropic's names, whichever model serves them here.
             return replace(turn, notes=(*turn.notes, ("model", "ignored"))), next(iter(self.models.values()))
         raise no_model(turn.model)

@@ -1,16 +1,19 @@
-"""The plan of a turn: capabilities × request × settings → strategy, how the answer is read, and a report of
-every field.
+"""The plan of a turn: its strategy, how its answer is read, and the report on its fields.
 
-The strategies: the backend's own tools (`native`, `parked`), a decoder held to the tools' schemas
-(`constrained`), or a model that is taught to write calls as text (`emulated`). Pure: ids are passed in.
+The plan follows from the backend's capabilities, the request and the settings. A backend's own tools are used
+with the strategies `native` and `parked`. With `constrained`, the decoder is restricted so that every call
+fits its tool's schema. With `emulated`, the prompt teaches the model to write calls as text. Pure: ids are
+passed in.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Literal
+
+import msgspec
 
 from toolwire.backends.base import Backend
 from toolwire.core.capabilities import Capabilities, Strategy
@@ -40,8 +43,9 @@ from toolwire.emulate.thoughts import Mentions
 from toolwire.emulate.tools import ToolRegistry, as_function, wrap
 from toolwire.settings.types import ToolSettings
 from toolwire.wire.fields import TOKENS, keeps_logprobs, passed, report, thoughts
+from toolwire.wire.messages.decode import extended
 
-_NONE = ToolChoice("none")
+_NONE, _AUTO = ToolChoice("none"), ToolChoice("auto")
 _NO_FORM = Form("sentinel", "")
 _NO_TOOLS = ToolRegistry(())
 _NOBODY: frozenset[str] = frozenset()
@@ -49,11 +53,11 @@ MOST_CALLS = 8
 """The most calls that a constrained decoder may write in one answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """How one turn is served. `turn` is what the backend runs.
+class Plan(msgspec.Struct, frozen=True):
+    """How one turn is served. `turn` is the turn as the backend runs it.
 
-    `scanner` creates the reader of a text-only backend's answer; None: the backend's own events count.
+    `scanner` creates the parser that finds calls in the answer's text; None if the backend sends calls as
+    events.
     """
 
     strategy: Strategy
@@ -64,39 +68,36 @@ class Plan:
     customs: frozenset[str] = _NOBODY
     required: bool = False
     strict: bool = False
-    """A tool is strict and the decoder is not held to its schema: its calls are checked when they are
-    complete.
+    """Whether complete calls are checked against their schemas.
+
+    True if a tool is strict and the decoder does not enforce its whole schema.
     """
     choice: ToolChoice = _NONE
     form: Form = _NO_FORM
     begun: str = ""
-    """The beginning of the answer, before the backend writes anything."""
+    """The beginning of the answer, which is known before the backend writes anything."""
     prefilled: bool = False
-    """The turn's last message is the beginning of the answer."""
+    """Whether the last message of `turn` is the beginning of the answer."""
     hold_calls: bool = False
     declared: ToolRegistry | None = None
-    """The tools that may be called; None: any call is sent."""
-    unknown: Literal["text", "error"] = "text"
+    """The tools that may be called; None if calls of any tool are sent to the client."""
+    unknown: Literal["text", "forward", "error"] = "text"
+    """What becomes of a call of any other tool."""
     known_ids: frozenset[str] = _NOBODY
     stops: tuple[str, ...] = ()
-    """Stop sequences that the gateway looks for in the answer's text."""
+    """The stop sequences that the gateway looks for in the answer's text."""
     thoughts: bool = False
-    """Reasoning is separated from the answer's text."""
+    """Whether reasoning is separated from the answer's text."""
     offer: tuple[Strategy, Capabilities] = ("native", Capabilities())
-    """The backend's strategy and capabilities when the plan was made."""
-
-    @property
-    def is_judged(self) -> bool:
-        """Whether calls are checked before they are sent, and the model is asked once more if they fail."""
-        return self.required or self.strict
+    """The strategy and the capabilities that the backend had when the plan was made."""
 
     def report_header(self) -> str:
         return "; ".join([f"{name}={what}" for name, what in self.report]) if self.report else ""
 
     def retried(self) -> Plan:
-        """The same plan, whose report says that the model was asked once more."""
+        """Returns the plan with a report which says that the model was asked a second time."""
         choice = "function_call" if self.turn.legacy_functions else "tool_choice"
-        return replace(
+        return msgspec.structs.replace(
             self,
             report=tuple(
                 {**dict(self.report), choice if self.required else "tools.strict": "retried"}.items()
@@ -104,13 +105,14 @@ class Plan:
         )
 
     def without_logprobs(self) -> Plan:
-        """The same plan, whose report says that log probabilities were dropped."""
+        """Returns the plan with a report which says that log probabilities were dropped."""
         dropped = dict.fromkeys(sorted(self.turn.sent & TOKENS), "ignored")
-        return replace(self, report=tuple({**dict(self.report), **dropped}.items()))
+        return msgspec.structs.replace(self, report=tuple({**dict(self.report), **dropped}.items()))
 
     def retry(self, answer: str, issues: Sequence[str]) -> Turn:
-        """The turn for the second attempt: the model's answer, one corrective message, and only the permitted
-        tools.
+        """Returns the turn for the second attempt, with the first answer and a corrective message.
+
+        `issues` says what was wrong with the call. Only the tools that `tool_choice` allows are offered.
         """
         said = (Message("assistant", (TextPart(answer),)),) if answer.strip() else ()
         items, begun = (
@@ -118,11 +120,15 @@ class Plan:
         )
         form = self.form if self.scanner is not None else None
         asked = Message("user", (TextPart(prompt.retry_prompt(self.choice, issues, form)),))
-        return replace(self.turn, items=(*items, *said, asked, *begun), tools=self.turn.offered())
+        body = None if self.turn.body is None else extended(self.turn.body, (*said, asked))
+        return replace(self.turn, items=(*items, *said, asked, *begun), tools=self.turn.offered(), body=body)
 
 
 def make_plan(turn: Turn, backend: Backend, settings: ToolSettings, ids: IdFactory) -> Plan:
-    """Decides how this turn is served. Raises `ToolwireError` if the backend cannot take the request."""
+    """Decides how a turn is served.
+
+    Raises `ToolwireError` if the backend cannot serve the request.
+    """
     offer = backend.strategy, backend.capabilities
     capabilities = offer[1]
     if not capabilities.images and turn.images():
@@ -131,6 +137,9 @@ def make_plan(turn: Turn, backend: Backend, settings: ToolSettings, ids: IdFacto
             f"The model '{turn.model[:80]}' does not take images.",
             param="input" if turn.api == "responses" else "messages",
         )
+    speaks = turn.api in capabilities.speaks
+    if turn.only_spoken is not None and not speaks:
+        raise ToolwireError.of(turn.only_spoken)
     if turn.rest:
         turn = replace(turn, rest=passed(turn, capabilities))
     offered = turn.offered() if turn.tools else ()
@@ -147,37 +156,61 @@ def make_plan(turn: Turn, backend: Backend, settings: ToolSettings, ids: IdFacto
         rules,
         report=report(turn, capabilities, strategy),
         choice=turn.tool_choice,
-        declared=_callable(turn, offered, settings),
-        required=bool(offered) and turn.tool_choice.mode == "required",
-        unknown="error" if settings.unknown_tool == "error" else "text",
+        declared=None if speaks and turn.tool_choice.name is None else _callable(turn, offered, settings),
+        required=bool(offered) and turn.tool_choice.mode == "required" and not _has_own_tools(turn, speaks),
+        unknown=_unknown(turn, settings),
         known_ids=frozenset([item.call_id for item in turn.items if type(item) is Call])
         if Call in kinds
         else _NOBODY,
         hold_calls=not as_text and settings.arguments == "validated",
-        thoughts=settings.reasoning == "split",
+        thoughts=settings.reasoning == "split" and not speaks,
         offer=offer,
     )
+    if speaks:  # nothing is rewritten: the backend sends `turn.body`
+        return plan
     if as_text:
         plan = _as_text(plan, turn, offered, capabilities, settings, ids)
     elif turn.tools or plan.known_ids or turn.output.type != "text":
         plan = _pass_on(plan, turn, capabilities)
     if Reasoning in kinds:
-        plan = replace(plan, report=(*plan.report, *thoughts(turn, plan.turn, capabilities)))
+        plan = msgspec.structs.replace(plan, report=(*plan.report, *thoughts(turn, plan.turn, capabilities)))
     return plan
 
 
-def _callable(turn: Turn, offered: tuple[ToolSpec, ...], settings: ToolSettings) -> ToolRegistry | None:
-    """The tools that may be called; None: any.
+def _has_own_tools(turn: Turn, speaks: bool) -> bool:
+    """Whether the backend runs some of the tools itself.
 
-    `unknown_tool = "forward"` passes undeclared tools, unless `tool_choice` restricts what may be called.
+    A required call may then be a call of such a tool, which the client does not see.
+    """
+    declared = len(turn.tools) + len(turn.hidden_tools)
+    return speaks and turn.body is not None and len(turn.body.get("tools") or ()) > declared
+
+
+def _callable(turn: Turn, offered: tuple[ToolSpec, ...], settings: ToolSettings) -> ToolRegistry | None:
+    """Returns the tools that may be called; None if any tool may be called.
+
+    With `unknown_tool = "forward"` any tool may be called, unless `tool_choice` restricts the tools.
     """
     if settings.unknown_tool == "forward" and len(offered) == len(turn.tools):
         return None
     return ToolRegistry((*offered, *turn.hidden_tools)) if offered else _NO_TOOLS
 
 
+def _unknown(turn: Turn, settings: ToolSettings) -> Literal["text", "forward", "error"]:
+    """What becomes of a call of an undeclared tool.
+
+    A client that hides tools may name them in its messages alone, and runs a call of one of them.
+    """
+    if settings.unknown_tool == "error":
+        return "error"
+    return "forward" if turn.hidden_tools and turn.tool_choice == _AUTO else "text"
+
+
 def mentions(turn: Turn, text: str) -> bool:
-    """Whether the client's own messages contain a text. Tool results do not count: they are untrusted."""
+    """Whether the client's messages or instructions contain `text`.
+
+    Tool results are ignored, because they are untrusted.
+    """
     messages = (
         part.text
         for item in turn.items
@@ -189,7 +222,7 @@ def mentions(turn: Turn, text: str) -> bool:
 
 
 def _way(turn: Turn, strategy: Strategy, capabilities: Capabilities) -> Strategy:
-    """The strategy for this turn's tools: the backend's own, unless it cannot serve this turn."""
+    """Returns the strategy for this turn: usually the backend's own."""
     required = turn.tool_choice.mode == "required"
     if strategy == "native" and required and not capabilities.tool_choice and capabilities.constrain:
         return "constrained"
@@ -218,14 +251,14 @@ def _pass_on(plan: Plan, turn: Turn, capabilities: Capabilities) -> Plan:
     customs = frozenset(custom) if custom else _NOBODY
     if customs or (
         plan.known_ids and not capabilities.custom_tools and any(map(_is_custom, turn.items))
-    ):  # the history may have other custom calls
+    ):  # the history may contain calls of custom tools that are no longer offered
         turn = replace(
             turn, tools=tuple(map(as_function, turn.tools)), items=tuple(map(_as_function_item, turn.items))
         )
     if turn.output.type != "text" and not capabilities.schema:
         asked = Message("system", (TextPart(prompt.output_prompt(turn.output)),))
         turn = replace(turn, items=(asked, *turn.items), output=OutputFormat())
-    return plan if turn is plan.turn else replace(plan, turn=turn, customs=customs)
+    return plan if turn is plan.turn else msgspec.structs.replace(plan, turn=turn, customs=customs)
 
 
 def _is_custom(item: Item) -> bool:
@@ -251,17 +284,18 @@ def _as_text(
     settings: ToolSettings,
     ids: IdFactory,
 ) -> Plan:
-    """The turn as messages only: tools and calls become text, and the answer is scanned for calls."""
+    """Plans a turn as plain messages: tools and calls become text, and the answer is scanned."""
     constrained, required = plan.strategy == "constrained", plan.required
-    # With an output format enforced, the answer could hold no call, unless the decoder is our own. An answer
-    # that must be a call has no text that could have a format.
+    # `worded`: the prompt describes the output format, and the decoder does not enforce it. An enforced
+    # format would prevent calls, unless the decoder is our own. If a call is required, there
+    # is no text that could have a format.
     worded = (
         not capabilities.schema or plan.strategy == "emulated" or (constrained and not capabilities.strict)
     )
     output = prompt.output_prompt(turn.output) if worded and not required else ""
     has_calls = any(isinstance(item, Call | Result) for item in turn.items)
     if not offered and not output and not has_calls:
-        return replace(plan, turn=replace(turn, tools=(), tool_choice=ToolChoice("none")))
+        return msgspec.structs.replace(plan, turn=replace(turn, tools=(), tool_choice=ToolChoice("none")))
     dialects = capabilities.dialects or DEFAULT
     texts = turn.texts()
     form = Form(_taught(dialects, capabilities, constrained), prompt.mint_nonce(ids, texts))
@@ -273,18 +307,18 @@ def _as_text(
     if worded or required:
         asked = replace(asked, output=OutputFormat())
     if not tools:
-        return replace(plan, turn=asked, form=form)
+        return msgspec.structs.replace(plan, turn=asked, form=form)
     stops = turn.sampling.stop if "stop" in capabilities.fields else ()
     asked = replace(asked, sampling=replace(turn.sampling, stop=()))
     begun = prompt.prefill(choice, form) if required and capabilities.prefill else ""
-    if constrained:  # a call is checked when complete if its schema says more than the decoder enforces
+    if constrained:  # complete calls are checked if the schema requires more than the decoder enforces
         begun = _begun(tools, form, required and capabilities.prefill)
         asked = replace(asked, constraint=_constraint(tools, turn, form, plan.rules, capabilities, begun))
         tools = tuple(replace(tool, strict=_is_checked(tool, capabilities.strict)) for tool in tools)
     prefilled = bool(begun) and form.dialect != BARE
     if prefilled:
         asked = replace(asked, items=(*asked.items, Message("assistant", (TextPart(begun),))))
-    return replace(
+    return msgspec.structs.replace(
         plan,
         turn=asked,
         scanner=_scanner(
@@ -306,14 +340,20 @@ def _as_text(
 
 
 def _taught(dialects: Sequence[str], capabilities: Capabilities, constrained: bool) -> str:
-    """The dialect that the model is taught. A constrained answer uses what the decoder can enforce."""
+    """Returns the dialect that the prompt teaches.
+
+    With a constrained decoder, it is one that the decoder can enforce.
+    """
     if constrained:
         return "sentinel" if "text" in capabilities.constrain else BARE
     return "sentinel" if "sentinel" in dialects else dialects[0]
 
 
 def _begun(tools: tuple[ToolSpec, ...], form: Form, prefill: bool) -> str:
-    """The known beginning of the answer. A bare answer is read as if its marker came first."""
+    """Returns the known beginning of the answer; "" if there is none.
+
+    An answer in the bare dialect has no opening marker, and is read as if it began with one.
+    """
     if form.dialect == BARE:
         return form.opening
     if not prefill:
@@ -333,7 +373,7 @@ def _constraint(
         return Constraint(tools, "", "", True)
     one = not (rules.parallel and capabilities.parallel) or rules.legacy or rules.stop_after == "first"
     calls = 1 if one else min(rules.max_calls or MOST_CALLS, MOST_CALLS)
-    shown = any(isinstance(item, Call | Result) for item in turn.items)  # markup that a model could copy
+    shown = any(isinstance(item, Call | Result) for item in turn.items)  # a model could copy their markup
     answered = bool(turn.items) and isinstance(turn.items[-1], Result)
     required = turn.tool_choice.mode == "required"
     return Constraint(
@@ -342,8 +382,10 @@ def _constraint(
 
 
 def _is_checked(tool: ToolSpec, own: bool) -> bool:
-    """Whether calls must be checked because the schema says more than the decoder enforces. An invalid schema
-    says nothing, unless it is declared strict, which is an error.
+    """Whether complete calls of a tool must be checked against its schema.
+
+    True if the schema requires more than the decoder enforces. `own`: the decoder runs our own grammar. An
+    invalid schema requires nothing; if the tool is strict, checking raises an error.
     """
     held = exact(tool.parameters, own=own) and is_held(tool.parameters)
     if held and not tool.strict:

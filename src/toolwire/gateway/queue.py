@@ -1,9 +1,9 @@
-"""The queue of a model that runs a limited number of turns at once: bounded, and fair to every key.
+"""The queues of models that run a limited number of turns at once: bounded and fair to keys.
 
 A turn that finds a free slot runs at once. Waiting turns are admitted one key after the other, and in order
-within a key, so a key with many waiting turns delays only itself. When the queue is full, a key with fewer
-waiting turns takes the last slot of the key with the most. A turn that leaves frees its slot at once. Each
-process counts for itself.
+of arrival within a key. So a key with many waiting turns delays only itself. When the queue is full, a new
+turn of a key with few waiting turns replaces the last waiting turn of the key with the most. A turn that ends
+or gives up frees its slot at once. Each process has its own queues.
 """
 
 from __future__ import annotations
@@ -21,12 +21,15 @@ from toolwire.settings.types import LimitSettings
 
 LONGEST_RETRY_S = 60.0
 RECENT = 0.2
-"""The weight of the last turn in the mean duration of turns."""
+"""The weight of the last turn in the moving average of turn durations."""
 
 
 @dataclass(slots=True)
 class ModelQueue:
-    """The queue of one model: how many turns run, and which wait, by key. The first key is admitted next."""
+    """The queue of one model: the number of running turns, and the waiting turns by key.
+
+    The first key in `keys` is admitted next. `took_s` is the average duration of a turn.
+    """
 
     running: int = 0
     keys: OrderedDict[str, deque[QueueSlot]] = field(default_factory=OrderedDict)
@@ -45,7 +48,7 @@ class ModelQueue:
             del self.keys[place.key_id]
 
     def following(self) -> QueueSlot:
-        """Removes and returns the turn that is admitted next. Its key moves to the end."""
+        """Removes and returns the turn that is admitted next. Its key moves to the end of the keys."""
         key_id, places = self.keys.popitem(last=False)
         place = places.popleft()
         self.waiting -= 1
@@ -60,7 +63,8 @@ class ModelQueue:
 class Queues:
     """The queues of all models.
 
-    `join` before a turn runs, `await place.admitted()`, and `place.leave()` when it has ended in any way.
+    Call `join` before a turn runs, then `await slot.admitted()`, and `slot.leave()` when the turn has ended
+    in any way.
     """
 
     def __init__(self, limits: LimitSettings, clock: Callable[[], float] = time.monotonic) -> None:
@@ -70,7 +74,10 @@ class Queues:
         self._lines: dict[str, ModelQueue] = {}
 
     def join(self, model: str, key_id: str) -> QueueSlot | None:
-        """A slot; None if there is no limit. Raises 503, or 429 if the key's own turns fill the queue."""
+        """Returns a slot in the queue of `model`; None if there is no limit.
+
+        If the queue is full, raises 429 if it has waiting turns of this key, and otherwise 503.
+        """
         if not self._at_once:
             return None
         line = self._lines.setdefault(model, ModelQueue())
@@ -92,18 +99,21 @@ class Queues:
         return 0 if line is None else line.running
 
     def lines(self) -> list[tuple[str, int, int]]:
-        """Every busy model: its id, and how many turns run and wait."""
+        """Returns the id of every busy model, and how many of its turns run and wait."""
         return [(model, line.running, line.waiting) for model, line in self._lines.items()]
 
     def _crowd_out(self, line: ModelQueue, newcomer: QueueSlot) -> None:
-        """Makes room if another key has more waiting turns than this one would have. Raises otherwise."""
+        """Makes room for `newcomer` by refusing the last waiting turn of the key with the most.
+
+        Raises if no other key has more waiting turns than this key would have.
+        """
         own = line.of(newcomer.key_id)
         longest = max(line.keys.values(), key=len, default=None)
         if longest is None or len(longest) <= own + 1:
             raise ToolwireError.of(self._refusal(line, newcomer.model, own))
         last = longest[-1]
+        last.refuse(self._refusal(line, last.model, len(longest)))
         line.remove(last)
-        last.refuse(self._refusal(line, last.model, len(longest) + 1))
 
     def _refusal(self, line: ModelQueue, model: str, own: int) -> Failure:
         wait_s = min(LONGEST_RETRY_S, max(1.0, line.took_s * (line.waiting + 1) / self._at_once))
@@ -120,7 +130,7 @@ class Queues:
         place.start(self._clock())
 
     def left(self, place: QueueSlot, began: float | None) -> None:
-        """For `QueueSlot`: the turn ran since `began`, or still waited."""
+        """Updates the queue after a turn has left; `began` is None if it still waited."""
         line = self._lines[place.model]
         if began is None:
             line.remove(place)
@@ -134,7 +144,7 @@ class Queues:
 
 
 class QueueSlot:
-    """A turn in the queue of a model."""
+    """The slot of one turn in the queue of a model."""
 
     __slots__ = ("_began", "_changed", "_gone", "_queues", "_refused", "key_id", "model")
 
@@ -148,7 +158,7 @@ class QueueSlot:
         self._changed: asyncio.Future[None] | None = None
 
     async def admitted(self) -> None:
-        """Returns when the turn may run. Raises if it lost its slot to another key."""
+        """Returns when the turn may run. Raises if the queue refused it in favour of another key."""
         if self._began is None and self._refused is None:
             self._changed = asyncio.get_running_loop().create_future()
             await self._changed
@@ -166,7 +176,7 @@ class QueueSlot:
         self._wake()
 
     def refuse(self, failure: Failure) -> None:
-        """The turn has lost its slot and is no longer in the queue."""
+        """Takes the slot away: the turn is no longer in the queue, and `admitted` raises `failure`."""
         self._refused, self._gone = failure, True
         self._wake()
 

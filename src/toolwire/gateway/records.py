@@ -1,4 +1,4 @@
-"""What surfaces and pipeline exchange: the caller, the answer and the summary of a turn."""
+"""Types that surfaces and the pipeline exchange: caller, answer and summary of a turn."""
 
 from __future__ import annotations
 
@@ -29,39 +29,43 @@ if TYPE_CHECKING:
     from toolwire.observe.tracing import Contents
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """The caller. `key_id` is a short hash of the key, "" if no keys are configured."""
+class Caller(msgspec.Struct, frozen=True):
+    """The sender of a request.
+
+    `key_id` is a short hash of the key; "" if no keys are configured.
+    """
 
     key_id: str = ""
     request_id: str = ""
     output_mode: str | None = None
     grant: KeyGrant | None = None
-    """What the key may do; None: everything."""
+    """The permissions of the key; None means everything is allowed."""
     key_name: str = ""
     trace_parent: str = ""
-    """The caller's own span, from the W3C header `traceparent`."""
+    """The value of the W3C header `traceparent`: the caller's own span."""
     memory: Memory | None = None
-    """The memory of the caller's connection, if it is a WebSocket."""
+    """The memory of the caller's WebSocket connection; None for a plain HTTP request."""
+    headers: Mapping[str, str] = {}
+    """The headers that the API defines as part of a request (see `Turn.headers`), by name."""
 
 
 OnSlow = Callable[[list[tuple[bytes, bytes]]], None]
-"""Receives the headers of a stream that begins before the model has said anything."""
+"""A callback for the headers of a stream that begins before the model's first output."""
 
 
 @dataclass(slots=True)
 class Answer:
-    """What the surface sends: a body, or a stream of blocks. Closing the stream cancels the run."""
+    """The answer to a request: a body or a stream of blocks. Closing the stream cancels the run."""
 
     headers: list[tuple[bytes, bytes]]
     body: bytes | None = None
     stream: AsyncIterator[bytes] | None = None
     status: int = 200
-    """Differs from 200 only if another node answered with an error, which is passed on unchanged."""
+    """Differs from 200 only if another node answered with an error."""
 
 
 class TurnSummary(msgspec.Struct):
-    """What logs and metrics need to know of a turn that has ended."""
+    """The facts of a turn that has ended, for logs, metrics, usage and the journal."""
 
     request_id: str
     key_id: str
@@ -85,73 +89,77 @@ class TurnSummary(msgspec.Struct):
     report: str
     cancelled: bool
     dropped: Mapping[str, int] = MappingProxyType({})
-    """What policy dropped, by kind."""
+    """The number of dropped characters or calls, by reason."""
     cached_tokens: int = 0
     reasoning_tokens: int = 0
     kind: str = "new"
-    """`new`, `resumed` or `replayed`."""
+    """`new`, `resumed` or `replayed`, as in the header `x-toolwire-turn`."""
     key_name: str = ""
     turn_id: str = ""
-    """The journal's id of the turn."""
+    """The id of the turn in the journal."""
     answer_id: str = ""
-    """The id that the client sees."""
+    """The id of the response that the client sees."""
     started_at: float = 0.0
-    """In seconds since 1970."""
+    """Unix time in seconds."""
     tool_call_s: tuple[float, ...] = ()
-    """When each call began, in seconds after the start."""
+    """When each call began, in seconds since the start of the turn."""
     trace_parent: str = ""
     turn: Turn | None = None
-    """The request, for observers that may see it."""
+    """The decoded request, for observers that may see it."""
     contents: Contents | None = None
-    """The texts of the turn, if telemetry wants them."""
+    """The texts of the turn; None unless telemetry or the log wants them."""
     trace: Trace | None = None
-    """What the journal keeps of the turn."""
+    """The journal's record of the turn; None without a journal."""
     hold: Hold | None = None
-    """What the turn has reserved of its key's budget, until it is counted."""
+    """The part of the key's budget that is reserved for this turn until its usage is counted."""
 
 
 # --- memory of a connection ---
 #
-# What a WebSocket remembers of its own conversations, so that a turn can continue one that was not stored.
-# Only the last response of each lane is remembered, in memory, until the connection ends. All of them
-# together have at most `most` characters: the oldest is dropped first, and a response that is too large alone
-# is not remembered. The client then gets an error and sends the whole conversation. A response whose
-# continuation failed is forgotten.
+# A WebSocket remembers its own conversations, so that a turn can continue a response that was not stored.
+# Only the last response of each lane (a conversation with its own `stream_id`) is kept, in memory, until the
+# connection ends. All of them together may have at most `most` characters. If they have more, the oldest are
+# dropped first, and a response that is too large on its own is not remembered. A client that continues a
+# dropped response gets an error and sends the whole conversation. A response whose continuation failed is
+# forgotten.
 
 MOST = 8 * 1024 * 1024
 ITEM_BYTES = 200
-"""What an item counts for besides its texts."""
+"""The number of characters that an item counts as, in addition to its texts."""
 
 
 class Memory:
-    """The memory of a connection that runs one turn at a time."""
+    """The memory of one WebSocket connection, which runs one turn at a time."""
 
     def __init__(self, most: int = MOST) -> None:
         self._most = most
         self._kept: dict[str, _Kept] = {}
-        """By lane, the oldest first."""
+        """The last response of each lane, by lane name, oldest first."""
         self._lane = ""
         self._before: tuple[Item, ...] = ()
         self.loose: tuple[Item, ...] = ()
-        """What the current turn continues, if only this memory has it."""
+        """The conversation before the current turn, if the store does not have it; otherwise empty."""
 
     def enter(self, lane: str) -> None:
-        """The next turn belongs to this lane."""
+        """Sets the lane (conversation) of the next turn."""
         self._lane = lane
 
     def begin(self, before: tuple[Item, ...] = (), previous: str | None = None) -> None:
-        """A turn begins after these items, which end with this response."""
+        """Begins a turn that continues the items `before`, which end with the response `previous`."""
         self._before = before
         self.loose = (
             before if any(kept.id == previous and not kept.stored for kept in self._kept.values()) else ()
         )
 
     def recall(self, id: str) -> tuple[Item, ...] | None:
-        """The conversation that ends with this response, in any lane; None: it is not remembered."""
+        """Returns the conversation that ends with this response; None if it is not remembered."""
         return next((kept.items for kept in self._kept.values() if kept.id == id), None)
 
     def keep(self, id: str, items: tuple[Item, ...], stored: bool = False) -> None:
-        """The current turn ended with this response; `items` are its input and its output."""
+        """Remembers the response that ended the current turn, with the whole conversation before it.
+
+        `items` are the input and the output of the turn. `stored`: the store has the response too.
+        """
         whole, self._before, self.loose = (*self._before, *items), (), ()
         size = sum(ITEM_BYTES + _size(item) for item in whole)
         self._kept.pop(self._lane, None)
@@ -169,7 +177,7 @@ class _Kept(NamedTuple):
     items: tuple[Item, ...]
     size: int
     stored: bool
-    """The store has it too, and everything before it."""
+    """Whether the store has the response and everything before it."""
 
 
 def _size(item: Item) -> int:

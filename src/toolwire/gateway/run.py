@@ -1,11 +1,13 @@
-"""One turn: the only loop between a backend's run and the client.
+"""Serves one turn: the only loop between a backend's run and the client.
 
     batch = await source.pull()  ─▶  block = stages.feed(batch)  ─▶  yield block
 
-A `RunSource` is one run of the backend. Waiting in the queue, resuming a parked run, a second attempt for a
-required call and the fallback to another strategy only decide which source the loop reads next. Before the
-first byte of an answer a failure is an HTTP error (`ToolwireError`); after it, it is sent in the stream.
-Closing the stream cancels the run.
+A `RunSource` is one run of the backend. The loop reads one source at a time. Four things decide which source
+it reads next: waiting in the queue, resuming a parked run, a second attempt for a required call, and the
+fallback to another strategy.
+
+A failure before the first byte of the answer is an HTTP error (`ToolwireError`). A later failure is sent in
+the stream. Closing the stream cancels the run.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import aclosing, nullcontext
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, TypeVar, cast
 
@@ -24,6 +27,7 @@ from toolwire.core.events import Failure, Usage
 from toolwire.core.turn import Api, Turn
 from toolwire.gateway.account import Account
 from toolwire.gateway.answers import Answering
+from toolwire.gateway.choices import side_by_side
 from toolwire.gateway.parked import Claim, brings_results
 from toolwire.gateway.plan import Plan, make_plan
 from toolwire.gateway.queue import QueueSlot
@@ -40,66 +44,64 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("toolwire.gateway")
 T = TypeVar("T")
-MOST_AT_ONCE = 8
-"""Runs of one request (`n`) that are open at a time: one request must not flood a backend."""
-MOST_WAITING = 64
-"""Blocks that the run of one choice may be ahead of the client."""
 LONGEST_S = 0.001
-"""How long the loop reads a long batch before it lets other turns run."""
+"""How many seconds the loop works on a long batch before other turns may run."""
 
 
 class Run:
-    """The state of one turn."""
+    """One turn from its request to its summary: the state, the loop, and the answer it returns."""
+
+    place: QueueSlot | None = None
+    """The turn's slot in the model's queue; None if the model has no limit."""
+    turn: Turn | None = None
+    backend: Backend | None = None
+    plan: Plan | None = None
+    answer: Answering | None = None
+    claim: Claim | None = None
+    model = backend_kind = _report = ""
+    kind = "new"
+    """The value of the header `x-toolwire-turn`: `new`, `resumed` or `replayed`."""
+    _first_byte: float | None = None
+    _committed = _observed = False
 
     def __init__(self, gateway: Gateway, api: Api, caller: Caller, trace: Trace | None = None) -> None:
-        self._gateway = gateway
-        self.trace = trace
-        self.ids, self.clock = (
-            (gateway.ids, gateway.clock) if trace is None else trace.watch(gateway.ids, gateway.clock)
-        )
+        self._gateway, self.trace, self._caller = gateway, trace, caller
         self._api: Api = api
-        self._caller = caller
-        self._started, self._started_at = (
-            (perf_counter(), time.time()) if trace is None else (trace.started, trace.at)
-        )
+        if trace is None:
+            self.ids, self.clock = gateway.ids, gateway.clock
+            self._started, self._started_at = perf_counter(), time.time()
+        else:
+            self.ids, self.clock = trace.watch(gateway.ids, gateway.clock)
+            self._started, self._started_at = trace.started, trace.at
         limits = gateway.settings.limits
         has_limits = limits.first_token_s or limits.idle_s or limits.total_s
         self._timeouts = Timeouts(limits) if has_limits else None
         self.account = Account(self._started, Contents() if gateway.contents_wanted else None)
         self._output_mode = caller.output_mode or gateway.settings.tools.output_mode
-        self._siblings = object()  # shared by the parks of all choices of this turn
-        self._in_use: AbstractContextManager[None] = nullcontext()
-        """Keeps the model open."""
-        self._first_byte: float | None = None
-        self._committed = self._observed = False
-        self.place: QueueSlot | None = None
-        """Its slot in the model's queue; None if the model has no limit."""
-        self.turn: Turn | None = None
-        self.plan: Plan | None = None
-        self.answer: Answering | None = None
-        self.claim: Claim | None = None
-        self.model = self.backend_kind = self._report = ""
-        self.kind = "new"
-        """`new`, `resumed` or `replayed`: the header `x-toolwire-turn`."""
+        self._siblings = object()  # the parks of all choices of this turn share this object
 
     def asks(self, turn: Turn, backend: Backend) -> None:
-        """The model exists: from now on the turn counts for this model, even if it is refused."""
-        self.turn, self.model, self.backend_kind = turn, turn.model, self._gateway.catalog.kind(backend.id)
-        self._in_use = self._gateway.catalog.using(backend)
+        """Sets the backend. From now on the turn counts for this model, even if it is refused later."""
+        self.turn, self.backend, self.model = turn, backend, turn.model
+        self.backend_kind = self._gateway.catalog.kind(backend.id)
         if self.trace is not None:
             self.trace.backend_id, self.trace.backend_kind = backend.id, self.backend_kind
 
-    def planned(self, turn: Turn, backend: Backend) -> Plan:
-        """Plans the turn, for the first time or after the chosen strategy was refused."""
+    def planned(self, turn: Turn) -> Plan:
+        """Plans the turn, for the first time or again after the backend refused the strategy."""
+        assert self.backend is not None
         self.turn = turn
-        self.plan = plan = make_plan(turn, backend, self._gateway.settings.tools, self.ids)
+        self.plan = plan = make_plan(turn, self.backend, self._gateway.settings.tools, self.ids)
         self._report = plan.report_header()
         if self.trace is not None:
             self.trace.planned(turn, plan, self._report)
         return plan
 
     def resume(self, claim: Claim | None, awaited: bool) -> None:
-        """Continues a parked run, or runs the turn from its history. `awaited`: a run waited for it."""
+        """Sets which parked run the turn continues; if `claim` is None, it runs from its history.
+
+        `awaited` is True if a parked run waited for a result in this request.
+        """
         assert self.turn is not None
         self.claim = claim
         replayed = awaited or brings_results(self.turn.items)
@@ -108,7 +110,7 @@ class Run:
             self.trace.resumes(claim.park.turn_id, claim.waited_s)
 
     def abandon(self) -> None:
-        """Drops a parked run that was claimed but never continued."""
+        """Drops the claimed parked run if no source has read it."""
         claim, self.claim = self.claim, None
         if claim is not None:
             self._gateway.parking.drop(claim.park)
@@ -119,21 +121,22 @@ class Run:
             self.trace.kind = kind
 
     def in_time(self, work: Awaitable[T]) -> Awaitable[T]:
-        """Work of this turn, within the time limit of the whole turn."""
+        """Runs `work` within the time limit of the whole turn."""
         return work if self._timeouts is None else self._timeouts.whole(work)
 
     # --- the loop ---
 
-    async def _loop(
-        self, backend: Backend, choice: int = 0, alone: bool = True
-    ) -> AsyncGenerator[bytes, None]:
-        """The blocks of one choice, and the end of the answer if it is the only one."""
+    async def _loop(self, choice: int = 0, alone: bool = True) -> AsyncGenerator[bytes, None]:
+        """Yields the blocks of one choice.
+
+        `alone`: it is the only choice, so the end of the answer follows.
+        """
         answer, trace, grace_s = self.answer, self.trace, self._gateway.settings.tools.stop_grace_ms / 1000
         assert answer is not None and self.plan is not None
-        with self if alone else nullcontext():  # one of several choices: the whole answer holds them
+        with self if alone else nullcontext():  # with several choices, `_loops` enters `self` once for all
             refusal = await self._admission() if alone and self.place is not None else None
             stages = self._stages(self.plan, choice)
-            source = self._first_source(backend, choice) if refusal is None else failed(refusal)
+            source = self._first_source(choice) if refusal is None else failed(refusal)
             stages.begin(parks=source.live is not None)
             try:
                 while True:
@@ -148,11 +151,11 @@ class Run:
                     if batch is None:
                         block = stages.stop()
                     elif source.is_silent and batch and type(batch[0]) is Failure:
-                        instead = self._instead(source, batch[0], backend, stages)
+                        instead = self._instead(source, batch[0], stages)
                         if not isinstance(instead, Failure):
                             dead, (source, stages) = source, instead
                             stages.begin(parks=source.live is not None)
-                            await self._close(dead)
+                            await dead.close()
                             continue
                         block = stages.feed([instead])
                     elif stages.is_direct or stages.is_quick(batch):
@@ -161,75 +164,44 @@ class Run:
                         block = await self._read_slowly(stages, batch)
                     source.is_silent = source.is_silent and not batch
                     if stages.over:
-                        following, more = await self._over(source, stages, backend)
+                        following, more = await self._over(source, stages)
                         block += more
                     if block:
                         self._sends(block)
                         yield block
                     if following is not None:
                         unfit, source = source, following
-                        await self._close(unfit)
+                        await unfit.close()
                     elif stages.over:
                         source.is_complete = stages.is_complete
                         break
             finally:
-                await self._close(source)
+                await source.close()
             if alone:
                 yield await self._end()
         if alone:
             self.observe(answer.failure)
 
-    async def _side_by_side(self, backend: Backend, choices: int) -> AsyncGenerator[bytes, None]:
-        """The blocks of several choices as they arrive, then the end of the answer."""
-        waiting: asyncio.Queue[bytes | BaseException | None] = asyncio.Queue(MOST_WAITING)
-        gate = asyncio.Semaphore(MOST_AT_ONCE)
+    async def _loops(self, choices: int) -> AsyncGenerator[bytes, None]:
+        """Yields the blocks of several choices as they arrive, then the end of the answer."""
         answer = self.answer
-        assert answer is not None and self.plan is not None
-
-        async def read(choice: int) -> None:
-            try:
-                async with gate:
-                    blocks = self._loop(backend, choice, alone=False)
-                    try:
-                        async for block in blocks:
-                            await waiting.put(block)
-                    finally:
-                        await blocks.aclose()
-                await waiting.put(None)
-            except Exception as error:
-                await waiting.put(error)
-
+        assert answer is not None
         with self:
             refusal = await self._admission() if self.place is not None else None
-            if refusal is not None:
-                if not self._committed:
-                    raise ToolwireError.of(refusal)
+            if refusal is None:
+                loops = side_by_side(partial(self._loop, alone=False), choices, answer)
+                async with aclosing(loops) as blocks:
+                    async for block in blocks:
+                        yield block
+            elif self._committed:
                 answer.feed([refusal], 0)
-            readers = [
-                asyncio.create_task(read(choice)) for choice in range(choices if refusal is None else 0)
-            ]
-            try:
-                left = choices
-                while left and answer.failure is None:
-                    got = await waiting.get()
-                    if got is None:
-                        left -= 1
-                    elif isinstance(got, BaseException):
-                        raise got
-                    else:
-                        yield got
-                while not waiting.empty():  # blocks that arrived before one choice failed
-                    if isinstance(got := waiting.get_nowait(), bytes):
-                        yield got
-            finally:
-                for reader in readers:
-                    reader.cancel()
-                await asyncio.gather(*readers, return_exceptions=True)
+            else:
+                raise ToolwireError.of(refusal)
             yield await self._end()
         self.observe(answer.failure)
 
     async def _end(self) -> bytes:
-        """The end of the answer. It is stored before it is sent."""
+        """Returns the last block of the answer, after the answer was stored."""
         answer = self.answer
         assert answer is not None and self.turn is not None
         last = answer.finish(self.account.comment() if self.turn.stream else "")
@@ -251,7 +223,7 @@ class Run:
         return Stages(plan, self.answer, self.account, self.ids, choice, alone, xml)
 
     async def _read_slowly(self, stages: Stages, batch: Batch) -> bytes:
-        """Reads a batch with a long text. Other turns run in between."""
+        """Feeds a batch with a long text in slices. Other turns run in between."""
         blocks, began = [], perf_counter()
         for part in stages.slices(batch):
             blocks.append(stages.feed(part))
@@ -265,7 +237,7 @@ class Run:
     # --- which source is read ---
 
     async def _admission(self) -> Failure | None:
-        """Waits until the queue admits the turn. Returns the failure if it does not."""
+        """Waits until the queue admits the turn. Returns None then, or the failure if it refuses."""
         assert self.place is not None
         try:
             await self.in_time(self.place.admitted())
@@ -273,81 +245,74 @@ class Run:
             return error.failure
         return None
 
-    def _first_source(self, backend: Backend, choice: int) -> RunSource:
+    def _first_source(self, choice: int) -> RunSource:
         assert self.turn is not None and self.plan is not None
         claim, self.claim = self.claim, None
         if not self.turn.generate:
-            return self._numbered(RunSource(self.turn.model, nothing()), "run", choice)
-        if claim is not None:
-            live = claim.live
-            source = RunSource(
-                self.turn.model, live.segment(), live=live, resumed=claim.park, results=claim.results
-            )
-            return self._numbered(source, "resume", choice)
-        return self._source(self.plan, self.plan.turn, backend, choice)
+            return RunSource(self.turn.model, nothing(), self._number("run", choice))
+        if claim is None:
+            return self._source(self.plan, self.plan.turn, choice)
+        number, live = self._number("resume", choice), claim.live
+        return RunSource(self.turn.model, live.segment(), number, live, claim)
 
-    def _source(
-        self, plan: Plan, turn: Turn, backend: Backend, choice: int, again: bool = False
-    ) -> RunSource:
-        """A new run of the backend."""
+    def _source(self, plan: Plan, turn: Turn, choice: int, how: str = "") -> RunSource:
+        """Starts a new run of the backend. `how` is its label in the journal."""
+        assert self.backend is not None
         if plan.strategy != "parked":
-            return self._numbered(
-                RunSource(turn.model, backend.run(turn)), "retry" if again else "run", choice
-            )
-        live = cast(ParkingBackend, backend).open(turn)
-        return self._numbered(
-            RunSource(turn.model, live.segment(), live=live), "retry" if again else "open", choice
-        )
+            return RunSource(turn.model, self.backend.run(turn), self._number(how or "run", choice))
+        live = cast(ParkingBackend, self.backend).open(turn)
+        return RunSource(turn.model, live.segment(), self._number(how or "open", choice), live)
 
-    def _numbered(self, source: RunSource, how: str, choice: int) -> RunSource:
-        if self.trace is not None:
-            source.number = self.trace.begin_run(how, choice)
-        return source
+    def _number(self, how: str, choice: int) -> int:
+        """Returns the number of a new run in the journal; 0 without a journal."""
+        return 0 if self.trace is None else self.trace.begin_run(how, choice)
 
     def _instead(
-        self, source: RunSource, failure: Failure, backend: Backend, stages: Stages
+        self, source: RunSource, failure: Failure, stages: Stages
     ) -> tuple[RunSource, Stages] | Failure:
-        """What to read instead of a run that failed before it said anything, or the failure."""
+        """Returns what to read instead of a run that failed before its first event.
+
+        This is another run, with the stages that read it. If there is no alternative, the failure is
+        returned.
+        """
         assert self.turn is not None
         plan, choice = stages.plan, stages.choice
-        if source.resumed is not None and failure.kind != "timeout":  # it died while it was parked
+        if source.claim is not None and failure.kind != "timeout":  # the run died while it was parked
             self._is("replayed")
-            return self._source(plan, plan.turn, backend, choice), stages
+            return self._source(plan, plan.turn, choice), stages
         if failure.kind != "tools_unsupported":
             return failure
         try:
-            again = self.planned(self.turn, backend)
-        except ToolwireError as error:  # the other strategy cannot take the request
+            again = self.planned(self.turn)
+        except ToolwireError as error:  # the other strategy cannot serve the request
             return error.failure
         if (again.strategy, again.report) == (plan.strategy, plan.report):
             self.plan = plan
             return failure
-        return self._source(again, again.turn, backend, choice), self._stages(again, choice)
+        return self._source(again, again.turn, choice), self._stages(again, choice)
 
-    def _ask_again(self, rejected: RequiredCall, stages: Stages, backend: Backend) -> RunSource:
-        """The second attempt for a required call, or for a strict call that did not fit its schema."""
+    def _ask_again(self, rejected: RequiredCall, stages: Stages) -> RunSource:
+        """Starts the second attempt, after a call was missing or did not fit its strict schema."""
         assert self.plan is not None
         self.plan = self.plan.retried()
         self._report = self.plan.report_header()
         if self.trace is not None:
             self.trace.report = self._report
         turn = stages.plan.retry(rejected.answer, rejected.issues)
-        return self._source(stages.plan, turn, backend, stages.choice, again=True)
+        return self._source(stages.plan, turn, stages.choice, "retry")
 
-    async def _over(
-        self, source: RunSource, stages: Stages, backend: Backend
-    ) -> tuple[RunSource | None, bytes]:
-        """Handles the end of a run. Returns the next source, if there is one, and a last block for the
-        client.
+    async def _over(self, source: RunSource, stages: Stages) -> tuple[RunSource | None, bytes]:
+        """Handles the end of a run: parks it, tries again, or fails.
 
-        Raises the failure if nothing of the answer was sent.
+        Returns the next source (None if there is none) and a last block for the client. Raises the failure if
+        nothing of the answer was sent yet.
         """
         following, block = None, b""
         if (rejected := stages.rejected) is None:
             if source.live is not None:
                 await self._park(source, source.live, stages)
         elif stages.may_ask_again:
-            following = self._ask_again(rejected, stages, backend)
+            following = self._ask_again(rejected, stages)
             block = stages.ask_again(following.live is not None)
         else:
             block = stages.fail(rejected.failure)
@@ -358,8 +323,9 @@ class Run:
         return following, block
 
     async def _park(self, source: RunSource, live: LiveRun, stages: Stages) -> None:
-        """Parks a run whose calls wait, before the end of its response is sent, so that a fast client finds
-        it.
+        """Parks the run if it has calls that wait for results.
+
+        This happens before the end of the response is sent: a fast client may send the results at once.
         """
         if not stages.is_parkable or not live.pending:
             return
@@ -373,29 +339,24 @@ class Run:
             trace.parks(list(waiting))
         await parking.announce(waiting, key_id)
 
-    async def _close(self, source: RunSource) -> None:
-        try:
-            await source.close()
-        finally:
-            if source.resumed is not None:
-                source.resumed.given_up = not source.is_complete
-                self._gateway.parking.release(source.resumed)
-
     # --- a whole body, a stream ---
 
-    def blocks(self, backend: Backend) -> AsyncGenerator[bytes, None]:
+    def _blocks(self) -> AsyncGenerator[bytes, None]:
         assert self.turn is not None
-        return self._loop(backend) if self.turn.n == 1 else self._side_by_side(backend, self.turn.n)
+        return self._loop() if self.turn.n == 1 else self._loops(self.turn.n)
 
-    async def whole(self, backend: Backend) -> Answer:
+    async def whole(self) -> Answer:
         body = b""
-        async for block in self.blocks(backend):
+        async for block in self._blocks():
             body += block  # almost always one block, at the end
         return Answer(self._headers(whole=True), body=body)
 
-    async def stream(self, backend: Backend, on_slow: OnSlow | None) -> Answer:
-        """The stream, when its first block is known. For a slow model, `on_slow` gets the headers first."""
-        blocks = self.blocks(backend)
+    async def stream(self, on_slow: OnSlow | None) -> Answer:
+        """Returns the stream when its first block is known.
+
+        If the model is slow, `on_slow` gets the headers before that.
+        """
+        blocks = self._blocks()
         timer = asyncio.get_running_loop().call_later(
             self._gateway.settings.server.commit_after_s, self._commit, on_slow
         )
@@ -406,9 +367,12 @@ class Run:
         return Answer(self._headers(whole=False), stream=Opened(first, blocks))
 
     def _commit(self, on_slow: OnSlow | None) -> None:
-        """From now on the answer is a stream, and a failure is sent in it."""
+        """Commits the answer to being a stream, because its first block is late.
+
+        From now on a failure is sent in the stream and not as an HTTP error.
+        """
         if self.answer is not None and self.answer.failure is not None:
-            return  # it becomes an HTTP error, and its run is being closed
+            return  # the failure becomes an HTTP error, and the run is being closed
         self._committed = True
         if self.trace is not None:
             self.trace.committed = True
@@ -416,15 +380,20 @@ class Run:
             on_slow(self._headers(whole=False))
 
     def __enter__(self) -> None:
-        """Holds the turn's resources while its answer is made."""
-        self._in_use.__enter__()
+        """Keeps the model open until the answer has ended."""
+        assert self.backend is not None
+        self._gateway.catalog.hold(self.backend)
 
     def __exit__(self, kind: type[BaseException] | None, error: object, traceback: object) -> None:
-        """Observes an answer that ends early, and releases what it holds."""
-        self._in_use.__exit__(None, None, None)
+        """Releases the model, the parked run and the queue slot.
+
+        Reports an answer that ended early to the observers.
+        """
+        assert self.backend is not None
+        self._gateway.catalog.release(self.backend)
         if kind is not None and issubclass(kind, (asyncio.CancelledError, GeneratorExit)):
             self.observe(None, cancelled=True)
-        elif kind is not None and self._first_byte is not None:  # before it, `respond` observes the failure
+        elif kind is not None and self._first_byte is not None:  # earlier failures are observed by `respond`
             self.observe(Failure("server", "The server had an error."))
         if self.claim is not None:
             self.abandon()
@@ -434,7 +403,7 @@ class Run:
     # --- the end of a turn ---
 
     def _final_report(self) -> str:
-        """The report, after the answer has shown whether its text has log probabilities."""
+        """Returns the report. Only the answer shows whether its log probabilities had to be dropped."""
         if self.account.drops_logprobs and self.plan is not None:
             self._report = self.plan.without_logprobs().report_header()
             if self.trace is not None:
@@ -449,7 +418,7 @@ class Run:
         return [*headers, *self.account.headers()] if whole else headers
 
     def observe(self, failure: Failure | None, cancelled: bool = False) -> None:
-        """Settles the limits of the turn and calls the observers, once."""
+        """Settles the limits of the turn and calls the observers. Only the first call has an effect."""
         if self._observed:
             return
         self._observed = True

@@ -1,16 +1,15 @@
-"""A run of a backend as the loop reads it, and a stream whose first block has already been read."""
+"""Backend runs as the loop reads them, and streams whose first block has been read."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
 
 from toolwire.backends.base import Batch, LiveRun
 from toolwire.core.errors import ToolwireError
 from toolwire.core.events import Failure, Finish, Usage
-from toolwire.core.turn import Result
-from toolwire.gateway.parked import Park
+from toolwire.gateway.parked import Claim
 from toolwire.gateway.timeouts import Timeouts, has_words
 
 log = logging.getLogger("toolwire.gateway")
@@ -18,38 +17,49 @@ CUT = Failure("backend_cut", "The model's answer broke off before it was complet
 
 
 class GraceOver(Exception):
-    """A run stayed silent for the grace time after its calls."""
+    """Raised when a run is silent for the grace time (`tools.stop_grace_ms`) after its calls."""
 
 
 class RunSource:
-    """One run of the backend as the loop reads it. Any bad end of a run becomes a `Failure`."""
+    """One run of the backend as the loop reads it.
+
+    Any abnormal end of the run becomes a `Failure`.
+    """
 
     def __init__(
         self,
         model: str,
         batches: AsyncGenerator[Batch, None],
-        *,
+        number: int = 0,
         live: LiveRun | None = None,
-        resumed: Park | None = None,
-        results: Mapping[str, Result] | None = None,
+        claim: Claim | None = None,
     ) -> None:
-        self.live, self.resumed = live, resumed
-        self.number = 0
-        """The number of the run in the journal."""
+        """`number`: the run's number in the journal.
+
+        `claim`: the parked run that this source continues.
+        """
+        self.number, self.live, self.claim = number, live, claim
         self.is_silent = True
-        """It has not said anything yet, so another source may be read instead."""
+        """Whether the run has produced no event yet, so that another source may replace it."""
         self.is_complete = self.is_parked = False
-        self._model, self._batches, self._results = model, batches, results
+        self._model, self._batches = model, batches
+        self._results = None if claim is None else claim.results
         self._begun = False
 
     def pull(self, timeouts: Timeouts | None, grace_s: float) -> Awaitable[Batch]:
-        """The next batch. Raises whatever ended the run: `ended_by` turns it into a batch."""
+        """Returns the next batch.
+
+        If the run has ended, raises the exception that ended it; `ended_by` turns it into a batch.
+        """
         if timeouts is None and not grace_s and self._results is None:
             return self._batches.__anext__()
         return self._pull(timeouts, grace_s)
 
     async def _pull(self, timeouts: Timeouts | None, grace_s: float) -> Batch:
-        """As `pull`, with time limits, or for a resumed run, which first gets the results of its calls."""
+        """Does the same as `pull`, with time limits.
+
+        A resumed run first gets the results of its calls.
+        """
         if self.live is not None and self._results is not None:
             results, self._results = self._results, None
             await self.live.answer(results)
@@ -67,7 +77,7 @@ class RunSource:
             raise
 
     def ended_by(self, error: Exception) -> Batch | None:
-        """The batch for a run that raised. None: it stayed silent for the grace time."""
+        """Returns the last batch of a run that raised `error`; None if the grace time ended it."""
         if isinstance(error, GraceOver):
             return None
         if isinstance(error, StopAsyncIteration):
@@ -78,21 +88,28 @@ class RunSource:
         return [Failure("backend", "The model's backend failed.")]
 
     async def close(self) -> None:
-        """Ends the run at the backend, unless it is parked."""
-        await self._batches.aclose()
-        if self.live is not None and not self.is_parked:
-            await self.live.cancel()
+        """Cancels the run at the backend, unless it is parked."""
+        try:
+            await self._batches.aclose()
+            if self.live is not None and not self.is_parked:
+                await self.live.cancel()
+        finally:
+            if self.claim is not None:
+                self.claim.release(self.is_complete)
 
 
 class Opened:
-    """A stream whose first block has already been read. Closing it ends the run, even if nothing was read."""
+    """A stream whose first block has already been read.
+
+    Closing it ends the run, even if it was never read.
+    """
 
     def __init__(self, first: bytes, rest: AsyncGenerator[bytes, None]) -> None:
         self._first: bytes | None = first
         self._rest = rest
 
     def __aiter__(self) -> AsyncIterator[bytes]:
-        return self
+        return self._rest if self._first is None else self
 
     def __anext__(self) -> Awaitable[bytes]:
         return self._rest.__anext__() if self._first is None else self._take_first(self._first)
@@ -106,12 +123,12 @@ class Opened:
 
 
 async def nothing() -> AsyncGenerator[Batch, None]:
-    """The run of a request that only stores its input."""
+    """Yields the events of a request that stores its input and generates no answer."""
     yield [Usage(0, 0), Finish("stop")]
 
 
 def failed(failure: Failure) -> RunSource:
-    """The source of a turn that the queue does not admit."""
+    """Returns a source with only this failure, for a turn that the queue refused."""
 
     async def run() -> AsyncGenerator[Batch, None]:
         yield [failure]

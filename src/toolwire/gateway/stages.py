@@ -23,21 +23,24 @@ from toolwire.gateway.plan import Plan
 from toolwire.wire.obsidian import ObsidianXml
 
 HELD_LIMIT = 4 * 1024 * 1024
-"""Characters that may wait for a required call. A model that writes more does not make one."""
+"""How many characters are held back while a required call is missing.
+
+An attempt with more text than that is rejected: it made no call.
+"""
 EVENT_SIZE = 100
-"""What an event counts for besides its text."""
+"""The number of characters that an event counts as, in addition to its text."""
 _TEXT = frozenset({Text})
 SLICE = 256
-"""Characters of a long text that are read at once. Between two slices the loop may let other turns run."""
+"""Characters of a long text that are read at once. Between two slices, other turns may run."""
 
 
 class Writer(Protocol):
-    """Turns events into what the client gets: the encoder of an API, or the fold of a body."""
+    """Writes events for the client: the encoder of a stream, or the builder of a whole body."""
 
     def feed(self, events: list[Event], choice: int) -> bytes: ...
 
     def say(self, text: str) -> bytes:
-        """As `feed`, for one piece of text of the only choice."""
+        """Writes one piece of text, like `feed` with one `Text`. Only for answers with one choice."""
         ...
 
 
@@ -54,7 +57,7 @@ class Stages:
         alone: bool = True,
         xml: ObsidianXml | None = None,
     ) -> None:
-        """`alone`: the answer has no other choice."""
+        """`alone`: the answer has only this choice."""
         self.plan, self.choice = plan, choice
         self.policy = Policy(plan.rules)
         account.policies[choice] = self.policy
@@ -64,23 +67,27 @@ class Stages:
         self._attempts = 0
         self._used = Usage(0, 0)
         self.is_direct = False
-        """Text goes straight to the writer."""
+        """Whether text goes straight to the writer (the shortcut)."""
 
     def begin(self, parks: bool = False) -> None:
-        """Starts reading a run. `parks`: its calls may wait for their results after the response."""
+        """Starts reading a run.
+
+        `parks`: its calls may wait for results after the response has ended.
+        """
         self._parks = parks
         self._interpreter = Interpreter(self.plan, self._ids, mint=parks)
-        self._required = RequiredCall(self.plan, self._used) if self.plan.is_judged else None
+        is_judged = self.plan.required or self.plan.strict
+        self._required = RequiredCall(self.plan, self._used) if is_judged else None
         self._text: list[str] = []
         self.names: dict[str, str] = {}
-        """The calls' names by the client's ids; kept for a run that parks."""
+        """The names of the calls by the client's call ids. Filled only for a run that may park."""
         self._finished = False
         self._settle()
 
     # --- the batches of a run ---
 
     def feed(self, batch: list[Event]) -> bytes:
-        """What the client gets for a batch of the backend."""
+        """Returns the client's bytes for a batch of the backend."""
         if self.is_direct:
             if len(batch) == 1 and type(batch[0]) is Text:
                 return self._say(batch[0].text)
@@ -89,6 +96,8 @@ class Stages:
         events = self._interpreter.feed(batch)
         if self._has_logprobs and self._interpreter.splits:
             self._account.drops_logprobs = True
+        if not events:  # the interpreter waits for more, so nothing changes for the other stages
+            return b""
         if self._parks:
             self._remember(events)
         elif self._rest_passes and len(events) == 1 and type(events[0]) is Text:
@@ -99,14 +108,17 @@ class Stages:
         return self._send(events)
 
     def is_quick(self, batch: list[Event]) -> bool:
-        """Whether the batch can be read at once: finding calls may take microseconds per character."""
+        """Whether the batch has no long text, so that it can be read at once.
+
+        Looking for calls may take microseconds per character.
+        """
         for event in batch:
             if type(event) is Text and len(event.text) > SLICE:
                 return False
         return True
 
     def slices(self, batch: list[Event]) -> Iterator[list[Event]]:
-        """The batch in parts that are quick to read."""
+        """Yields the batch in parts that are quick to read."""
         for event in batch:
             if not isinstance(event, Text) or event.logprobs:
                 yield [event]
@@ -118,48 +130,41 @@ class Stages:
                 yield [Text(event.text[start : start + SLICE])]
 
     def stop(self) -> bytes:
-        """Ends a run that stays silent after its calls."""
+        """Ends a run that was silent for the grace time after its calls. Returns its last bytes."""
         self.policy.stop()
         return self._send([])
 
     def fail(self, failure: Failure) -> bytes:
-        """Ends the answer, whatever the backend still sends."""
+        """Ends the answer with a failure and returns its last bytes. Later events are ignored."""
         self._finished = True
         return self._send([failure])
 
     # --- what the loop asks ---
 
     @property
-    def is_complete(self) -> bool:
-        """Whether the backend itself ended the answer."""
-        return self._interpreter.ended
-
-    @property
     def is_parkable(self) -> bool:
-        """Whether the run ended its response in a way that lets its calls wait."""
-        return self._parks and self._finished and self._interpreter.ended
+        """Whether the response ended normally, so that the run's calls may wait for their results."""
+        return self._parks and self._finished and self.is_complete
 
     @property
     def minted(self) -> dict[str, str]:
-        """The backend's call ids by the client's."""
+        """Maps the client's call ids to the backend's."""
         return self._interpreter.minted
 
     @property
     def said(self) -> str:
-        """The text of this response; kept for a run that parks."""
+        """The text of this response. Collected only for a run that may park."""
         return "".join(self._text)
-
-    @property
-    def rejected(self) -> RequiredCall | None:
-        """The attempt, if it lacks its required call or its strict call does not fit."""
-        return self._required if self._required is not None and self._required.rejected else None
 
     @property
     def may_ask_again(self) -> bool:
         return self._attempts == 0 and self._required is not None and not self._required.sent
 
     def ask_again(self, parks: bool) -> bytes:
-        """Begins the second attempt. The text of the first one is dropped and counted."""
+        """Begins the second attempt and returns the client's bytes for it.
+
+        The text of the first attempt is dropped and counted as dropped.
+        """
         rejected = self._required
         assert rejected is not None
         self._attempts, self._used = 1, rejected.used
@@ -183,13 +188,16 @@ class Stages:
         return self._writer.say(text)
 
     def _settle(self) -> None:
-        """Updates what the loop asks after every batch. Text that took the shortcut changes none of it."""
+        """Updates the attributes that the loop reads. Text on the shortcut changes none of them."""
         policy, required = self.policy, self._required
-        is_rejected = required is not None and required.rejected
-        self.over = self._interpreter.ended or policy.cut or self._finished or is_rejected
-        """The loop needs no more of this run."""
+        self.rejected = required if required is not None and required.rejected else None
+        """The attempt if a required call is missing or a call is invalid; otherwise None."""
+        self.is_complete = self._interpreter.ended
+        """Whether the backend itself ended the answer."""
+        self.over = self.is_complete or policy.cut or self._finished or self.rejected is not None
+        """Whether the loop can stop reading this run."""
         self.is_between_calls = self.plan.rules.stop_after == "burst" and policy.between_calls
-        """A burst of calls may end here, if the backend stays silent for the grace time."""
+        """Whether a group of calls ends here if the backend is silent for the grace time."""
         is_open = required is None or required.satisfied
         self._rest_passes = (
             self._alone
@@ -197,7 +205,7 @@ class Stages:
             and policy.passes_text
             and self._xml is None
             and not self._parks
-            and not self._has_logprobs  # the shortcut carries text alone
+            and not self._has_logprobs  # the shortcut sends text without them
         )
         self.is_direct = self._rest_passes and self._interpreter.as_it_is
 
@@ -212,17 +220,18 @@ class Stages:
 
 
 class RequiredCall:
-    """One attempt of a turn whose calls are checked before they are sent.
+    """Checks the calls of one attempt before they are sent.
 
-    While a call is required, everything but usage waits: an answer without a call is not sent. In scanned
-    text, a strict call that does not fit its schema rejects the attempt too. A call is never invented.
+    While a required call is missing, all events except usage are held back, so an answer without the call is
+    never sent. In scanned text, a call that does not fit its strict schema rejects the attempt too. The
+    gateway never invents a call.
     """
 
     def __init__(self, plan: Plan, before: Usage) -> None:
-        """`before`: what an earlier attempt used."""
+        """`before`: the usage of an earlier attempt, which is added to this one's."""
         self._plan = plan
         self._waiting = plan.required
-        self._checks = plan.scanner is not None  # such calls arrive complete, in one batch
+        self._checks = plan.scanner is not None  # calls found in text arrive complete, in one batch
         self._before = self.used = before
         self._held: list[Event] = []
         self._size = 0
@@ -237,12 +246,12 @@ class RequiredCall:
 
     @property
     def satisfied(self) -> bool:
-        """Whether text passes from now on."""
+        """Whether nothing more is held back or checked, so that text passes unchanged."""
         return not self._waiting and not self._checks
 
     @property
     def answer(self) -> str:
-        """What the model wrote."""
+        """The text of the model so far, with its invalid call."""
         return "".join(self._answer)
 
     @property
@@ -274,7 +283,7 @@ class RequiredCall:
                 if event.reason in ("stop", "tool_calls"):
                     self._without_call = True
                     break
-                self._waiting = False  # cut by length or a filter: what there is, is the answer
+                self._waiting = False  # cut by the length limit or a filter: the incomplete answer is sent
                 out += self._held
             elif isinstance(event, Failure):
                 self._waiting = False

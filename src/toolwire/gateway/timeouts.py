@@ -1,8 +1,9 @@
-"""The time limits of a turn: until the model's first word, between two of its words, and in total.
+"""The time limits of a turn: until the first output, between two outputs, and in total.
 
-Only waiting for the model counts for the first two, not the queue before it or a slow reader after it. The
-total limit covers everything from the request on. A turn that takes too long is cancelled at the backend and
-ends with a failure of kind `timeout`: an HTTP error before the first byte, an error in the stream after it.
+For the first two, only waiting for the model counts. Time in the queue before it, or for a slow client after
+it, does not. The total limit counts everything from the request on. A turn that takes too long is cancelled
+at the backend and ends with a failure of kind `timeout`: an HTTP error before the first byte, an error in the
+stream after it.
 """
 
 from __future__ import annotations
@@ -21,12 +22,15 @@ WORDS = (Text, Thought, Refusal, CallBegin, CallArgs)
 
 
 def has_words(batch: Batch) -> bool:
-    """Whether the model said something: usage alone is not an answer."""
+    """Whether the batch contains output of the model, such as text or a call.
+
+    Usage is no output.
+    """
     return any(isinstance(event, WORDS) for event in batch)
 
 
 class Timeouts:
-    """The time limits of one turn, starting now."""
+    """The time limits of one turn. The total time starts when the instance is created."""
 
     def __init__(self, limits: LimitSettings) -> None:
         self._limits = limits
@@ -34,11 +38,11 @@ class Timeouts:
         self._end = self._loop.time() + limits.total_s if limits.total_s else None
 
     async def whole(self, work: Awaitable[T]) -> T:
-        """Work other than the model's, within what is left of the total limit."""
+        """Runs work other than the model's, within the rest of the total limit."""
         return await self._within(work, 0, "")
 
     async def batch(self, work: Awaitable[Batch], begun: bool) -> Batch:
-        """The next batch of a model. `begun`: it has already said something."""
+        """Returns the model's next batch in time. `begun`: the model has already produced output."""
         limits = self._limits
         if begun:
             return await self._within(
@@ -59,5 +63,5 @@ class Timeouts:
                 return await work
         except TimeoutError:
             if not scope.expired():
-                raise  # raised by the work itself
+                raise  # the work raised it, not this time limit
             raise ToolwireError("timeout", words) from None

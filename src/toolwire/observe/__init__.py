@@ -1,1 +1,1 @@
-"""What can be seen of turns: journal, replay, logs, metrics and traces."""
+"""Observing turns: journal, replay, logs, metrics and traces."""

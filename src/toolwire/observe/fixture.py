@@ -1,11 +1,11 @@
-"""A recorded turn as a fixture: JSON lines that can be kept, read and replayed.
+"""Writes and reads a recorded turn as a fixture, a file of JSON lines that can be replayed.
 
     {"toolwire": "journal", "version": 1}
     {"kind": "request", …}
     {"kind": "frame", "ms": …}  {"kind": "batch", "run": n, "events": […]}  {"kind": "wire", …}
     {"kind": "end", …}
 
-Unknown kinds and members of later versions are skipped; another version is refused. Pure.
+Unknown kinds and members are skipped. A fixture of another version is refused. Pure.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ HEADER = {"toolwire": "journal", "version": 1}
 
 
 def write(recording: Recording) -> Iterator[str]:
-    """The lines of a fixture."""
+    """Yields the lines of a fixture."""
     yield _line(HEADER)
     request = {name: value for name, value in recording.request.items() if name != "turn"}
     yield _line({"kind": "request", **request})
@@ -36,11 +36,11 @@ def write(recording: Recording) -> Iterator[str]:
 
 
 def _line(value: dict[str, Json]) -> str:
-    return json.dumps(value, separators=(",", ":")) + "\n"  # ASCII, so that lone surrogates survive
+    return json.dumps(value, separators=(",", ":")) + "\n"  # ASCII, so that lone surrogates are preserved
 
 
 def read(lines: Iterable[str | bytes]) -> Recording:
-    """A fixture's recording. Raises `RecordingError`."""
+    """Reads a recording from the lines of a fixture. Raises `RecordingError`."""
     out = Recording()
     for number, line in enumerate(lines, 1):
         try:

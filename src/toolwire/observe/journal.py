@@ -1,10 +1,11 @@
-"""The journal: what the last turns consisted of, for a person who wants to see how a turn went.
+"""The journal: records the last turns, so that a person can see what happened in them.
 
-- Recording never changes a turn: an error here is logged and costs no turn.
-- Contents of recent turns stay in memory, within a number of bytes and of turns. The oldest turn of the key
-  that uses the most goes first, so that one key does not displace the turns of others. One line per turn,
-  without anything that was said, is written to disk. With `journal.contents = "disk"` whole turns are written
-  too; with "off" there is no journal.
+- Recording never changes a turn. An error in this module is logged, and the turn continues.
+- The contents of recent turns are in memory, up to a number of bytes and of turns. When a limit is reached,
+  the oldest turn of the key that uses the most is dropped, so that one key does not displace the turns of
+  others. One line per turn, without messages, is written to disk. With `journal.contents = "disk"`, whole
+  turns are written too; with "off" there is no journal.
+- The line of a turn is a `TurnRecord` (`journal_files.py`); `_record` fills it in.
 - The event loop never waits for a disk: a separate thread formats and writes.
 - Secrets are masked in everything that leaves memory.
 """
@@ -29,8 +30,9 @@ import msgspec
 from toolwire.core.ids import random_id
 from toolwire.observe.fixture import read, write
 from toolwire.observe.journal_files import DAY_S, JournalWriter, Segments, TurnRecord
+from toolwire.observe.masked_recording import masked
 from toolwire.observe.masking import Mask
-from toolwire.observe.recording import Recording, RecordingError, masked, recording_of
+from toolwire.observe.recording import Recording, RecordingError, recording_of
 from toolwire.observe.trace import Trace
 from toolwire.wire.sse import scrub
 
@@ -48,16 +50,16 @@ MOST_RUNNING = 4096
 LONGEST_NAME = 128
 LOAD_S = 10.0
 OPENED = 2
-"""How many shown turns are cached: formatting a long one takes a moment."""
+"""How many turns that were shown are cached, because formatting a long turn takes a moment."""
 Listener = Callable[[Callable[[], dict[str, Any]]], None]
-"""Receives a function that returns the turn's line, so that it costs nothing if nobody looks."""
+"""Receives a function that returns the turn's line, which is made only if it is needed."""
 Contents = Literal["memory", "disk", "gone"]
 
 
 class Journal:
     """The journal of one gateway.
 
-    `listeners` are called for every turn that is planned, and again when it has ended.
+    `listeners` are called when a turn has been planned, and again when it has ended.
     """
 
     def __init__(
@@ -80,7 +82,7 @@ class Journal:
         self.held_bytes = 0
         self._bytes_by_key: dict[str, int] = defaultdict(int)
         self._turns_by_key: dict[str, int] = defaultdict(int)
-        """Turns in `_kept`."""
+        """The number of turns in `_kept`, by key."""
         self._running: dict[str, Trace] = {}
         self._kept: OrderedDict[str, Trace] = OrderedDict()
         self._records: deque[TurnRecord] = deque(maxlen=MOST_RECORDS)
@@ -96,8 +98,9 @@ class Journal:
 
     @classmethod
     def of(cls, settings: Settings, store_path: str | None) -> Journal | None:
-        """The journal next to a store. None if the settings disable it; without a store's file nothing is
-        written.
+        """Returns the journal in the store's folder, or None if the settings disable it.
+
+        If the store has no file, the journal is only in memory.
         """
         if settings.journal.contents == "off":
             return None
@@ -107,7 +110,7 @@ class Journal:
     # --- the life of a turn ---
 
     def begin(self, api: Api, raw: bytes, caller: Caller, stored: bool = False) -> Trace | None:
-        """Begins to record a turn. None: it cannot be recorded."""
+        """Starts to record a turn. Returns None if it cannot be recorded."""
         try:
             if len(self._running) >= MOST_RUNNING:
                 self._forget(self._running.pop(next(iter(self._running))))
@@ -119,11 +122,15 @@ class Journal:
             return None
 
     def planned(self, trace: Trace) -> None:
-        """Calls the listeners of a turn whose plan is known."""
+        """Calls the listeners because the turn has been planned."""
         if self.listeners:
-            self._tell(lambda: _record(trace, None))
+            self._notify(lambda: _record(trace, None))
 
-    def end(self, trace: Trace, summary: TurnSummary) -> None:
+    def end(self, summary: TurnSummary) -> None:
+        """Keeps a turn that has ended."""
+        trace = summary.trace
+        if trace is None:
+            return
         try:
             self._weigh(trace, trace.end())
             self._running.pop(trace.id, None)
@@ -135,11 +142,11 @@ class Journal:
             if self._writer is not None:
                 self._writer.put(record, trace.snapshot() if self._whole and trace.raw is not None else None)
             if self.listeners:
-                self._tell(lambda: record)
+                self._notify(lambda: record)
         except Exception:
             log.exception("the end of a turn could not be kept")
 
-    def _tell(self, record: Callable[[], TurnRecord]) -> None:
+    def _notify(self, record: Callable[[], TurnRecord]) -> None:
         for listener in self.listeners:
             try:
                 listener(lambda: self.line(record()))
@@ -159,10 +166,10 @@ class Journal:
         self._bytes_by_key[trace.caller.key_id] += size
 
     def _make_room(self, growing: Trace | None = None) -> None:
-        """Drops turns of the key that uses the most, until everything is within the bounds.
+        """Drops turns of the key that uses the most, until the journal is within its limits.
 
-        If only running turns of that key are left, the `growing` turn is no longer recorded, unless it
-        belongs to another key.
+        If only running turns of that key are left, the turn that is `growing` is not recorded any more,
+        unless it belongs to another key.
         """
         if self._max_age_s:
             self._forget_before(time.time() - self._max_age_s)
@@ -179,13 +186,13 @@ class Journal:
             self._forget(self._running.pop(running.id))
 
     def _forget_kept(self, trace: Trace) -> None:
-        """Drops a turn that has ended. A viewer has its own copy."""
+        """Drops a turn that has ended. Its viewers have their own copies."""
         del self._kept[trace.id]
         self._weigh(trace, -trace.size)
         self._turns_by_key[trace.caller.key_id] -= 1
 
     def _forget_before(self, due: float) -> None:
-        """Drops turns that are older than allowed."""
+        """Drops turns that began before `due`."""
         while self._kept and (oldest := next(iter(self._kept.values()))).at < due:
             self._forget_kept(oldest)
         while self._records and self._records[0].at < due:
@@ -198,7 +205,7 @@ class Journal:
     # --- reading ---
 
     def records(self) -> list[TurnRecord]:
-        """The last turns, including running ones, newest first."""
+        """Returns the last turns, including running ones, newest first."""
         self._make_room()
         running = [_record(trace, None) for trace in list(self._running.values())]
         return sorted((*self._records, *running), key=lambda record: record.at, reverse=True)
@@ -210,24 +217,24 @@ class Journal:
         return next((record for record in reversed(self._records) if record.id == id), None)
 
     def line(self, record: TurnRecord) -> dict[str, Any]:
-        """A turn's line with secrets masked."""
+        """Returns a turn's line with secrets masked."""
         return self._masked(record).as_json()
 
     def contents(self, id: str) -> Contents:
-        """Where the contents of a turn are."""
+        """Returns where the contents of a turn are: in memory, on disk, or nowhere ("gone")."""
         if id in self._kept or id in self._running:
             return "memory"
         return "disk" if self._segments is not None and self._segments.fixture(id) is not None else "gone"
 
     async def recording(self, id: str) -> Recording | None:
-        """A turn as it was, with its secrets, for a replay; None if nothing of it is left."""
+        """Returns a turn with its secrets, for a replay, or None if its contents are not available."""
         record, trace = self.record(id), self._running.get(id) or self._kept.get(id)
         if record is not None and trace is not None:
             return await asyncio.to_thread(recording_of, trace.snapshot(), record.as_json(), self._tools)
         return await asyncio.to_thread(self._from_disk, id)
 
     async def shown(self, id: str) -> Recording | None:
-        """A turn with secrets masked."""
+        """Returns a turn with secrets masked, or None if its contents are not available."""
         if id in self._opened:
             self._opened.move_to_end(id)
             return self._opened[id]
@@ -250,7 +257,7 @@ class Journal:
             return None
 
     def _masked(self, record: TurnRecord) -> TurnRecord:
-        """Masks the ids and names in a line, which clients choose. Names repeat, so they are cached."""
+        """Masks the ids and names in a line, because clients choose them. Masked names are cached."""
         name, text = self._name, self.mask.text
         return msgspec.structs.replace(
             record,
@@ -268,18 +275,18 @@ class Journal:
     # --- files ---
 
     def start(self) -> None:
-        """Reads the files of earlier processes in the background."""
+        """Starts to read the files of earlier processes in the background."""
         if self._writer is not None and self._loading is None:
             self._loading = threading.Event()
-            with suppress(RuntimeError):  # without a running loop there are no readers
+            with suppress(RuntimeError):  # without a running loop nothing reads the records concurrently
                 self._loop = asyncio.get_running_loop()
             self._writer.run(self._load)
 
     async def loaded(self) -> None:
-        """Waits until the files are read."""
+        """Waits until the files have been read."""
         if self._loading is not None and not self._loading.is_set():
             await asyncio.to_thread(self._loading.wait, LOAD_S)
-        await asyncio.sleep(0)  # the loop joins what was read
+        await asyncio.sleep(0)  # let the event loop run `_join`
 
     def _load(self) -> None:
         assert self._segments is not None and self._loading is not None
@@ -290,17 +297,20 @@ class Journal:
             if self._loop is None:
                 self._join(earlier)
             else:
-                with suppress(RuntimeError):  # already closed
+                with suppress(RuntimeError):  # the loop is closed
                     self._loop.call_soon_threadsafe(self._join, earlier)
         finally:
             self._loading.set()
 
     def _join(self, earlier: list[TurnRecord]) -> None:
-        """Runs in the event loop, so that readers there never see the records change."""
+        """Adds records from files.
+
+        Runs in the event loop, so that readers never see a partial change.
+        """
         self._records = deque((*earlier, *self._records), maxlen=MOST_RECORDS)
 
     async def settled(self) -> None:
-        """Waits until everything so far is written."""
+        """Waits until everything recorded so far has been written."""
         if self._writer is not None:
             await asyncio.to_thread(self._writer.settle)
 
@@ -313,52 +323,53 @@ class Journal:
 
 
 def _record(trace: Trace, summary: TurnSummary | None) -> TurnRecord:
-    """The turn's line; without a summary, that of a running turn."""
+    """Returns the turn's line. Without a summary, the turn is still running."""
     if summary is None:
         return TurnRecord(
-            trace.id,
-            trace.at,
-            "running",
-            trace.caller.request_id,
-            trace.caller.key_id,
-            trace.api,
-            trace.model[:LONGEST_NAME],
-            trace.backend_kind,
-            trace.strategy,
-            trace.kind,
-            trace.stream,
+            id=trace.id,
+            at=trace.at,
+            state="running",
+            request_id=trace.caller.request_id,
+            key=trace.caller.key_id,
+            api=trace.api,
+            model=trace.model[:LONGEST_NAME],
+            backend=trace.backend_kind,
+            strategy=trace.strategy,
+            kind=trace.kind,
+            stream=trace.stream,
             report=trace.report,
             parked_ms=_ms(trace.parked_s),
             resumed_from=trace.resumed_from,
             parked=trace.parked_at is not None,
         )
     return TurnRecord(
-        trace.id,
-        trace.at,
-        "ended",
-        summary.request_id,
-        _name(summary.key_id[:LONGEST_NAME]),
-        summary.api,
-        _name(summary.model[:LONGEST_NAME]),
-        summary.backend,
-        summary.strategy,
-        trace.kind,
-        summary.stream,
-        summary.status,
-        summary.finish,
-        summary.error_kind,
-        summary.cancelled,
-        summary.tool_call_names and tuple([_name(name[:LONGEST_NAME]) for name in summary.tool_call_names]),
-        summary.tool_call_ids and tuple([scrub(id)[:LONGEST_NAME] for id in summary.tool_call_ids]),
-        summary.input_tokens,
-        summary.output_tokens,
-        _ms(summary.first_byte_s),
-        _ms(summary.duration_s),
-        intern(summary.report),
-        dict(summary.dropped) if summary.dropped else None,
-        _ms(trace.parked_s),
-        trace.resumed_from,
-        trace.parked_at is not None,
+        id=trace.id,
+        at=trace.at,
+        state="ended",
+        request_id=summary.request_id,
+        key=_name(summary.key_id[:LONGEST_NAME]),
+        api=summary.api,
+        model=_name(summary.model[:LONGEST_NAME]),
+        backend=summary.backend,
+        strategy=summary.strategy,
+        kind=trace.kind,
+        stream=summary.stream,
+        status=summary.status,
+        finish=summary.finish,
+        error=summary.error_kind,
+        cancelled=summary.cancelled,
+        calls=summary.tool_call_names
+        and tuple([_name(name[:LONGEST_NAME]) for name in summary.tool_call_names]),
+        call_ids=summary.tool_call_ids and tuple([scrub(id)[:LONGEST_NAME] for id in summary.tool_call_ids]),
+        input_tokens=summary.input_tokens,
+        output_tokens=summary.output_tokens,
+        first_byte_ms=_ms(summary.first_byte_s),
+        duration_ms=_ms(summary.duration_s),
+        report=intern(summary.report),
+        dropped=dict(summary.dropped) if summary.dropped else None,
+        parked_ms=_ms(trace.parked_s),
+        resumed_from=trace.resumed_from,
+        parked=trace.parked_at is not None,
     )
 
 
@@ -368,12 +379,12 @@ def _ms(seconds: float | None) -> float | None:
 
 @lru_cache(1024)
 def _name(text: str) -> str:
-    """A name from a client, safe to keep, and stored once for all lines."""
+    """Returns a name that a client chose, safe to display. Equal names share one string."""
     return intern(scrub(text))
 
 
 def _shared(record: TurnRecord) -> TurnRecord:
-    """A line from a file, with its common texts stored once."""
+    """Returns a line from a file. Equal texts in different lines share one string."""
     names = ("key", "api", "model", "backend", "strategy", "kind", "report", "state")
     return msgspec.structs.replace(
         record,
@@ -383,6 +394,6 @@ def _shared(record: TurnRecord) -> TurnRecord:
 
 
 def _oldest_of_most(traces: Mapping[str, Trace], counts: dict[str, int]) -> Trace | None:
-    """The oldest of the turns whose key has the highest count."""
+    """Returns the oldest turn of the key with the highest count, or None."""
     most = max(counts, key=counts.__getitem__, default="")
     return next((trace for trace in traces.values() if trace.caller.key_id == most), None)

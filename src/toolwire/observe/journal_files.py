@@ -1,13 +1,12 @@
 """The journal on disk: a folder of append-only files that only the owner can read.
 
-    journal/segment-MILLISECONDS-PID.jsonl     one line per turn that has ended, without anything that was
-    said
-    journal/turns/ID.jsonl                     a whole turn as a fixture, with `journal.contents = "disk"`
+    journal/segment-MILLISECONDS-PID.jsonl    one line per turn that has ended, without messages
+    journal/turns/ID.jsonl                    a whole turn as a fixture, with `journal.contents = "disk"`
 
-Every file begins with a line that names its format and version. A file of another version is ignored, and an
-incomplete line is skipped. All files together stay below a limit: the oldest are deleted first. With a limit
-of days, a file is deleted when its last line is older, and a file is used for one day at most. Nothing here
-runs in the event loop: one thread calls it.
+Every file starts with a line that names its format and version. A file of another version is ignored, and an
+incomplete line is skipped. All files together stay below a size limit: the oldest are deleted first. With a
+limit of days, a file is deleted when its last line is older than that; for this purpose, a new file is
+started at least once a day. Nothing here runs in the event loop: one thread calls it.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _ID = re.compile(r"turn_[0-9a-f]{1,64}")
 
 
 class TurnRecord(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """A turn's line: how it went, without its content. `at` is a Unix time, `error` a kind of failure.
+    """A turn's line: its result without content. `at`: Unix time. `error`: a kind of failure.
 
     Text that a client chooses must also be masked in `Journal._masked`.
     """
@@ -66,13 +65,13 @@ class TurnRecord(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     report: str = ""
     dropped: dict[str, int] | None = None
     parked_ms: float | None = None
-    """How long the resumed run had waited."""
+    """How long the run was parked before this turn resumed it."""
     resumed_from: str | None = None
     parked: bool = False
-    """It ended with calls that wait for their results."""
+    """Whether the turn ended with calls, and its run waits for their results."""
 
     def as_json(self) -> dict[str, Any]:
-        """All fields, including those with default values, which a line in the file omits."""
+        """Returns all fields, including those with default values, which a line in the file omits."""
         lists = {"calls": list(self.calls), "call_ids": list(self.call_ids)}
         return {**msgspec.structs.asdict(self), **lists, "dropped": dict(self.dropped or {})}
 
@@ -89,7 +88,7 @@ class Segments:
         self.folder = folder
         self.max_age_s = max_days * DAY_S
         self._clock = clock
-        self._began = 0.0  # the current segment
+        self._began = 0.0  # of the current segment
         self._sweep_at = 0.0
         self._limit = limit
         self._largest = max(1, min(LARGEST_SEGMENT, limit // 8))
@@ -101,7 +100,7 @@ class Segments:
     # --- writing ---
 
     def append(self, records: Iterable[TurnRecord]) -> None:
-        """Appends lines. A full or read-only disk is logged once."""
+        """Appends lines. If the disk is full or read-only, this is logged once."""
         lines = b"".join(_encode(record) + b"\n" for record in records)
         if lines:
             self._trying(lambda: self._append(lines))
@@ -117,7 +116,7 @@ class Segments:
         self._size += len(lines)
 
     def keep(self, id: str, fixture: Iterable[str]) -> None:
-        """Writes a whole turn."""
+        """Writes the file of a whole turn."""
         content = "".join(fixture).encode()
         if _ID.fullmatch(id) and len(content) <= self._limit:
             self._trying(lambda: self._write(self.folder / "turns" / f"{id}.jsonl", os.O_EXCL, content))
@@ -157,7 +156,7 @@ class Segments:
     # --- limits ---
 
     def _files(self) -> list[tuple[float, int, Path]]:
-        """All of the journal's files: time of the last write, size and path, oldest first."""
+        """Returns all files of the journal as (time of the last write, size, path), oldest first."""
         found = []
         for path in (*self.folder.glob("segment-*.jsonl"), *self.folder.glob("turns/turn_*.jsonl")):
             try:
@@ -171,7 +170,7 @@ class Segments:
         return bool(self.max_age_s) and not 0 <= self._clock() - self._began < min(DAY_S, self.max_age_s)
 
     def sweep(self) -> None:
-        """Deletes what is older than allowed."""
+        """Deletes files that are older than the limit of days."""
         if not self.max_age_s:
             return
         due = self._clock() - self.max_age_s
@@ -195,7 +194,7 @@ class Segments:
     # --- reading ---
 
     def load(self, most: int) -> list[TurnRecord]:
-        """The last turns, oldest first."""
+        """Returns the last turns, at most `most`, oldest first."""
         found: list[TurnRecord] = []
         for path in sorted(self.folder.glob("segment-*.jsonl"), reverse=True):
             found += _records(path)
@@ -204,7 +203,7 @@ class Segments:
         return sorted(found, key=attrgetter("at"))[-most:]
 
     def fixture(self, id: str) -> list[bytes] | None:
-        """A whole turn, if it was written."""
+        """Returns the lines of a whole turn, or None if it is not on disk."""
         if not _ID.fullmatch(id):
             return None
         try:
@@ -224,7 +223,7 @@ def _records(path: Path) -> Iterator[TurnRecord]:
         try:
             yield _decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            continue  # cut by a crash, or damaged
+            continue  # incomplete after a crash, or damaged
 
 
 # --- the writing thread ---
@@ -233,16 +232,19 @@ def _records(path: Path) -> Iterator[TurnRecord]:
 # turns are left out.
 
 MOST_WAITING, MOST_WAITING_BYTES = 10_000, 16 * 1024 * 1024
-"""Turns that may wait to be written, and the bytes of whole ones."""
+"""The most turns that may wait to be written, and the most bytes of whole turns."""
 CLOSE_S = 5.0
 GATHER_S = 0.1
-"""How long it collects turns before it writes."""
+"""How long the thread collects turns before it writes them."""
 SWEEP_S = 3600.0
-"""How often old files are looked for while nothing is written."""
+"""How often old files are deleted while nothing is written."""
 
 
 class JournalWriter:
-    """The thread that reads and writes the files. It starts with its first work."""
+    """The thread that reads and writes the files.
+
+    It starts when it is needed for the first time.
+    """
 
     def __init__(
         self,
@@ -250,7 +252,10 @@ class JournalWriter:
         masked: Callable[[TurnRecord], TurnRecord],
         fixture: Callable[[Trace, TurnRecord], list[str]],
     ) -> None:
-        """`masked` returns a turn's line as it is written, `fixture` the lines of its file."""
+        """`masked` masks secrets in a turn's line.
+
+        `fixture` returns the lines of a whole turn's file.
+        """
         self._segments = segments
         self._masked, self._fixture = masked, fixture
         self._waiting: deque[tuple[TurnRecord, Trace | None] | Callable[[], None] | None] = deque()
@@ -260,7 +265,7 @@ class JournalWriter:
         self._complained = False
 
     def put(self, record: TurnRecord, trace: Trace | None) -> None:
-        """Queues a turn without waiting. If the disk is too slow, it is left out."""
+        """Queues a turn without waiting. If the disk is too slow, the turn is left out."""
         if len(self._waiting) > MOST_WAITING:
             self._complain("the disk is too slow for the journal: turns are left out")
             return
@@ -283,7 +288,7 @@ class JournalWriter:
 
     def _send(self, what: tuple[TurnRecord, Trace | None] | Callable[[], None] | None) -> None:
         self._waiting.append(what)
-        if not self._woken.is_set():  # waking a thread is expensive, so it is woken for many turns at once
+        if not self._woken.is_set():  # waking a thread is expensive, so this is done once for many turns
             self._woken.set()
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="toolwire-journal", daemon=True)

@@ -1,7 +1,7 @@
-"""The log: one line per request at level info, what was said at level debug, in text or JSON.
+"""The log: a line per request at level info, contents at level debug, in text or JSON.
 
-Rules: text from a client or a model is cut to a maximum length, and in a text line it cannot break the line
-or control a terminal. Secrets are masked in every line. A log that cannot be written never fails a request.
+Text from a client or a model is limited in length. In a text line it cannot break the line or control a
+terminal. Secrets are masked in every line. If the log cannot be written, requests continue.
 """
 
 from __future__ import annotations
@@ -32,25 +32,28 @@ LONGEST_PATH = 200
 LONGEST_MODEL, LONGEST_NAME = 128, 64
 MOST_CALLS = 128
 QUIET = ("/healthz", "/livez", "/readyz", "/metrics", "/ui/static/")
-"""Paths that machines request all the time: logged at level debug."""
+"""Paths that machines request frequently. They are logged at level debug."""
 SHARED = (
     *("key", "key_name", "api", "model", "backend", "strategy", "turn", "stream"),
     *("status", "finish", "error", "cancelled", "output_mode", "report"),
 )
-"""Fields of which many turns have the same values."""
+"""Fields that have the same values in many turns."""
 OWN = ("turn_id", "answer_id", "input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
 CALLS = (
     *("has_tool_calls", "tool_call_count", "tool_call_names", "tool_call_ids", "tool_call_truncated"),
     "dropped",
 )
 TURN_TEXT_ORDER = ("node", "request_id", *SHARED, *OWN, *CALLS, "first_byte_ms", "duration_ms")
-"""The order of fields in a turn's text line: how it went comes before the ids and counts."""
+"""The order of the fields in a turn's text line: the result comes before ids and counts."""
 UNMASKED = {
     *("event", "key", "api", "backend", "strategy", "turn", "stream", "status", "finish", "cancelled", *OWN),
     *("output_mode", "has_tool_calls", "tool_call_count", "tool_call_truncated"),
     *("first_byte_ms", "duration_ms"),
 }
-"""Fields whose values the gateway chooses. A search for secrets in them would be most of a line's cost."""
+"""Fields whose values the gateway chooses.
+
+They are not searched for secrets, because this would be most of the cost of a line.
+"""
 _BARE = re.compile(r"[!#-<>-~]+")
 """A value that needs no quotes."""
 
@@ -58,7 +61,10 @@ access = logging.getLogger("toolwire.access")
 
 
 class LogMessage:
-    """The message of a record with fields: JSON, encoded only if a handler other than ours asks for it."""
+    """The message of a log record with fields.
+
+    It is encoded as JSON only if another handler needs it.
+    """
 
     def __init__(self, fields: dict[str, Any]) -> None:
         self._fields = fields
@@ -68,13 +74,13 @@ class LogMessage:
 
 
 class RequestLog:
-    """Logs the requests of one server. `node` is this node's id if there are several."""
+    """Logs the requests of one server. `node`: the id of this node if there are several."""
 
     def __init__(self) -> None:
         self.node = ""
 
     def turn(self, summary: TurnSummary) -> None:
-        """Logs a turn that has ended. One of the gateway's observers."""
+        """Logs a turn that has ended. The gateway calls it as an observer."""
         if not access.isEnabledFor(logging.INFO):
             return
         if (handler := _only_handler()) is not None:
@@ -104,7 +110,7 @@ class RequestLog:
         client: str,
         duration_s: float,
     ) -> None:
-        """Logs any other request: one that was refused before a turn began, or that is not a turn."""
+        """Logs a request that is not a turn, or that was refused before a turn started."""
         fields: dict[str, Any] = {
             "event": "refused" if failure is not None else "request",
             "request_id": request_id,
@@ -132,7 +138,10 @@ class RequestLog:
 
 
 def turn_fields(summary: TurnSummary) -> dict[str, Any]:
-    """How a turn went. Of what the client sent, only the names of the model and the tools are included."""
+    """Returns the fields of a turn's line.
+
+    Of what the client sent, only the names of the model and the tools are included.
+    """
     return {
         "event": "turn",
         "request_id": summary.request_id,
@@ -177,7 +186,7 @@ class _Formatter(logging.Formatter):
 
 
 class TextFormatter(_Formatter):
-    """Lines for people: `TIME LEVEL EVENT name=value …`, without the fields that are empty."""
+    """Lines for people: `TIME LEVEL EVENT name=value …`, without empty fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = getattr(record, "fields", None)
@@ -190,7 +199,10 @@ class TextFormatter(_Formatter):
         return f"{self.formatTime(record)} {record.levelname} {event}{_words(shown)}"
 
     def turn_line(self, s: TurnSummary, node: str, at: float) -> str:
-        """The line that `format` writes for a turn, without a record. Words that turns share are cached."""
+        """Returns the line that `format` writes for a turn, without a log record.
+
+        Parts that are equal in many turns are cached.
+        """
         mask, model, second = self._mask, scrub(s.model[:LONGEST_MODEL]), int(at)
         run = (s.key_id, s.key_name, s.api, model, s.backend, s.strategy, s.kind, s.stream)
         end = (s.status, s.finish, s.error_kind, s.cancelled, s.output_mode, s.report)
@@ -223,16 +235,16 @@ class JsonFormatter(_Formatter):
         return as_object(_masked(fields, self._mask), record.created)
 
     def turn_line(self, summary: TurnSummary, node: str, at: float) -> str:
-        """The line that `format` writes for a turn, without a record."""
+        """Returns the line that `format` writes for a turn, without a log record."""
         fields = turn_fields(summary)
         return as_object(_masked({"node": node, **fields} if node else fields, self._mask), at)
 
 
 class Handler(logging.StreamHandler[TextIO]):
-    """Writes to a stream. If the disk is full or nobody reads the stream any more, lines are lost.
+    """Writes to a stream. If that is not possible, lines are lost.
 
-    If no other handler sees the records of turns, their lines are written without records, together once per
-    iteration of the event loop. This takes about 15 µs of CPU per turn instead of 50.
+    If no other handler receives the log records of turns, their lines are written without log records,
+    together once per iteration of the event loop. This takes about 15 µs of CPU per turn instead of 50.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -240,7 +252,7 @@ class Handler(logging.StreamHandler[TextIO]):
         self._lines: list[str] = []
 
     def turn(self, summary: TurnSummary, node: str) -> None:
-        """Writes the line of a turn in the event loop's next iteration, or now if no loop runs."""
+        """Writes the line of a turn in the event loop's next iteration, or at once if no loop runs."""
         assert isinstance(self.formatter, TextFormatter | JsonFormatter)
         line = self.formatter.turn_line(summary, node, time.time())
         with self.lock:  # type: ignore[union-attr]
@@ -268,7 +280,7 @@ class Handler(logging.StreamHandler[TextIO]):
 
 
 def _only_handler() -> Handler | None:
-    """Our handler, if it sees every turn's record and no other handler sees one."""
+    """Returns our handler if it alone receives the log records of turns, otherwise None."""
     logger, handlers = access, [*access.handlers]
     while logger.propagate and logger.parent is not None:
         logger = logger.parent
@@ -278,8 +290,11 @@ def _only_handler() -> Handler | None:
 
 
 def configure(level: str, format: LogFormat = "text", mask: Mask | None = None) -> None:
-    """Sends all logs to stderr. Unless the level is debug, uvicorn is silent and asyncio logs errors only."""
-    # Lines name no process or thread, and looking them up for every record costs system calls.
+    """Sends all logs to stderr.
+
+    Unless the level is debug, uvicorn logs nothing and asyncio logs errors only.
+    """
+    # Lines contain no process or thread, and finding them for every record costs system calls.
     logging.logProcesses = logging.logThreads = logging.logMultiprocessing = False
     handler = Handler(sys.stderr)
     handler.setFormatter(JsonFormatter(mask) if format == "json" else TextFormatter(mask))
@@ -295,7 +310,7 @@ def configure(level: str, format: LogFormat = "text", mask: Mask | None = None) 
 
 
 def say(text: str, **fields: Any) -> None:
-    """Writes to stderr whatever the log's level is: `text`, or `fields` if the log is JSON."""
+    """Writes to stderr regardless of the log level: `text`, or `fields` if the log is JSON."""
     for handler in logging.getLogger().handlers:
         if isinstance(handler.formatter, JsonFormatter):
             handler.handle(logging.makeLogRecord({"fields": fields}))
@@ -304,13 +319,13 @@ def say(text: str, **fields: Any) -> None:
 
 
 def as_object(fields: dict[str, Any], at: float | None = None) -> str:
-    """The fields as a JSON line, with the time first."""
+    """Returns the fields as a JSON line, with the time first."""
     moment = datetime.fromtimestamp(time.time() if at is None else at, UTC).isoformat(timespec="milliseconds")
     return encode({"time": moment.replace("+00:00", "Z"), **fields}).decode()
 
 
 def _masked(fields: dict[str, Any], mask: Mask | None) -> dict[str, Any]:
-    """A copy of the fields with secrets masked."""
+    """Returns a copy of the fields with secrets masked."""
     masked = fields.copy()
     for name, value in fields.items():
         if mask is not None and value and name not in UNMASKED:
@@ -329,12 +344,12 @@ def _shared(mask: Mask | None, names: tuple[str, ...], *values: Any) -> str:
 
 
 def _words(fields: Iterable[tuple[str, Any]]) -> str:
-    """The fields that are not empty, each after a space."""
+    """Returns the fields that are not empty as text, each after a space."""
     return "".join([f" {name}={_word(value)}" for name, value in fields if value or type(value) is float])
 
 
 def _word(value: Any) -> str:
-    """A value as text without spaces, quotes or line ends, or else in quotes."""
+    """Returns a value as text. It is quoted if it contains spaces, quotes or line ends."""
     if type(value) is int:
         return str(value)
     if type(value) is float:

@@ -1,9 +1,10 @@
 """Masks secrets in text that leaves memory: in logs, traces, pages, files and exports.
 
-Secrets are: those of the settings and the environment; whatever looks like a well-known kind of key; the
-value of a JSON member with a secret's name (also in JSON inside a JSON string); the body of a PEM private
-key; a password in a URL; and a value assigned to a secret's name, as in `password=…`. A secret that arrives
-in pieces is found in the joined pieces. Every search takes time linear in the text. This module is pure.
+Secrets are: the secrets in the settings and the environment; text that looks like a well-known kind of key;
+the value of a JSON member with a secret's name (also in JSON inside a JSON string); the body of a PEM private
+key; a password in a URL; and a value that is assigned to a secret's name, as in `password=…`. A secret that
+is split over several pieces is found in the joined pieces. Every search takes linear time. This module is
+pure.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from toolwire.settings.types import MASK, Settings
 
 SHORTEST = 4
-"""Shorter values of the settings are not masked."""
+"""Shorter values in the settings are not masked."""
 SHORTEST_OUTSIDE = 8
 """Shorter values of environment variables with a secret's name are not masked."""
 WORD = 12
-"""Shorter secrets are masked only as a whole word."""
+"""Shorter secrets are masked only if they are a whole word."""
 
 SECRET_NAME = re.compile(
     r"(?i)(?:(?:api|access|private)[_-]?keys?|authorization|tokens?|passwords?|passwd|secrets?|cookie)$"
@@ -48,7 +49,7 @@ _KEYS = (
     r"nvapi-[A-Za-z0-9_-]{20,}",
     r"[0-9]{8,10}:AA[A-Za-z0-9_-]{33}",
 )
-"""The forms of well-known providers' keys, and of JSON web tokens."""
+"""The formats of well-known providers' keys, and of JSON web tokens."""
 _SCHEMES = r"(?i:\bbearer\s+)[A-Za-z0-9._~+/=-]{16,}|(?i:\bauthorization:\s*basic\s+)[A-Za-z0-9+/=_-]{4,}"
 _LOOKS = rf"(?<![A-Za-z0-9])(?:{'|'.join(_KEYS)})|{_SCHEMES}"
 _MEMBER_WORDS = "(?:api|access|private)[_-]?key|authorization|token|password|passwd|secret"
@@ -67,7 +68,7 @@ _PEM_LINES = re.compile(
     rf"(?:(?:(?:\s|\\+[nr])++(?:{_PEM_HEADER}|[A-Za-z0-9+/=]{{16,}}+))++"
     r"(?:(?:[\r\n]|\\+[nr])++[A-Za-z0-9+/]{1,76}={0,2})?)?"
 )
-"""Header lines and base64 lines after the first line of a key whose end is missing."""
+"""Header lines and base64 lines after the first line of a PEM key whose end is missing."""
 LONGEST_PEM = 64 * 1024
 
 _PASSWORDS = r"pass(?:word|wd|phrase|code)|pwd|secret"
@@ -89,17 +90,22 @@ _ASSIGNED = re.compile(
       | [?&](?:sig|signature|x-amz-signature)= (?P<signature>[^\s"'\\&]{{8,512}}+)
     )"""
 )
-"""Values assigned to a secret's name. `name=value` without spaces is an assignment in a shell, a URL or a
-connection string. After a colon or a space, the value must be quoted or must not look like a word: prose has
-colons too."""
+"""Values that are assigned to a secret's name.
+
+`name=value` without spaces is an assignment in a shell, a URL or a connection string. After a colon or a
+space, the value must be quoted or must not look like a word, because prose has colons too.
+"""
 _ASSIGNED_SIGNS = ("pass", "pwd", "secret", "token", "key", "sig")
-"""Every match of `_ASSIGNED` contains one of these. A search for them first is cheap."""
+"""Every match of `_ASSIGNED` contains one of these words.
+
+They are searched first, which is cheap.
+"""
 _ASSIGNED_VALUES = ("quoted", "plain", "worded", "long", "option", "signature")
 Span = tuple[int, int]
 
 
 class Mask:
-    """Finds and masks secrets. `values` are the known ones."""
+    """Finds and masks secrets. `values`: secrets that are masked wherever they appear."""
 
     def __init__(self, values: Iterable[str] = ()) -> None:
         long = [value for value in values if len(value) >= SHORTEST]
@@ -109,11 +115,11 @@ class Mask:
 
     @classmethod
     def of(cls, settings: Settings, environ: Mapping[str, str] | None = None) -> Mask:
-        """A mask that knows the secrets of the settings and of the environment."""
+        """Returns a mask that knows the secrets in the settings and the environment."""
         return cls((*secrets_of(settings), *secrets_among(environ or {})))
 
     def spans(self, text: str) -> list[Span]:
-        """Start and end of each secret, in order, without overlaps."""
+        """Returns the start and end of each secret, in order, without overlaps."""
         found = [match.span() for match in self._values.finditer(text)]
         if '"' in text:
             found += [match.span("value") for match in _MEMBER.finditer(text)]
@@ -128,12 +134,12 @@ class Mask:
         return _merged(found) if found else found
 
     def text(self, text: str) -> str:
-        """The text with every secret masked."""
+        """Returns the text with every secret masked."""
         spans = self.spans(text)
         return _without(text, spans) if spans else text
 
     def value(self, value: Any) -> Any:
-        """The same for a value made of dicts and lists."""
+        """Returns a value of nested dicts and lists with every secret in it masked."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, Mapping):
@@ -146,7 +152,10 @@ class Mask:
         return MASK if value and isinstance(value, str) and _is_secret(name) else self.value(value)
 
     def pieces(self, pieces: Sequence[str]) -> tuple[list[str], set[int]]:
-        """Masks a text that comes in pieces. Also returns which pieces had a part of a secret."""
+        """Masks a text that is given in pieces.
+
+        Returns the masked pieces, and the numbers of those that contained a secret or a part of one.
+        """
         whole = "".join(pieces)
         spans = deque(self.spans(whole))
         out, touched = [], set()
@@ -160,7 +169,7 @@ class Mask:
                 kept += whole[at : max(left, start)] + (MASK if left >= start else "")
                 at = min(right, end)
                 if right > end:
-                    break  # it continues in the next piece
+                    break  # the secret continues in the next piece
                 spans.popleft()
             out.append(kept + whole[at:end])
             start = end
@@ -168,7 +177,7 @@ class Mask:
 
 
 def _pem_spans(text: str) -> Iterator[Span]:
-    """The bodies of PEM private keys."""
+    """Yields the start and end of the bodies of PEM private keys."""
     at, last = 0, -1
     while (begin := _PEM.search(text, at)) is not None:
         start = begin.end()
@@ -181,7 +190,7 @@ def _pem_spans(text: str) -> Iterator[Span]:
 
 
 def secrets_of(settings: Settings) -> Iterator[str]:
-    """Every secret in the settings."""
+    """Yields every secret in the settings."""
     yield from settings.server.keys
     yield from settings.server.admin_keys
     if settings.server.node_secret:
@@ -194,7 +203,10 @@ def secrets_of(settings: Settings) -> Iterator[str]:
 
 
 def secrets_among(environ: Mapping[str, str]) -> Iterator[str]:
-    """The values of variables with a secret's name, and the passwords in other variables' URLs."""
+    """Yields the secrets in environment variables.
+
+    These are the values of variables with a secret's name, and passwords in URLs of other variables.
+    """
     for name, value in environ.items():
         named = SECRET_NAME.search(name) or _OUTSIDE_NAME.search(name)
         if named and len(value.strip()) >= SHORTEST_OUTSIDE:
@@ -204,7 +216,10 @@ def secrets_among(environ: Mapping[str, str]) -> Iterator[str]:
 
 
 def _of_url(url: str) -> Iterator[str]:
-    """The secrets in a URL (its password, query parameters with a secret's name), encoded and decoded."""
+    """Yields the secrets in a URL, as written and percent-decoded.
+
+    These are its password and query parameters with a secret's name.
+    """
     try:
         parts = urlsplit(url)
         password = parts.password
@@ -216,7 +231,10 @@ def _of_url(url: str) -> Iterator[str]:
 
 
 def _secrets_in(value: Any, is_secret: bool) -> Iterator[str]:
-    """All texts of a secret option; of any other, members with a secret's name and passwords in URLs."""
+    """Yields the secrets in the value of an option.
+
+    `is_secret` True: every text in it. False: members with a secret's name, and passwords in URLs.
+    """
     if isinstance(value, str):
         yield from dict.fromkeys((value, value.removeprefix("Bearer "))) if is_secret else _of_url(value)
     elif isinstance(value, Mapping):

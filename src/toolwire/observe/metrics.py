@@ -1,8 +1,8 @@
 """The server's Prometheus metrics.
 
-Rules: labels have few possible values, and a client cannot create a series: a model that is not configured
-counts as `unknown`, an error by its kind, and keys are no labels at all (`/v1/usage` reports keys). The
-gateway's current state (queues, parked runs) is read when the metrics are requested.
+Labels have few possible values, and a client cannot create new series: a model that is not configured counts
+as `unknown`, an error by its kind, and keys are not labels (`/v1/usage` reports keys). The gateway's current
+state (queues, parked runs) is read when the metrics are requested.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ COUNTS = {
     "tool_call_count": ("toolwire_tool_calls", "Tool calls sent to clients."),
     "tool_call_truncated": ("toolwire_turns_truncated", "Turns in which policy dropped tool calls or text."),
 }
-"""Fields of a turn's summary, each with the counter that adds them up by API and model."""
+"""Numeric fields of a turn's summary, each with the counter that sums it by API and model."""
 
 
 class Metrics:
-    """The metrics of one server, in a registry of their own."""
+    """The metrics of one server, in their own registry."""
 
     def __init__(self, models: Container[str]) -> None:
         self._models = models
@@ -66,7 +66,7 @@ class Metrics:
         self.refused = counter("toolwire_http_refusals", "Requests refused before a turn began.", "status")
 
     def observe(self, summary: TurnSummary) -> None:
-        """Counts a turn that has ended. One of the gateway's observers."""
+        """Counts a turn that has ended. The gateway calls it as an observer."""
         api, model = summary.api, summary.model if summary.model in self._models else UNKNOWN
         requests, turns, counts, first_byte, duration = self._series(
             api, model, summary.strategy, summary.status, summary.kind
@@ -83,23 +83,26 @@ class Metrics:
             self.errors.labels(summary.error_kind).inc()
 
     def _labelled(self, api: str, model: str, strategy: str, status: int, kind: str) -> Series:
-        """The series that a turn of this kind adds to. Looking them up costs more than adding to them."""
+        """Returns the series for turns with these labels.
+
+        They are cached, because the lookup is slow.
+        """
         counts = {field: counter.labels(api, model) for field, counter in self._counts.items()}
         times = self._first_byte.labels(api, model), self._duration.labels(api, model)
         return self._requests.labels(api, model, strategy, status), self._turns.labels(kind), counts, *times
 
     def watch(self, gateway: Gateway) -> None:
-        """Adds the gateway's current state."""
-        self.registry.register(_Now(lambda: _of_gateway(gateway, self._models)))
+        """Adds metrics of the gateway's current state."""
+        self.registry.register(_StateCollector(lambda: _of_gateway(gateway, self._models)))
 
     def watch_nodes(self, nodes: Nodes) -> None:
         def up() -> Iterator[Metric]:
             yield _gauge("toolwire_redis_up", "Whether the nodes' board can be reached.", nodes.up)
 
-        self.registry.register(_Now(up))
+        self.registry.register(_StateCollector(up))
 
     def page(self, accept: str) -> tuple[bytes, str]:
-        """The metrics and their content type, in the format that the scraper accepts."""
+        """Returns the metrics and their content type, in the format that the scraper accepts."""
         encoder, content_type = choose_encoder(accept)
         return encoder(self.registry), content_type
 
@@ -107,8 +110,8 @@ class Metrics:
 # --- current state -------------------------------------------------------
 
 
-class _Now(Collector):
-    """Metrics that are read when they are requested."""
+class _StateCollector(Collector):
+    """Metrics whose values are read when they are requested."""
 
     def __init__(self, look: Callable[[], Iterator[Metric]]) -> None:
         self._look = look
@@ -117,7 +120,7 @@ class _Now(Collector):
         return self._look()
 
     def describe(self) -> list[Metric]:
-        return []  # nothing is read at registration
+        return []  # do not read the values at registration
 
 
 def _of_gateway(gateway: Gateway, models: Container[str]) -> Iterator[Metric]:

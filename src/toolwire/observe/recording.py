@@ -1,16 +1,15 @@
-"""A recorded turn as plain data: its two ends, and what `computed` adds between them.
+"""A recorded turn as plain data.
 
-`masked` removes secrets before anything leaves memory. Pure.
+Recorded are the output of the backend and what the client received. `computed` adds what happened in between.
+A recording contains secrets: `masked_recording.py` removes them before anything leaves memory. Pure.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from bisect import bisect_right
 from collections import Counter
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
-from itertools import islice
 from typing import Any, cast
 
 import msgspec
@@ -19,9 +18,12 @@ from toolwire.backends.base import Backend
 from toolwire.core.capabilities import Capabilities, Strategy
 from toolwire.core.errors import ToolwireError, error_object
 from toolwire.core.events import (
+    Block,
+    Border,
     CallArgs,
     CallBegin,
     CallEnd,
+    Citation,
     Dropped,
     Event,
     Failure,
@@ -38,9 +40,8 @@ from toolwire.core.turn import ImagePart, Item, Message, Result, Turn
 from toolwire.gateway.account import Account
 from toolwire.gateway.plan import Plan, make_plan
 from toolwire.gateway.stages import Stages
-from toolwire.observe.masking import Mask
 from toolwire.observe.trace import FRAME, SENT, Trace
-from toolwire.settings.types import MASK, ToolSettings
+from toolwire.settings.types import ToolSettings
 from toolwire.wire.body import parse
 from toolwire.wire.chat import decode as decode_chat
 from toolwire.wire.messages import decode as decode_messages
@@ -53,40 +54,46 @@ Json = Any
 EVENTS: dict[str, type[Any]] = {
     cls.__name__: cls
     for cls in (
-        *(Text, Thought, Signature, Refusal, CallBegin, CallArgs, CallEnd),
+        *(Text, Thought, Signature, Block, Citation, Border, Refusal, CallBegin, CallArgs, CallEnd),
         *(Dropped, Usage, Finish, Failure),
     )
 }
 STOPPED = {"type": "Stopped"}
-"""Marks a batch: the gateway ended the run because it stayed silent after its calls."""
+"""Stands for a batch: the gateway ended the run because it was silent after its calls."""
 SAID = {"Text": "text", "Thought": "text", "Refusal": "text", "CallArgs": "delta"}
-"""Events that are a piece of something longer, and the member that holds the piece."""
+"""Events that contain a piece of a longer text, and the member that contains it."""
 NOTES = {
-    "honoured": "as the request says",
-    "constrained": "the decoder is held to it",
-    "emulated": "served in another way than the backend's own",
-    "ignored": "has no effect on this backend",
-    "refused": "not possible here",
-    "retried": "the model was asked once more",
+    "honoured": "done as requested",
+    "constrained": "enforced by the model's decoder",
+    "emulated": "done by Toolwire instead of the backend",
+    "ignored": "has no effect with this backend",
+    "refused": "refused with an error",
+    "passed": "unknown to Toolwire, sent to the backend unchanged",
+    "healed": "repaired by Toolwire; the name after the colon says how",
+    "retried": "not met at first: Toolwire asked the model once more",
 }
+"""By how a field was served, without details: `healed` for `healed:moved_call:2`."""
 
 
 UNFIT = (
     *(LookupError, TypeError, ValueError, AttributeError, ArithmeticError, AssertionError, RecursionError),
 )
-"""What is raised if a recording, which may come from anywhere, does not hold what a turn needs."""
+"""The exceptions that an incomplete or invalid recording may cause.
+
+A recording may come from anywhere.
+"""
 
 
 class RecordingError(ValueError):
-    """A fixture that cannot be read; the message says why in one line."""
+    """A fixture that cannot be read. The message says why in one line."""
 
 
 @dataclass(slots=True)
 class Recording:
-    """A recorded turn. Rows begin with the milliseconds since the request.
+    """A recorded turn. Each row starts with the milliseconds since the request.
 
-    `frames` have a label and a text, `batches` the number of the run and its events, `events` the choice and
-    one event, and `wire` a kind (`stream`, `body`, `error`) and the text that was sent.
+    After that, `frames` have a label and a text, `batches` the number of the run and its events, `events` the
+    choice and one event, and `wire` a kind (`stream`, `body`, `error`) and the text that was sent.
     """
 
     request: dict[str, Json] = field(default_factory=dict)
@@ -102,7 +109,10 @@ class Recording:
 
 
 def recording_of(trace: Trace, turn: dict[str, Json], tools: ToolSettings) -> Recording:
-    """`trace` has ended, or is a snapshot. `turn` is the turn's line; `tools` the settings in force."""
+    """Returns the recording of a trace that has ended, or of a snapshot.
+
+    `turn`: the turn's line. `tools`: the settings of the server.
+    """
 
     def ms(at: float) -> float:
         return round((at - trace.started) * 1000, 3)
@@ -158,21 +168,22 @@ def _request(trace: Trace, tools: ToolSettings) -> dict[str, Json]:
     return out
 
 
-# --- between the two ends ---
+# --- between request and answer ---
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What a plan needs of a backend."""
+    """The part of a backend that is needed to plan a turn."""
 
     strategy: Strategy
     capabilities: Capabilities
 
 
 def computed(recording: Recording) -> Recording:
-    """Adds what the two ends do not contain: the decoded turn, the plans, and the events of the answer.
+    """Adds the decoded turn, the plans, and the events of the answer.
 
-    They are computed by the same pure code that served the turn. If this version cannot, they are left out.
+    They are computed with the same pure code that served the turn. If the current code cannot compute them,
+    they are left out.
     """
     try:
         turn = turn_of(recording.request)
@@ -185,7 +196,7 @@ def computed(recording: Recording) -> Recording:
 
 
 def turn_of(request: dict[str, Json]) -> Turn | None:
-    """The turn that a recorded request decodes into; None if decoding failed."""
+    """Returns the turn that the recorded request decodes to, or None if the gateway refused it."""
     body = request.get("body")
     if body is None or not request.get("offers"):
         return None
@@ -204,12 +215,12 @@ def turn_of(request: dict[str, Json]) -> Turn | None:
 
 
 def previous_of(request: dict[str, Json]) -> tuple[Item, ...]:
-    """The conversation that a recorded request refers to."""
+    """Returns the earlier conversation that a recorded request refers to."""
     return decode_items(json.dumps(request["previous"]).encode()) if request.get("previous") else ()
 
 
 def with_images(turn: Turn, fetched: dict[str, str]) -> Turn:
-    """The turn with the images that were fetched for it."""
+    """Returns the turn with the images that were fetched for it. `fetched`: data URLs by URL."""
 
     def item(one: Item) -> Item:
         if not isinstance(one, Message | Result):
@@ -224,7 +235,7 @@ def with_images(turn: Turn, fetched: dict[str, str]) -> Turn:
 
 
 def tool_settings(request: dict[str, Json]) -> ToolSettings:
-    """The recorded settings, as far as this version has them."""
+    """Returns the recorded settings. Those that this version does not know are left out."""
     known = {one.name for one in fields(ToolSettings)}
     return ToolSettings(**{name: value for name, value in request.get("tools", {}).items() if name in known})
 
@@ -243,7 +254,10 @@ def _capabilities(given: dict[str, Json]) -> Capabilities:
 
 
 def minted(recorded: list[str]) -> IdFactory:
-    """The recorded ids in order, by prefix. Further ids are recognizable as new."""
+    """Returns an id factory that returns the recorded ids in order, by prefix.
+
+    When none is left, it makes new ids that contain the word "replay".
+    """
     left, extra = list(recorded), Counter[str]()
 
     def mint(prefix: str) -> str:
@@ -272,7 +286,7 @@ class _Events:
 
 
 def _compute(recording: Recording, turn: Turn) -> None:
-    """Plans the turn for each recorded offer, and feeds its batches through the stages."""
+    """Plans the turn for each recorded offer, and runs its batches through the stages."""
     request, runs, settings = recording.request, recording.end["runs"], tool_settings(recording.request)
     ids, account, writer = minted(recording.end["ids"]), Account(0.0, None), _Events(recording.events)
     offers = offers_of(request)
@@ -311,7 +325,7 @@ def _compute(recording: Recording, turn: Turn) -> None:
         batch = [event_of(event) for event in events]
         is_last = last[choice] == number
         if is_first and not is_last and batch and isinstance(batch[0], Failure):
-            continue  # another run was read instead
+            continue  # this run failed before it began to answer, and another one replaced it
         stages[choice].feed(batch)
         rejected = stages[choice].rejected
         if rejected is not None and is_last and not stages[choice].may_ask_again:
@@ -326,7 +340,10 @@ def _plan(plan: Plan, turn: Turn) -> dict[str, Json]:
         report = {**report, **{name: "honoured" for name in sorted(turn.sent) if name not in report}}
     return {
         "strategy": plan.strategy,
-        "report": [{"field": name, "how": how, "note": NOTES.get(how, "")} for name, how in report.items()],
+        "report": [
+            {"field": name, "how": how, "note": NOTES.get(how.partition(":")[0], "")}
+            for name, how in report.items()
+        ],
         "told": plan.report_header(),
         "dialect": plan.form.dialect if plan.form.nonce else "",
         "nonce": plan.form.nonce,
@@ -338,8 +355,12 @@ def _plan(plan: Plan, turn: Turn) -> dict[str, Json]:
     }
 
 
+NOT_SHOWN = ("items", "echo", "body")
+"""Fields of a turn that are shown in another form, or that repeat the request."""
+
+
 def turn_json(turn: Turn) -> dict[str, Json]:
-    out = {one.name: getattr(turn, one.name) for one in fields(turn) if one.name not in ("items", "echo")}
+    out = {one.name: getattr(turn, one.name) for one in fields(turn) if one.name not in NOT_SHOWN}
     plain = msgspec.to_builtins({**out, "sent": sorted(turn.sent)})
     return {**plain, "items": json.loads(encode_items(turn.items))}
 
@@ -349,7 +370,7 @@ def event_json(event: Event) -> dict[str, Json]:
 
 
 def _differing(value: Any) -> dict[str, Json]:
-    """The fields that do not have their default value."""
+    """Returns the fields of a dataclass that do not have their default value."""
     out = {}
     for one in fields(value):
         held = getattr(value, one.name)
@@ -380,7 +401,10 @@ def _plain(value: Any) -> Json:
 
 
 def wrote(recording: Recording) -> str:
-    """What the model wrote, before it was interpreted. Native calls are on separate lines."""
+    """Returns what the model wrote, before it was interpreted.
+
+    Native calls are on separate lines.
+    """
     out: list[str] = []
     for run, about in enumerate(recording.end.get("runs", ())):
         if run:
@@ -395,7 +419,7 @@ def wrote(recording: Recording) -> str:
 
 
 def got(recording: Recording) -> dict[str, Json]:
-    """What the client received: text, thoughts and calls of all choices."""
+    """Returns what the client received: text, thoughts and calls of all choices."""
     texts: dict[int, list[str]] = {}
     thoughts: list[str] = []
     calls: dict[tuple[int, int], dict[str, Json]] = {}
@@ -418,79 +442,3 @@ def got(recording: Recording) -> dict[str, Json]:
         "thoughts": "".join(thoughts),
         "calls": [{**call, "arguments": "".join(call["arguments"])} for call in calls.values()],
     }
-
-
-# --- masking ---
-
-
-def masked(recording: Recording, mask: Mask) -> Recording:
-    """The recording without secrets. A frame or block with a part of a split secret is left out."""
-    rows = [(ms, run, event) for ms, run, events in recording.batches for event in events]
-    batched, held, _ = _masked_pieces(rows, mask)
-    events, _, parts = _masked_pieces(recording.events, mask)
-    left = iter(batched)
-    return Recording(
-        mask.value(recording.request),
-        [mask.value(plan) for plan in recording.plans],
-        _masked_frames(recording, held, mask),
-        [
-            (ms, run, [event for _, _, event in islice(left, len(some))])
-            for ms, run, some in recording.batches
-        ],
-        events,
-        _masked_wire(recording, parts, mask),
-        mask.value(recording.end),
-    )
-
-
-Said = tuple[float, int, dict[str, Json]]
-
-
-def _masked_pieces(rows: list[Said], mask: Mask) -> tuple[list[Said], set[float], set[float]]:
-    """Events masked as joined text, and the times of those with a whole secret or a part of one."""
-    channels: dict[tuple[Any, ...], list[int]] = {}
-    for place, (_, who, event) in enumerate(rows):
-        if event["type"] in SAID:
-            channels.setdefault((who, event["type"], event.get("index")), []).append(place)
-    out = list(rows)
-    held: set[float] = set()
-    partial: set[float] = set()
-    for places in channels.values():
-        pieces = [rows[place][2][SAID[rows[place][2]["type"]]] for place in places]
-        changed, touched = mask.pieces(pieces)
-        for number in touched:
-            ms, who, event = rows[places[number]]
-            has_tokens = "logprobs" in event  # they spell the secret
-            event = {key: value for key, value in event.items() if key != "logprobs"}
-            out[places[number]] = (ms, who, {**event, SAID[event["type"]]: changed[number]})
-            held.add(ms)
-            if has_tokens or mask.text(pieces[number]) != changed[number]:
-                partial.add(ms)
-    whole = [(ms, who, event if event["type"] in SAID else mask.value(event)) for ms, who, event in out]
-    return whole, held, partial
-
-
-def _masked_wire(recording: Recording, parts: set[float], mask: Mask) -> list[tuple[float, str, str]]:
-    """The blocks of a stream, which follow their batch. Those with a part of a secret are left out, and all
-    log probabilities with them: the end of a response repeats them.
-    """
-    times = sorted({ms for ms, _, _ in recording.batches} | {ms for ms, _, _ in recording.events})
-    out: list[tuple[float, str, str]] = []
-    for ms, label, text in recording.wire:
-        place = bisect_right(times, ms) - 1
-        is_part = label == "stream" and place >= 0 and times[place] in parts
-        is_part = is_part or (bool(parts) and '"top_logprobs":[' in text)
-        out.append((ms, label, MASK if is_part else mask.text(text)))
-    return out
-
-
-def _masked_frames(recording: Recording, held: set[float], mask: Mask) -> list[tuple[float, str, str]]:
-    """The frames, which precede their batch. Those of a batch with a secret are left out."""
-    out: list[tuple[float, str, str]] = []
-    times = iter([ms for ms, _, _ in recording.batches])
-    until = next(times, float("inf"))
-    for ms, label, text in recording.frames:
-        while ms > until:
-            until = next(times, float("inf"))
-        out.append((ms, label, MASK if until in held else mask.text(text)))
-    return out

@@ -1,7 +1,7 @@
-"""Runs a recorded turn through the current code: same request, same backend output, same ids and clock.
+"""Runs a recorded turn with the current code: same request, backend output, ids and clock.
 
-The comparison is about what the client would receive. A turn that its client cut short is compared as far as
-it went. A replay contacts no backend, fetches nothing and stores nothing.
+It compares what the client received with what it would receive now. If the client disconnected, only what it
+had received until then is compared. A replay contacts no backend, fetches nothing and stores nothing.
 """
 
 from __future__ import annotations
@@ -52,7 +52,10 @@ STALLED_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """`wire_then` and `wire_now` are what the client received, and what it would receive now."""
+    """The result of a replay.
+
+    `wire_then` is what the client received, `wire_now` what it would receive now.
+    """
 
     differences: list[dict[str, str]] = field(default_factory=list)
     wire_then: str = ""
@@ -67,7 +70,10 @@ class Replay:
 
 
 def replay(recording: Recording) -> Replay:
-    """Runs the turn in its own event loop. Raises `RecordingError` if the recording is incomplete."""
+    """Runs the turn in its own event loop.
+
+    Raises `RecordingError` if the recording is incomplete.
+    """
     if recording.end.get("cut") or not ("body" in recording.request or "raw" in recording.request):
         raise RecordingError("the turn was too large to be kept whole: it cannot be replayed")
     if any(text == MASK or MASKED_TOKEN in str(text) for _, _, text in recording.wire):
@@ -98,19 +104,19 @@ def _judged(recording: Recording, kind: str, now: str, report: str | None) -> Re
 
 
 async def _run(recording: Recording) -> tuple[str, str, str | None]:
-    """The response: its kind, its text, and the report of the fields."""
+    """Returns the kind and the text of the response, and the report of the request fields."""
     request = recording.request
-    played = _Played(recording)
+    played = _ReplayedBackend(recording)
     gateway = Gateway(
         _settings(recording),
-        store=cast(Store, _OldStore(request, _unstored(recording))) if request.get("stored") else None,
+        store=cast(Store, _RecordedStore(request, _unstored(recording))) if request.get("stored") else None,
         backends={played.id: played} if played.id else None,
         ids=minted(recording.end["ids"]),
         clock=_clock(recording.end["clock"]),
     )
-    images = _OldImages(request.get("images") or {}, None if played.runs else played.failure)
+    images = _RecordedImages(request.get("images") or {}, None if played.runs else played.failure)
     gateway.images = cast(ImageFetcher, images)
-    gateway.seals = cast(Seals, _OldSeals(request.get("references") or {}))
+    gateway.seals = cast(Seals, _RecordedSeals(request.get("references") or {}))
     raw = json.dumps(request["body"]).encode() if "body" in request else request["raw"].encode()
     blocks: list[bytes] = []
     reports: list[str] = []
@@ -173,8 +179,8 @@ def _clock(recorded: list[float]) -> Callable[[], float]:
     return lambda: left.popleft() if len(left) > 1 else left[0]
 
 
-class _Played:
-    """A backend that repeats its recorded output. Runs begin, and batches come, in the recorded order."""
+class _ReplayedBackend:
+    """A backend that repeats its recorded output, with runs and batches in the recorded order."""
 
     aliases: tuple[str, ...] = ()
 
@@ -183,7 +189,7 @@ class _Played:
         self.id: str = request.get("backend") or ""
         self.failure = cast("Failure | None", event_of(end["failure"])) if end.get("failure") else None
         self.stalled = asyncio.Event()
-        """A recorded run stopped without an end."""
+        """Set when a recorded run has no more batches and no end."""
         self._effort: str | None = request.get("effort")
         self._offers = offers_of(request)
         self._place = 0
@@ -218,12 +224,12 @@ class _Played:
     async def close(self) -> None:
         pass
 
-    def open(self, turn: Turn) -> _PlayedRun:
-        return _PlayedRun(self, turn)
+    def open(self, turn: Turn) -> _ReplayedRun:
+        return _ReplayedRun(self, turn)
 
     async def run(self, turn: Turn) -> AsyncGenerator[Batch, None]:
         if not self.runs and self.failure is not None:
-            raise ToolwireError.of(self.failure)  # the gateway refused the turn without its backend
+            raise ToolwireError.of(self.failure)  # the gateway refused the turn before it used its backend
         number = self.runs.popleft() if self.runs else -1
         if self._committed:
             await asyncio.sleep(0.02)
@@ -256,12 +262,12 @@ class _Played:
         moved.set()
 
 
-class _PlayedRun:
-    """A live run of one response; it is never parked."""
+class _ReplayedRun:
+    """A live run of one response. It is never parked."""
 
     pending: tuple[str, ...] = ()
 
-    def __init__(self, played: _Played, turn: Turn) -> None:
+    def __init__(self, played: _ReplayedBackend, turn: Turn) -> None:
         self._played = played
         self._turn = turn
 
@@ -275,8 +281,8 @@ class _PlayedRun:
         pass
 
 
-class _OldStore:
-    """A store with the recorded contents, which stores nothing. `full`: storing failed then."""
+class _RecordedStore:
+    """A store with the recorded contents, which stores nothing. `full`: storing had failed."""
 
     path = ":memory:"
 
@@ -294,17 +300,17 @@ class _OldStore:
             raise ToolwireError("overloaded", "It could not be stored then.")
 
     async def run(self, work: object, action: str) -> dict[str, Any]:
-        """A replay is not counted."""
+        """Does nothing: a replay is not counted."""
         return {}
 
 
 def _unstored(recording: Recording) -> bool:
-    """Whether a stream reported that its response could not be stored."""
+    """Returns whether the stream reported that its response could not be stored."""
     return bool(recording.wire) and recording.wire[-1][2].startswith(': {"stored":false}')
 
 
-class _OldImages:
-    """The images that were fetched then."""
+class _RecordedImages:
+    """An image fetcher that returns the images of the recorded turn."""
 
     def __init__(self, fetched: dict[str, str], failure: Failure | None) -> None:
         self._fetched, self._failure = fetched, failure
@@ -315,8 +321,8 @@ class _OldImages:
         return with_images(turn, self._fetched)
 
 
-class _OldSeals:
-    """The summaries that were opened then."""
+class _RecordedSeals:
+    """Opens the sealed summaries that were opened for the recorded turn."""
 
     def __init__(self, references: dict[str, Any]) -> None:
         self._references = references

@@ -1,12 +1,12 @@
-"""What is recorded of one turn while it runs: its two ends, with times, and a few facts besides.
+"""Records one turn while it runs.
 
-What the backend sent (raw frames, and the events of its runs) and what the client received (bytes) are
-appended as they come, together with ids, clock readings and the outcome. Everything between the ends (the
-decoded turn, the plan, the events of the answer) is computed again by the same pure code when a person looks
-at the turn (`recording.py`).
+Recorded are, with times: what the backend sent (raw frames, and the events of its runs) and what the client
+received (bytes), together with ids, clock readings and the outcome. What happens in between (the decoded
+turn, the plan, the events of the answer) is computed again by the same pure code when a person looks at the
+turn (`recording.py`).
 
-Recording never raises and never changes a turn. It is bounded by rows and bytes: beyond them it stops, and
-the trace is `cut`.
+Recording never raises and never changes a turn. It is limited in rows and bytes. Beyond these limits it
+stops, and the trace is marked as `cut`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from copy import copy
-from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
 
 if TYPE_CHECKING:
     from toolwire.core.capabilities import Capabilities, Strategy
@@ -30,26 +31,35 @@ log = logging.getLogger("toolwire.journal")
 MOST_ROWS = 50_000
 MOST_BYTES = 8 * 1024 * 1024
 ROW_BYTES, EVENT_BYTES = 150, 120
-"""What a row, and an event in it, count for besides their texts."""
+"""The bytes that a row, and an event in it, count for in addition to their texts."""
 EACH_BYTES = 32 * 1024
-"""The owner is asked for room once per this many bytes."""
+"""The journal is asked for room after each growth of this many bytes."""
 READ = "read"
-"""The label of bytes that were read from a network."""
+"""The label of frames that are bytes from a network."""
 FRAME, SENT = -2, -1
-"""Kinds of rows besides the numbers of runs: a raw frame of the backend, and bytes sent to the client."""
+"""Kinds of rows: a raw frame of the backend, and bytes sent to the client.
+
+A row of any other kind is a batch of events; its kind is the number of the run.
+"""
 
 
 class RecordedRun(NamedTuple):
-    """A run of the backend. `how` is `run`, `retry`, `open` or `resume`; `plan` is the number of its plan."""
+    """A run of the backend.
+
+    `how`: `run`, `retry`, `open` or `resume`. `plan`: the number of its plan.
+    """
 
     how: str
     choice: int
     plan: int
 
 
-@dataclass(slots=True, eq=False, weakref_slot=True)
-class Trace:
-    """One turn. `grown` is called with every growth in bytes, and returns whether recording may continue."""
+class Trace(msgspec.Struct, eq=False, weakref=True):
+    """One recorded turn.
+
+    `grown` is called with the trace and the bytes by which it has grown. It returns whether recording may
+    continue.
+    """
 
     id: str
     api: Api
@@ -58,39 +68,39 @@ class Trace:
     at: float
     grown: Callable[[Trace, int], bool]
     stored: bool = False
-    started: float = field(default_factory=perf_counter)
+    started: float = msgspec.field(default_factory=perf_counter)
     kind: str = "new"
     backend_id: str = ""
     backend_kind: str = ""
-    # what is shown of a running turn
+    # shown while the turn is running
     model: str = ""
     stream: bool = False
     strategy: str = "none"
     report: str = ""
-    # what is needed to decode and plan the request again
+    # needed to decode and plan the request again
     offers: tuple[tuple[Strategy, Capabilities], ...] = ()
     """The backend's strategy and capabilities, each time that the turn was planned."""
     effort: str | None = None
     open_responses: bool = False
     previous: tuple[Item, ...] | None = None
-    """The conversation that the request refers to."""
+    """The earlier conversation that the request refers to."""
     references: Mapping[str, Any] | None = None
     images: Mapping[str, str] | None = None
-    """Images that were fetched, by their URL."""
-    # the two ends
-    rows: list[tuple[float, int, Any]] = field(default_factory=list)
+    """The images that were fetched, by URL."""
+    # what the backend sent and what the client received
+    rows: list[tuple[float, int, Any]] = []
     runs: tuple[RecordedRun, ...] = ()
     # the outcome
     committed: bool = False
-    """The stream began before the backend had said anything."""
+    """Whether the stream started before the backend had sent anything."""
     failure: Failure | None = None
     resumed_from: str | None = None
     parked_s: float | None = None
-    """How long the resumed run had waited."""
+    """How long the run was parked before this turn resumed it."""
     parked_at: float | None = None
-    """When this turn ended with calls that wait."""
+    """When the turn ended with calls and its run was parked."""
     waiting: tuple[str, ...] = ()
-    """The ids of the waiting calls."""
+    """The ids of the calls whose results the parked run waits for."""
     minted: tuple[str, ...] = ()
     clock_readings: tuple[float, ...] = ()
     recording: bool = True
@@ -109,7 +119,7 @@ class Trace:
     # --- once per turn ---
 
     def watch(self, ids: IdFactory, clock: Callable[[], float]) -> tuple[IdFactory, Callable[[], float]]:
-        """The same ids and clock, recorded for a replay."""
+        """Returns an id factory and a clock that also record what they return, for a replay."""
 
         def mint(prefix: str) -> str:
             id = ids(prefix)
@@ -124,7 +134,7 @@ class Trace:
         return mint, read
 
     def planned(self, turn: Turn, plan: Plan, report: str) -> None:
-        """Records the plan; again if the backend refused the first strategy."""
+        """Records a plan. It is called again if the backend refused the first strategy."""
         self.offers += (plan.offer,)
         self.model, self.stream, self.effort = turn.model, turn.stream, turn.sampling.effort
         self.open_responses = turn.open_responses
@@ -137,7 +147,7 @@ class Trace:
         references: Mapping[str, Any] | None = None,
         images: Mapping[str, str] | None = None,
     ) -> None:
-        """Records what the request refers to but does not contain."""
+        """Records data that the request refers to, but does not contain."""
         self.previous = previous or self.previous
         self.references, self.images = references or self.references, images or self.images
         items = sum(map(_item_bytes, previous or ()))
@@ -152,14 +162,14 @@ class Trace:
         self.waiting = (*self.waiting, *calls)
 
     def begin_run(self, how: str, choice: int) -> int:
-        """Records the start of a run, and returns its number."""
+        """Records the start of a run. Returns its number."""
         self.runs += (RecordedRun(how, choice, max(0, len(self.offers) - 1)),)
         return len(self.runs) - 1
 
-    # --- the two ends, once per chunk ---
+    # --- backend output and sent bytes, once per chunk ---
 
     def frame(self, label: str, data: Any) -> None:
-        """Records a raw frame of the backend's wire: bytes, text, or an object."""
+        """Records a raw frame from the backend: bytes, text, or an object."""
         if self.recording:
             self.rows.append((perf_counter(), FRAME, (label, data)))
             self._uncounted += ROW_BYTES + (len(data) if type(data) is bytes else weight(data))
@@ -167,7 +177,10 @@ class Trace:
                 self.weigh()
 
     def received(self, run: int, batch: list[Event] | None) -> None:
-        """Records a batch of a run. None: the gateway ended the run, which stayed silent after its calls."""
+        """Records a batch of a run.
+
+        `batch` None: the gateway ended the run because the backend was silent after its calls.
+        """
         if self.recording:
             self.rows.append((perf_counter(), run, batch))
             self._uncounted += ROW_BYTES
@@ -178,7 +191,7 @@ class Trace:
                 self.weigh()
 
     def sent(self, block: bytes) -> None:
-        """Records bytes for the client."""
+        """Records bytes that are sent to the client."""
         if self.recording:
             self.rows.append((perf_counter(), SENT, block))
             self._uncounted += ROW_BYTES + len(block)
@@ -188,35 +201,35 @@ class Trace:
     # --- bounds ---
 
     def weigh(self) -> None:
-        """Asks the owner for room for what was recorded since the last time."""
+        """Asks the journal for room for what was recorded since the last time."""
         size, self._uncounted = self._uncounted, 0
         if not self.recording or not size:
             return
         self.size += size
         try:
             has_room = self.grown(self, size) and self.size < MOST_BYTES and len(self.rows) < MOST_ROWS
-        except Exception:  # recording never disturbs a turn
+        except Exception:  # recording must not disturb a turn
             log.exception("a turn cannot be recorded further")
             has_room = False
         if not has_room:
             self.cut, self.recording = True, False
 
     def end(self) -> int:
-        """Ends recording. Returns how many bytes the owner has not counted yet."""
+        """Ends recording. Returns how many bytes the journal has not counted yet."""
         size = self._uncounted if self.recording else 0
         self.size += size
         self._uncounted, self.recording = 0, False
         return size
 
     def forget(self) -> None:
-        """Drops all contents. An earlier snapshot keeps its own list."""
+        """Drops all contents. Earlier snapshots keep theirs."""
         self.recording = False
         self.raw = self.previous = self.references = self.images = None
         self.rows, self.runs = [], ()
         self.size = self._uncounted = 0
 
     def snapshot(self) -> Trace:
-        """A copy for another thread to read, made in the turn's own thread."""
+        """Returns a copy that another thread may read. Call it in the turn's own thread."""
         self.weigh()
         other = copy(self)
         other.rows = list(self.rows)
@@ -230,7 +243,7 @@ def _item_bytes(item: Any) -> int:
 
 
 def weight(data: Any, depth: int = 4) -> int:
-    """Approximately how many bytes a value refers to."""
+    """Returns approximately how many bytes a value uses."""
     if isinstance(data, bytes | str):
         return len(data)
     if depth and isinstance(data, Mapping):

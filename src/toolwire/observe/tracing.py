@@ -1,10 +1,10 @@
-"""OpenTelemetry tracing: a span per turn and an event per tool call, by the conventions for generative AI.
+"""OpenTelemetry tracing: a span per turn and an event per tool call.
 
-Tracing is off unless `telemetry.otlp` names a collector. The SDK is the extra `otel`, imported only if it is
-used. A span is created after its turn has ended, with the turn's own times, and a thread of the SDK sends it,
-so turns never wait for it. A span has no contents unless `telemetry.with_contents` is set, and secrets in it
-are masked. The client's `traceparent` is the span's parent. Nothing else in the process is instrumented, and
-no global provider is set.
+Names follow the conventions for generative AI. Tracing is off unless `telemetry.otlp` names a collector. The
+SDK is the extra `otel`, imported only if it is used. A span is created after its turn has ended, with the
+turn's own times, and a thread of the SDK sends it, so turns never wait for it. A span has no contents unless
+`telemetry.with_contents` is set, and secrets in it are masked. The client's `traceparent` is the span's
+parent. Nothing else in the process is instrumented, and no global provider is set.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LONGEST_NAME = 128
 MOST_EVENTS = 128
 OPERATION = "chat"
 OWN_PROCESS = frozenset({"local", "scripted"})
-"""Backends whose model runs in this process: their spans are internal."""
+"""Backends whose model runs in this process. Their spans have the kind INTERNAL."""
 PROVIDERS = {
     "bedrock": "aws.bedrock",
     "google": "gcp.gemini",
@@ -49,7 +49,7 @@ PROVIDERS = {
     "openai-chat": "openai",
     "xai": "x_ai",
 }
-"""The conventions' names of providers. Other providers keep their own name."""
+"""The names of providers in the conventions. Other providers keep their own name."""
 SAMPLING = ("temperature", "top_p", "max_tokens", "seed", "presence_penalty", "frequency_penalty")
 """Fields of `turn.Sampling` that have the same name in the conventions."""
 
@@ -57,7 +57,10 @@ log = logging.getLogger("toolwire.telemetry")
 
 
 def tracing_of(settings: Settings) -> Tracing | None:
-    """The tracing that the settings configure. Raises ConfigError if it is not possible."""
+    """Returns the tracing for the settings, or None if it is off.
+
+    Raises ConfigError if the SDK is missing or the URL is invalid.
+    """
     if not settings.telemetry.otlp:
         return None
     parts = urlsplit(settings.telemetry.otlp)
@@ -73,7 +76,7 @@ def tracing_of(settings: Settings) -> Tracing | None:
 
 
 class Tracing:
-    """Creates and sends spans. `at_once` exports each span immediately, for tests."""
+    """Creates and sends spans. `at_once`: export each span immediately, for tests."""
 
     def __init__(self, settings: Settings, exporter: SpanExporter, *, at_once: bool = False) -> None:
         try:
@@ -98,7 +101,7 @@ class Tracing:
         self._models = {model.id: _served_by(model) for model in settings.models}
 
     def observe(self, summary: TurnSummary) -> None:
-        """Creates the span of a turn that has ended. One of the gateway's observers."""
+        """Creates the span of a turn that has ended. The gateway calls it as an observer."""
         from opentelemetry.trace import SpanKind, Status, StatusCode
 
         start = int(summary.started_at * 1e9)
@@ -183,7 +186,7 @@ class Tracing:
 
 
 def _parameters(turn: Turn) -> dict[str, Any]:
-    """The request's parameters, as far as the conventions have names for them."""
+    """Returns the request's parameters for which the conventions have a name."""
     return {
         **{f"gen_ai.request.{name}": getattr(turn.sampling, name) for name in SAMPLING},
         "gen_ai.request.stop_sequences": tuple(turn.sampling.stop) or None,
@@ -193,7 +196,7 @@ def _parameters(turn: Turn) -> dict[str, Any]:
 
 
 def _served_by(model: ModelSettings) -> tuple[str, str | None, int | None]:
-    """The provider's name, and the host and port of its server if the settings name one."""
+    """Returns the provider's name, and the host and port in the settings (None if not given)."""
     options = model.options
     if model.backend == "hosted":
         named = str(options.get("model", "")).partition(":")[0]
@@ -208,7 +211,7 @@ def _served_by(model: ModelSettings) -> tuple[str, str | None, int | None]:
 
 
 def _parent(header: str) -> Any:
-    """The caller's trace context. None if the header is empty."""
+    """Returns the client's trace context, or None if the header is empty."""
     if not header:
         return None
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -228,15 +231,17 @@ def _messages(turn: Turn, contents: Contents) -> dict[str, Any]:
 # --- contents ------------------------------------------------------------
 #
 # The messages of a turn, for the debug log and for traces with `telemetry.with_contents`. They are kept only
-# if one of the two wants them (`Gateway.contents_wanted`), and at most `MOST` characters of each direction.
+# if one of the two needs them (`Gateway.contents_wanted`), at most `MOST` characters each of request and
+# answer.
 
 MOST = 64 * 1024
 
 
 class Contents:
-    """The messages of one turn, in the form of OpenTelemetry's conventions.
+    """The messages of one turn, in the format of OpenTelemetry's conventions.
 
-    The gateway calls `saw` with every batch that it sends. `left_out` counts the characters beyond `MOST`.
+    The gateway calls `saw` with every batch that it sends. `left_out`: the number of characters beyond
+    `MOST`.
     """
 
     def __init__(self) -> None:
@@ -256,7 +261,7 @@ class Contents:
                 self._calls[(choice, event.index)]["arguments"].append(self._kept(event.delta))
 
     def said(self) -> list[dict[str, Any]]:
-        """The response's messages, one per choice."""
+        """Returns the messages of the response, one per choice."""
         choices: dict[int, list[dict[str, Any]]] = {}
         for (choice, kind), pieces in self._texts.items():
             choices.setdefault(choice, []).append({"type": kind, "content": "".join(pieces)})
@@ -265,7 +270,7 @@ class Contents:
         return [{"role": "assistant", "parts": parts} for _, parts in sorted(choices.items())]
 
     def asked(self, turn: Turn) -> list[dict[str, Any]]:
-        """The request's last messages, as many as fit."""
+        """Returns the last messages of the request, as many as fit into `MOST` characters."""
         out: list[dict[str, Any]] = []
         room = MOST
         for item in reversed(turn.items):

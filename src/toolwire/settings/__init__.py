@@ -1,1 +1,1 @@
-"""The settings: their types, how they are loaded, and what the first run discovers."""
+"""The settings: their types, how they are loaded, and the models that need no settings."""

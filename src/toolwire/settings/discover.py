@@ -1,7 +1,7 @@
-"""The first run: finds models on this machine when none is configured.
+"""Finds models on this machine if the settings contain none.
 
-Each row of `LOOKS` is quick and sends no request to a model. The embedded model comes first and the scripted
-demo last, so that there is always a model.
+Each function in `LOOKS` is quick and sends no request to a model. The embedded model comes first and the
+scripted demo last, so that there is always a model.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ LOOK_S = 1.0
 Found = list[ModelSettings]
 Environment = Mapping[str, str]
 
-# Servers on this machine: id, profile, the environment variable that may name another address.
+# Servers on this machine: id, profile, and the environment variable that may contain another address.
 SERVERS: tuple[tuple[str, str, str], ...] = (
     ("ollama", "ollama", "OLLAMA_HOST"),
     ("lmstudio", "lmstudio", "LMSTUDIO_HOST"),
 )
 
-# Keys in the environment: id, variables (the first that is set counts), backend, options.
+# Keys in the environment: id, variables (the first one that is set is used), backend, options.
 KEYS: tuple[tuple[str, tuple[str, ...], str, dict[str, str]], ...] = (
     ("openai", ("OPENAI_API_KEY",), "openai", {"profile": "openai", "model": "*"}),
     ("openrouter", ("OPENROUTER_API_KEY",), "openai", {"profile": "openrouter", "model": "*"}),
@@ -42,7 +42,7 @@ async def _embedded(environ: Environment) -> Found:
 
 
 async def _codex(environ: Environment) -> Found:
-    """Codex on PATH with a login; `doctor` checks whether the login still works."""
+    """Finds Codex on PATH with a login. `doctor` checks whether the login still works."""
     home = Path(environ.get("CODEX_HOME") or Path(environ.get("HOME") or "~").expanduser() / ".codex")
     found = shutil.which("codex", path=environ.get("PATH")) and (home / "auth.json").is_file()
     return [ModelSettings("codex", "codex")] if found else []
@@ -64,7 +64,10 @@ async def _server(id: str, profile: str, variable: str, environ: Environment) ->
 
 
 def address(named: str, default: str) -> str:
-    """The base URL that a variable such as OLLAMA_HOST means: a host, a host with a port, or a URL."""
+    """Returns the base URL for the value of a variable such as OLLAMA_HOST.
+
+    The value may be a host, a host with a port, or a URL.
+    """
     named = named.strip().rstrip("/")
     if not named:
         return default
@@ -76,7 +79,7 @@ def address(named: str, default: str) -> str:
 
 
 def key_in(environ: Environment, variables: tuple[str, ...]) -> tuple[str, str]:
-    """The first variable that is set, and its key; both empty if none is set."""
+    """Returns the name and value of the first variable that is set, or two empty strings."""
     for name in variables:
         if key := environ.get(name, "").strip():
             return name, key
@@ -84,7 +87,7 @@ def key_in(environ: Environment, variables: tuple[str, ...]) -> tuple[str, str]:
 
 
 def is_key(text: str) -> bool:
-    """Whether a header can carry this text."""
+    """Returns whether the text can be sent in a header."""
     return bool(text) and text.isascii() and text.isprintable() and " " not in text
 
 
@@ -98,7 +101,7 @@ async def _keys(environ: Environment) -> Found:
 
 
 async def _cursor(environ: Environment) -> Found:
-    """Cursor, if there is a key and a bridge."""
+    """Finds Cursor's models if there is a key and a bridge."""
     from toolwire.backends.cursor import CursorOptions
     from toolwire.backends.cursor.options import find_bridge
     from toolwire.core.errors import ToolwireError
@@ -116,13 +119,13 @@ LOOKS: tuple[Callable[[Environment], Awaitable[Found]], ...] = (_embedded, _code
 
 
 async def discover(environ: Environment | None = None) -> tuple[ModelSettings, ...]:
-    """The models that this machine offers without any configuration."""
+    """Returns the models that can be used on this machine without settings."""
     found = await asyncio.gather(*(look(os.environ if environ is None else environ) for look in LOOKS))
     return (*(model for models in found for model in models), *DEFAULT_MODELS)
 
 
 def with_discovered(settings: Settings) -> Settings:
-    """The settings, with the models that this machine offers if none is configured."""
+    """Returns the settings. If they contain no models, adds those of this machine."""
     if settings.models is not DEFAULT_MODELS:
         return settings
     return replace(settings, models=asyncio.run(discover()))

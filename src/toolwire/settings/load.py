@@ -1,7 +1,7 @@
 """Loads the settings: reads file and environment, checks every value, resolves secrets.
 
-Each layer (file, flags of older proxies, environment, command line) is a dict of `Given` values by path,
-such as ("server", "port"); a later layer wins. `TOOLWIRE_MODELS` replaces the file's models,
+Each layer (file, flags of older proxies, environment, command line) is a dict of `Given` values by path, such
+as ("server", "port"). A later layer overrides earlier ones. `TOOLWIRE_MODELS` replaces the file's models,
 `TOOLWIRE_MODELS__ID` sets one model, `TOOLWIRE_MODELS__ID__KEY` one option.
 """
 
@@ -40,7 +40,10 @@ FALSE = ("false", "0", "no", "off")
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A value and where it is written. `text`: a string that is still to be read as its key's type."""
+    """A value and where it is written.
+
+    `text`: whether it is a string that must still be converted to the type of its key.
+    """
 
     value: Any
     where: str
@@ -50,8 +53,8 @@ class Given:
 
 # --- flags of older proxies: environment name, path, meanings
 #
-# `meanings` translates the flag's values; None: the text is read as the setting's type. Later rows win,
-# except that a stop flag that is off stays off.
+# `meanings` translates the flag's values; None: the text is converted to the setting's type. Later rows
+# override earlier ones, but a stop flag that is off stays off.
 
 _SWITCH = {**dict.fromkeys(TRUE, "true"), **dict.fromkeys(FALSE, "false")}
 _TAIL = {**dict.fromkeys(TRUE, "on"), **dict.fromkeys(FALSE, "off"), "auto": "auto"}
@@ -81,9 +84,9 @@ TABLES = [*SECTIONS, "models", "aliases"]
 def load(
     path: str | None, environ: Mapping[str, str], overrides: Mapping[str, Any], exposed: bool = True
 ) -> Settings:
-    """The settings in force. `path`: the value of --config; `overrides`: such as {"server.port": 0}.
+    """Loads the settings. `path`: value of --config. `overrides`: such as {"server.port": 0}.
 
-    `exposed`: raises if other machines would reach a server without keys.
+    `exposed`: raise if other machines could reach the server and it has no keys.
     """
     given: dict[Key, Given] = {}
     file = find_file(path, environ)
@@ -108,7 +111,10 @@ def load(
 
 
 def find_file(path: str | None, environ: Mapping[str, str]) -> Path | None:
-    """`--config`, TOOLWIRE_CONFIG, the working directory, the user's config directory, in this order."""
+    """Returns the path of the settings file, or None if there is none.
+
+    The order is: `--config`, TOOLWIRE_CONFIG, the working directory, the user's config directory.
+    """
     for named, by in ((path, "--config"), (environ.get("TOOLWIRE_CONFIG"), "TOOLWIRE_CONFIG")):
         if named:
             file = Path(named).expanduser()
@@ -144,7 +150,7 @@ def _from_file(file: Path) -> dict[Key, Given]:
 
 
 def _flatten(path: Key, table: Mapping[str, Any], where: str, folder: Path | None = None) -> dict[Key, Given]:
-    """A section's values by path. Each option of a model has a path of its own."""
+    """Returns the values of a table by path. Each option of a model has its own path."""
     if path != ("models",):
         return {(*path, key): Given(value, where, folder=folder) for key, value in table.items()}
     out: dict[Key, Given] = {}
@@ -182,7 +188,10 @@ CODEX_FLAGS = {"CODEX_BIN": "bin", "CODEX_HOME": "home", "CODEX_MODEL": "model"}
 
 
 def _add_codex_flags(given: dict[Key, Given], environ: Mapping[str, str]) -> None:
-    """Codex's own variables, for all its models: above the file, below `TOOLWIRE_…`."""
+    """Adds Codex's own variables to all its models.
+
+    They override the file, but not `TOOLWIRE_…`.
+    """
     backends = [path for path in given if path[0] == "models" and path[2] == "backend"]
     for _, model, _ in (path for path in backends if given[path].value == "codex"):
         for name, option in CODEX_FLAGS.items():
@@ -193,7 +202,7 @@ def _add_codex_flags(given: dict[Key, Given], environ: Mapping[str, str]) -> Non
 
 
 def _add_environment(given: dict[Key, Given], environ: Mapping[str, str]) -> None:
-    """`TOOLWIRE_…` names: whole tables before single keys, so that the more exact name wins."""
+    """Adds the `TOOLWIRE_…` variables. A single key overrides a whole table."""
     names = [name for name in environ if name.startswith(ENVIRONMENT_PREFIX)]
     for name in sorted(names, key=lambda n: (n.count("__"), n)):
         parts = name[len(ENVIRONMENT_PREFIX) :].split("__")
@@ -264,7 +273,10 @@ def _value(entry: Given, hint: Any, key: str, environ: Mapping[str, str]) -> Any
 
 
 def convert(entry: Given, hint: Any, key: str) -> Any:
-    """The value as its key's type: str, int, float, bool, tuple[str, ...] or Literal. Raises ConfigError."""
+    """Converts a value to its key's type. Raises ConfigError.
+
+    The types are str, int, float, bool, tuple[str, ...] and Literal.
+    """
     value, where = entry.value, f"{entry.where}: {key}"
     if get_origin(hint) is Literal and isinstance(value, bool):
         value = "on" if value else "off"
@@ -275,12 +287,12 @@ def convert(entry: Given, hint: Any, key: str) -> Any:
     try:
         return registry.fitted(value, hint)
     except registry.OptionError as error:
-        shown = "something else" if key in SECRET_KEYS else _show(entry.value)  # never a secret
+        shown = "something else" if key in SECRET_KEYS else _show(entry.value)  # never show a secret
         raise ConfigError(f"{where}: {error}, got {shown}") from None
 
 
 def _read_text(text: str, hint: Any) -> Any:
-    """Environment text as the type. Invalid text stays text, and `fitted` refuses it."""
+    """Converts text from the environment. Invalid text stays text, which `fitted` then refuses."""
     if hint is bool:
         lowered = text.strip().lower()
         return True if lowered in TRUE else False if lowered in FALSE else text
@@ -343,13 +355,16 @@ def _model(name: str, table: dict[str, Given], environ: Mapping[str, str]) -> Mo
 
 
 def _option_hints(backend: str) -> dict[str, Any]:
-    """The types of the backend's options, from its own table."""
+    """Returns the types of the backend's options, from its options class."""
     module, options, _ = BACKENDS[backend]
     return get_type_hints(getattr(importlib.import_module(module), options))
 
 
 def _read_option(text: str, hint: Any) -> Any:
-    """Environment text as the option's type; for other types JSON, or else the text itself."""
+    """Converts text from the environment to the option's type.
+
+    For other types than str, bool and numbers, the text is parsed if it looks like JSON.
+    """
     kinds = set(get_args(hint)) if get_origin(hint) in (Union, UnionType) else {hint}
     if str in kinds or any(get_origin(kind) is Literal for kind in kinds):
         return text
@@ -368,7 +383,10 @@ def _read_option(text: str, hint: Any) -> Any:
 
 
 def _resolve(value: Any, entry: Given, key: str, environ: Mapping[str, str]) -> tuple[Any, bool]:
-    """The value with every `env:NAME` and `file:PATH` in it replaced, and whether there was one."""
+    """Replaces every `env:NAME` and `file:PATH` in a value by the secret.
+
+    Also returns whether there was one.
+    """
     if isinstance(value, str):
         found = secret(value, f"{entry.where}: {key}", environ, entry.folder)
         return (value, False) if found is None else (found, True)
@@ -382,9 +400,10 @@ def _resolve(value: Any, entry: Given, key: str, environ: Mapping[str, str]) -> 
 
 
 def secret(written: str, where: str, environ: Mapping[str, str], folder: Path | None = None) -> str | None:
-    """The secret that `env:NAME` or `file:PATH` refers to; None for other text. Raises if there is none.
+    """Returns the secret that `env:NAME` or `file:PATH` refers to, or None for any other text.
 
-    A relative path is relative to `folder`.
+    A relative path is relative to `folder`. Raises ConfigError if the variable or file does not exist or is
+    empty.
     """
     kind, colon, name = written.partition(":")
     if not colon or kind not in ("env", "file"):
@@ -406,7 +425,7 @@ def secret(written: str, where: str, environ: Mapping[str, str], folder: Path | 
 
 
 def check_exposure(server: ServerSettings) -> None:
-    """Raises if other machines, or any web page, would reach a server without keys."""
+    """Raises if other machines, or any web page, could reach a server without keys."""
     if server.keys or server.admin_keys:
         return
     add = 'at least one key: server.keys = ["env:TOOLWIRE_API_KEY"], or toolwire keys add'

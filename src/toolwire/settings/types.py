@@ -1,7 +1,7 @@
-"""The settings as types: sections, keys, defaults and ranges. Standard library only.
+"""The settings as types: sections, keys, defaults and ranges.
 
-Precedence: command line, environment (`TOOLWIRE_SECTION__KEY`), file. Secrets are written `env:NAME` or
-`file:PATH`; `settings.load` resolves them.
+Precedence: command line, environment (`TOOLWIRE_SECTION__KEY`), file. Secrets are written as `env:NAME` or
+`file:PATH`; `settings.load` resolves them. Imports the standard library only.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ServerSettings:
     port: Annotated[int, Range(0, 65535)] = 8788
     keys: tuple[str, ...] = ()
     admin_keys: tuple[str, ...] = ()
-    """Keys that also open the web pages."""
+    """Keys that may also use the web pages."""
     workers: Annotated[int, Range(1, 256)] = 1
     commit_after_s: Annotated[float, Range(0, 3600)] = 10.0
     keep_alive_s: Annotated[float, Range(0.01, 3600)] = 15.0
@@ -39,11 +39,11 @@ class ServerSettings:
     origins: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
     open_responses: bool = False
-    """Responses get the keys that only the Open Responses specification requires."""
+    """Whether responses contain keys that only the Open Responses specification requires."""
     advertise: str = ""
-    """Where the other nodes reach this one: `host:port` or a URL; "": at host and port."""
+    """Where other nodes reach this one: `host:port` or a URL; "": at `host` and `port`."""
     node_secret: str = ""
-    """Shared by all nodes, so that each recognizes requests that another one forwards."""
+    """A secret that all nodes share. With it, they recognize requests from each other."""
     tls_cert: str = ""
     """A PEM file with the certificate and its chain. With `tls_key`, the server uses TLS."""
     tls_key: str = ""
@@ -78,7 +78,7 @@ class JournalSettings:
     contents: Literal["memory", "disk", "off"] = "memory"
     max_mb: Annotated[float, Range(0, 1_000_000)] = 256.0
     max_days: Annotated[int, Range(0, 36_500)] = 0
-    """Days after which a turn is deleted; 0: when there is no room."""
+    """Days after which a turn is deleted; 0: only when there is no more room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,10 @@ class StoreSettings:
 
 @dataclass(frozen=True, slots=True)
 class LimitSettings:
-    """0: no limit. The first four are for each key that has no limits of its own."""
+    """Limits; 0: no limit.
+
+    The first four are the defaults for each key, which may have its own limits.
+    """
 
     requests_per_minute: Annotated[int, Range(0, 10_000_000)] = 0
     tokens_per_minute: Annotated[int, Range(0, 100_000_000)] = 0
@@ -120,7 +123,10 @@ class LimitSettings:
 
 @dataclass(frozen=True, slots=True)
 class TelemetrySettings:
-    """OpenTelemetry traces. `otlp`: where spans are sent, by OTLP over HTTP; "": none are sent."""
+    """OpenTelemetry traces.
+
+    `otlp`: the URL of a collector (OTLP over HTTP); "": no traces are sent.
+    """
 
     otlp: str = ""
     service: str = "toolwire"
@@ -131,9 +137,10 @@ class TelemetrySettings:
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
-    """[models.ID]. `options` are the keys of the model's backend, checked against that backend's own table.
+    """A model: the table `[models.ID]`.
 
-    `secret`: the names of options whose value came from `env:` or `file:`. They are never shown.
+    `options`: the keys of the model's backend, checked by that backend's options class. `secret`: the names
+    of options whose value came from `env:` or `file:`. They are never shown.
     """
 
     id: str
@@ -143,7 +150,7 @@ class ModelSettings:
 
 
 DEFAULT_MODELS = (ModelSettings("demo", "scripted"),)
-"""The model when nothing is configured: it needs no key, no account and no network."""
+"""The model if none is configured. It needs no key, no account and no network."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +167,7 @@ class Settings:
     aliases: tuple[tuple[str, str], ...] = ()
     """Other names of models: a name or pattern, and the id of the model. The first match counts."""
     file: str = ""
-    """The configuration file that was read; "" for none."""
+    """The path of the settings file; "" if there is none."""
 
 
 SECTIONS: dict[str, type[Any]] = {
@@ -170,7 +177,10 @@ SECTIONS: dict[str, type[Any]] = {
 
 @lru_cache(1024)
 def is_loopback(host: str) -> bool:
-    """Whether a host name or address can only mean this machine: `localhost`, 127.0.0.0/8, ::1."""
+    """Returns whether a host name or address always means this machine.
+
+    These are `localhost`, 127.0.0.0/8 and ::1.
+    """
     name = host.strip("[]").rstrip(".").lower()
     if name == "localhost":
         return True
@@ -186,13 +196,13 @@ def is_loopback(host: str) -> bool:
 
 MASK = "***"
 _SECRET_NAME = re.compile(r"(?i)(^|[_-])(api_?keys?|keys?|tokens?|secrets?|passwords?|authorization|cookie)$")
-_PUBLIC_NAMES = ("env_key", "max_per_key", "tls_key")  # they name or count secrets
+_PUBLIC_NAMES = ("env_key", "max_per_key", "tls_key")  # names or numbers of secrets, not secrets
 _URL_PASSWORD = re.compile(r"(?<=://)([^/@:\s]*):([^/@\s]*)@")
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def print_config(settings: Settings) -> str:
-    """The settings in force as TOML, secrets masked."""
+    """Returns the current settings as TOML, with secrets masked."""
     lines: list[str] = []
     for name, cls in SECTIONS.items():
         section = getattr(settings, name)
@@ -213,7 +223,7 @@ def print_config(settings: Settings) -> str:
 
 
 def _masked(name: str, value: Any) -> Any:
-    """The value without secrets: by its name, or in a URL inside it."""
+    """Returns the value with secrets masked: known by its name, or passwords in URLs."""
     if name == "headers" or (name not in _PUBLIC_NAMES and _SECRET_NAME.search(name)):
         return _hide(value)
     if isinstance(value, Mapping):

@@ -1,1 +1,1 @@
-"""Data that outlives a request, in a SQLite file or in PostgreSQL."""
+"""Stored data, in a SQLite file or in PostgreSQL."""

@@ -4,7 +4,7 @@ Both run the same SQL on the same schema. Rules for that SQL:
 
 - `?` marks a parameter. Use ON CONFLICT, not INSERT OR …. Booleans are integers. Column types are those of
   `postgres.TYPES`.
-- Statements that belong together are in `with connection.transaction():`.
+- Statements that must be atomic are in `with connection.transaction():`.
 - SQLite allows one writer at a time, PostgreSQL many. A change that depends on a row's value is therefore one
   statement (`UPDATE … SET n = n + ? WHERE …`, ON CONFLICT, RETURNING), never a read followed by a write.
 """
@@ -43,7 +43,10 @@ class Cursor(Protocol):
 
 
 class Connection(Protocol):
-    """The connection that work receives. Outside a transaction each statement commits by itself."""
+    """The connection that work functions get.
+
+    Outside a transaction each statement commits by itself.
+    """
 
     def execute(self, query: str, parameters: Sequence[Any] = ..., /) -> Cursor: ...
     def executemany(self, query: str, rows: Iterable[Sequence[Any]], /) -> Any: ...
@@ -53,15 +56,15 @@ class Connection(Protocol):
 class Engine(ABC):
     """Runs work in threads, so that the event loop never waits for a disk or a network.
 
-    Work that cannot decode a row raises one of `UNREADABLE`.
+    If a row cannot be decoded, the work function raises one of `UNREADABLE`.
     """
 
     name: str
-    """For messages: the file, or the server's address without the password."""
+    """The name in messages: the file, or the server's address without the password."""
     path: str
-    """The file; ":memory:" if there is none on this machine."""
+    """The path of the file; ":memory:" if there is no file on this machine."""
     reachable = True
-    """False from a failed attempt to connect until the next successful one."""
+    """Whether the last attempt to connect was successful."""
 
     def __init__(self, threads: int) -> None:
         self._count = threads
@@ -71,15 +74,22 @@ class Engine(ABC):
 
     @abstractmethod
     async def run(self, work: Callable[[Connection], T], action: str) -> T:
-        """Runs `work` in a thread. `action` is the verb for messages; "read" is work that may run twice."""
+        """Runs `work` in a thread and returns its result.
+
+        `action`: a verb for error messages. Work with the action "read" may be run a second time after an
+        error.
+        """
 
     @abstractmethod
     def check(self) -> str:
-        """Where the store is. Blocks; raises `ToolwireError` if it cannot be opened. Changes nothing."""
+        """Returns where the store is. Raises `ToolwireError` if it cannot be opened.
+
+        Blocks, and changes nothing in the store.
+        """
 
     @abstractmethod
     def _disconnect(self) -> None:
-        """Closes the connections. No thread is running any more."""
+        """Closes the connections. At this time no thread is running any more."""
 
     async def close(self) -> None:
         """Finishes work that has started, then closes every connection."""
@@ -104,7 +114,7 @@ class Engine(ABC):
         self._disconnect()
 
     def _failure(self, error: Exception, action: str, *, temporary: bool, reason: str = "") -> ToolwireError:
-        """The error for the caller. `temporary`: the request may be sent again."""
+        """Returns the error for the caller. `temporary`: the request may succeed later."""
         log.error("store %s: %s failed: %s", self.name, action, error)
         message = f"The gateway's store could not {action}: {reason or first_line(error)}."
         if temporary:
@@ -113,7 +123,7 @@ class Engine(ABC):
 
 
 def disk_error(error: OSError) -> str:
-    """A readable reason why a file could not be written."""
+    """Returns a readable reason why a file could not be written."""
     return _DISK_ERRORS.get(error.errno or 0) or error.strerror or str(error)
 
 
@@ -126,7 +136,10 @@ def first_line(error: BaseException) -> str:
 
 
 def engine_of(url: str) -> Engine:
-    """The engine of `sqlite:///PATH`, `sqlite://` (memory) or `postgresql://…`. Connects to nothing yet."""
+    """Returns the engine for a URL, without connecting.
+
+    URLs are `sqlite:///PATH`, `sqlite://` (in memory) and `postgresql://…`.
+    """
     scheme = url.partition(":")[0]
     if scheme in ("postgresql", "postgres"):
         try:

@@ -1,8 +1,9 @@
-"""The store in PostgreSQL, for several nodes: a few threads that share a small pool of connections.
+"""The store in PostgreSQL, for several nodes: threads share a small pool of connections.
 
-- A connection that the server has closed is replaced before it is used, so a restart fails no request.
-- While the server cannot be reached, each caller gets an error at once. The pool exists only while the server
-  is reachable; without it, the next caller connects, at most every `LOOK_AGAIN_S`.
+- A connection that PostgreSQL has closed is replaced before it is used, so no request fails when PostgreSQL
+  was restarted.
+- While PostgreSQL cannot be reached, each caller gets an error at once. The pool exists only while PostgreSQL
+  is reachable. Without a pool, the next caller tries to connect, at most every `LOOK_AGAIN_S`.
 - A caller waits at most `ANSWER_S`, and so does its thread.
 - Only reads are tried again, so nothing is written twice.
 - The first node creates or migrates the tables, under a lock. The others wait for it.
@@ -38,12 +39,15 @@ T = TypeVar("T")
 Pool: TypeAlias = "ConnectionPool[_DeadlineConnection]"
 
 CONNECTIONS = 4
-"""Of one process. All nodes together must stay below the server's `max_connections`."""
+"""Connections of one process. The sum over all nodes must stay below `max_connections`."""
 CONNECT_S = 3
 STATEMENT_S = 8.0
 ANSWER_S = 10.0
 OPENING_S = 300.0
-"""`ANSWER_S` of the first connection, which may migrate the tables or wait for another node that does."""
+"""Replaces `ANSWER_S` for the first connection.
+
+It may migrate the tables, or wait for another node that does.
+"""
 LOOK_AGAIN_S = 0.5
 MALFORMED = "store.url: expected postgresql://USER:PASSWORD@HOST:PORT/DATABASE, special characters as %XX"
 _MIGRATING = 0x746F6F6C77697265  # the number of the advisory lock, "toolwire"
@@ -56,7 +60,7 @@ _DEFAULTS: dict[str, Any] = {
     "tcp_user_timeout": int(ANSWER_S * 1000),
 }
 
-# The pool logs every request and every attempt to connect. The engine logs what an operator needs.
+# The pool logs every request and every attempt to connect. The engine itself logs what an operator needs.
 logging.getLogger("psycopg.pool").setLevel(logging.CRITICAL)
 
 
@@ -116,14 +120,14 @@ class PostgresEngine(Engine):
             pool = self._open_pool()
             try:
                 raw = pool.getconn(timeout=deadline - time.monotonic())
-            except PoolClosed:  # by `_not_reconnected`
+            except PoolClosed:  # closed by `_not_reconnected`
                 continue
             except PoolTimeout as error:
                 raise _unreachable() from error
             if not raw.ended():
                 raw.deadline = deadline
                 return pool, raw
-            # Not by the pool's `check`: after a second bad connection it waits a second or more.
+            # The pool's own `check` is not used: after a second bad connection it waits for a second or more.
             raw.close()
             pool.putconn(raw)
 
@@ -132,14 +136,14 @@ class PostgresEngine(Engine):
             self._pool.close(timeout=1)
 
     def _end(self, executor: ThreadPoolExecutor) -> None:
-        if self._first is not None:  # a server that does not answer must not delay the end of this process
+        if self._first is not None:  # if PostgreSQL does not answer, this process must still end soon
             self._first.deadline = min(self._first.deadline, time.monotonic() + ANSWER_S)
         super()._end(executor)
 
     # --- connecting -----------------------------------------------------------------------------------------
 
     def _open_pool(self) -> Pool:
-        """The pool. Connects if there is none; other threads wait for the result."""
+        """Returns the pool. Connects if there is none; other threads wait for the result."""
         with self._connecting:
             if self._pool is not None and not self._pool.closed:
                 return self._pool
@@ -157,7 +161,7 @@ class PostgresEngine(Engine):
     def _connected(self) -> Pool:
         """Opens one connection, then the pool.
 
-        The pool connects in its own threads and does not report why that failed; a first connection does.
+        The pool connects in its own threads and does not report why that failed. The first connection does.
         """
         with _DeadlineConnection.connect(**self._given) as self._first:
             self._prepare(self._first)
@@ -175,7 +179,10 @@ class PostgresEngine(Engine):
         return pool
 
     def _not_connected(self, error: BaseException) -> ToolwireError:
-        """At the start the error has the reason. Later the reason is logged once, and the error is short."""
+        """Returns the error for a failed connection.
+
+        At the start it contains the reason. Later the reason is logged once, and the error is short.
+        """
         if not self._opened:
             kind = "overloaded" if _temporary(error) else "server"
             return ToolwireError(kind, str(not_opened(self.name, first_line(error))))
@@ -186,13 +193,16 @@ class PostgresEngine(Engine):
         return _unreachable()
 
     def _not_reconnected(self, pool: ConnectionPool[Any]) -> None:
-        """The pool could not connect. Closing an empty pool wakes the callers that wait for it."""
+        """Closes a pool that could not connect.
+
+        If it is empty, this wakes the callers that wait for it.
+        """
         if pool.get_stats()["pool_size"] == 0:
-            # In a thread: `close` waits for the pool's threads, of which this is one.
+            # In a thread: `close` waits for the pool's threads, and this is one of them.
             threading.Thread(target=pool.close, kwargs={"timeout": 0}, daemon=True).start()
 
     def _prepare(self, raw: _DeadlineConnection) -> None:
-        """Configures a new connection, and creates or migrates the tables where that is necessary."""
+        """Configures a new connection, and creates or migrates the tables if necessary."""
         raw.deadline = time.monotonic() + (ANSWER_S if self._opened or self._closed else OPENING_S)
         raw.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
         raw.execute("SELECT set_config('statement_timeout', %s, false)", (str(int(STATEMENT_S * 1000)),))
@@ -216,7 +226,7 @@ class PostgresEngine(Engine):
             raw.execute("SET LOCAL statement_timeout = 0")
             raw.execute("SELECT pg_advisory_xact_lock(%s)", (_MIGRATING,))
             raw.execute("CREATE TABLE IF NOT EXISTS toolwire_schema (version BIGINT NOT NULL)")
-            # The version is read again: another node may have been first.
+            # Read the version again: another node may have migrated in the meantime.
             for statement in schema.missing(_version(raw), self.name):
                 raw.execute(definition(statement))
             raw.execute("DELETE FROM toolwire_schema")
@@ -229,7 +239,7 @@ def _version(raw: _DeadlineConnection) -> int:
 
 
 def _parsed(url: str) -> dict[str, Any]:
-    """The parts of the URL. The error does not quote the URL, which may contain a password."""
+    """Returns the parts of the URL. Errors do not quote it, because it may contain a password."""
     try:
         given = conninfo_to_dict(url)
     except psycopg.Error:
@@ -240,7 +250,7 @@ def _parsed(url: str) -> dict[str, Any]:
 
 
 def _temporary(error: BaseException) -> bool:
-    """Whether the server's state is the cause: unreachable, full, busy, shutting down, read-only."""
+    """Returns whether the error may go away: unreachable, full, busy, shutting down, read-only."""
     return isinstance(error, psycopg.OperationalError | psycopg.errors.ReadOnlySqlTransaction)
 
 
@@ -253,7 +263,7 @@ def _unreachable() -> ToolwireError:
 
 
 class _DeadlineConnection(psycopg.Connection[Any]):
-    """A connection that waits for answers only until `deadline`; psycopg itself has no such limit."""
+    """A connection that waits for replies only until `deadline`. psycopg has no such limit."""
 
     deadline = math.inf
 
@@ -261,7 +271,10 @@ class _DeadlineConnection(psycopg.Connection[Any]):
         return super().wait(self._limited(gen), *arguments, **named)
 
     def _limited(self, gen: PQGen[T]) -> PQGen[T]:
-        """Psycopg resumes the generator when there is data, and every 0.1 s."""
+        """Runs psycopg's generator until the deadline.
+
+        psycopg resumes it when there is data, and every 0.1 s.
+        """
         ready: Any = None
         try:
             while time.monotonic() < self.deadline:
@@ -272,7 +285,10 @@ class _DeadlineConnection(psycopg.Connection[Any]):
         raise psycopg.OperationalError("PostgreSQL does not answer")
 
     def ended(self) -> bool:
-        """Whether the server has sent something on the idle connection, usually that it closes it."""
+        """Returns whether PostgreSQL has sent something on the idle connection.
+
+        This is usually the message that it closes the connection.
+        """
         if self.closed:
             return True
         poll = select.poll()
@@ -299,7 +315,8 @@ class PostgresConnection:
 
 def _value(value: Any) -> Any:
     if value.__class__ is str:
-        return value.replace("\0", "\ufffd") if "\0" in value else value  # PostgreSQL's text has no NUL
+        # text in PostgreSQL cannot contain NUL
+        return value.replace("\0", "\ufffd") if "\0" in value else value
     return int(value) if value.__class__ is bool else value
 
 
@@ -311,7 +328,7 @@ TYPES = {
     "INTEGER": "BIGINT",
     "REAL": "DOUBLE PRECISION",
     "BLOB": "BYTEA",
-    "TEXT": 'TEXT COLLATE "C"',  # compared by bytes, as in SQLite, whatever the database's locale
+    "TEXT": 'TEXT COLLATE "C"',  # compared by bytes, as in SQLite, whatever the database's locale is
 }
 _QUOTED = r"'(?:[^']|'')*'|\"[^\"]*\""
 _TYPE = re.compile(rf"{_QUOTED}|\b(?:{'|'.join(TYPES)})\b")
@@ -320,7 +337,7 @@ _MARK = re.compile(rf"{_QUOTED}|\?|%")
 
 
 def definition(statement: str) -> str:
-    """A statement of the schema, with PostgreSQL's types. Quoted text stays as it is."""
+    """Returns a statement of the schema with PostgreSQL's types. Quoted text is not changed."""
     if not _TABLE.match(statement):
         return statement
     return _TYPE.sub(lambda found: TYPES.get(found[0], found[0]), statement)
@@ -328,5 +345,5 @@ def definition(statement: str) -> str:
 
 @lru_cache(1024)
 def translated(query: str) -> str:
-    """A statement with psycopg's `%s` instead of `?` for parameters. Quoted text stays as it is."""
+    """Returns a statement with psycopg's `%s` in place of `?`. Quoted text is not changed."""
     return _MARK.sub(lambda found: "%s" if found[0] == "?" else found[0].replace("%", "%%"), query)

@@ -1,4 +1,4 @@
-"""The store's tables, and the steps that bring an older store to the newest version.
+"""The store's tables, and the migrations from older versions.
 
 The SQL is written for SQLite; `postgres.definition` translates it. A store records its version: SQLite in
 `PRAGMA user_version`, PostgreSQL in the table `toolwire_schema`. A new, empty store has version 0.
@@ -9,7 +9,10 @@ from __future__ import annotations
 from toolwire.core.errors import ToolwireError
 
 FIRST = 8
-"""The version that `TABLES` creates. Toolwire 0.1 wrote it; earlier numbers were never released."""
+"""The version that `TABLES` creates, used by Toolwire 0.1.
+
+Earlier versions were never released.
+"""
 
 TABLES: tuple[str, ...] = (
     """
@@ -156,10 +159,10 @@ TABLES: tuple[str, ...] = (
     ) WITHOUT ROWID
     """,
 )
-"""All tables of version `FIRST`. Never changed: a later version adds a step to `MIGRATIONS`."""
+"""All tables of version `FIRST`. Do not change them: add a migration to `MIGRATIONS`."""
 
 MIGRATIONS: tuple[tuple[str, ...], ...] = ()
-"""Entry n brings a store from version `FIRST + n` to the next. Entries are only added, never changed."""
+"""Entry n migrates a store from version `FIRST + n` to the next. Only add entries."""
 
 
 def newest() -> int:
@@ -167,7 +170,10 @@ def newest() -> int:
 
 
 def missing(version: int, store: str) -> tuple[str, ...]:
-    """The statements that bring a store of this version to the newest; raises where there is no path."""
+    """Returns the statements that migrate a store of this version to the newest one.
+
+    Raises if the version is newer than this Toolwire, or too old.
+    """
     reason = ""
     if version > newest():
         reason = f"written by a newer Toolwire (schema {version}, this one knows {newest()})"

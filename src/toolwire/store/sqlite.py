@@ -1,6 +1,6 @@
 """The store in one SQLite file, with one thread that owns the connection.
 
-Other processes on this machine may open the same file; in WAL mode readers never wait. The folder gets mode
+Other processes on this machine may open the same file. In WAL mode, readers never wait. The folder gets mode
 0700 and the file 0600, because conversations are private.
 """
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 LOCKED_S = 2.0
 """How long to wait for a file that another process has locked."""
 ROOM = 1024 * 1024
-"""A disk with fewer free bytes counts as full when opening a store, which creates the -wal and -shm files."""
+"""The free bytes that a disk needs to open a store, which creates -wal and -shm files."""
 
 
 class SqliteEngine(Engine):
@@ -78,7 +78,7 @@ class SqliteConnection(sqlite3.Connection):
             yield
             self.execute("COMMIT")
         finally:
-            if self.in_transaction:  # not if SQLite itself has rolled back, as on a full disk
+            if self.in_transaction:  # SQLite itself rolls back in some cases, for example if the disk is full
                 self.execute("ROLLBACK")
 
 
@@ -89,7 +89,7 @@ def _opened(path: str) -> SqliteConnection:
     try:
         if path != ":memory:":
             _prepare_file(Path(path))
-        # check_same_thread: the engine's thread uses the connection, another one closes it at the end.
+        # check_same_thread: the engine's thread uses the connection, but another thread closes it at the end.
         connection = sqlite3.connect(
             path, isolation_level=None, timeout=LOCKED_S, factory=SqliteConnection, check_same_thread=False
         )
@@ -112,7 +112,10 @@ def _opened(path: str) -> SqliteConnection:
 
 
 def _explained(error: sqlite3.Error, path: str) -> ToolwireError:
-    """SQLite itself reports a full or read-only disk only as an I/O error."""
+    """Returns the error to report.
+
+    SQLite reports a full or read-only disk only as an I/O error.
+    """
     if isinstance(error, sqlite3.OperationalError) and (reason := not_writable(Path(path))):
         return not_opened(path, reason)
     if _external(error):
@@ -121,9 +124,10 @@ def _explained(error: sqlite3.Error, path: str) -> ToolwireError:
 
 
 def not_writable(path: Path, room: int = ROOM) -> str:
-    """Why this file cannot be written: permissions, or less than `room` bytes free; "" if it can.
+    """Returns why this file cannot be written, or "" if it can.
 
-    For a file that does not exist yet, checks the nearest folder that does.
+    Reasons are missing permissions, or less than `room` free bytes. If the file does not exist, the nearest
+    existing folder is checked.
     """
     folder = next(parent for parent in path.absolute().parents if parent.exists())
     if not folder.is_dir():
@@ -140,7 +144,10 @@ def _version(connection: sqlite3.Connection) -> int:
 
 
 def _enable_wal(connection: sqlite3.Connection) -> None:
-    """Retries while another process opens the same new file: SQLite's own timeout does not apply here."""
+    """Enables WAL mode. Retries while another process opens the same new file.
+
+    SQLite's own timeout does not apply in this case.
+    """
     until = time.monotonic() + LOCKED_S
     while True:
         try:
@@ -153,12 +160,15 @@ def _enable_wal(connection: sqlite3.Connection) -> None:
 
 
 def _try_to_write(connection: SqliteConnection) -> None:
-    """Fails now on a full disk: a file whose -wal and -shm exist already opens without writing anything."""
+    """Writes to the store, so that a full disk is noticed now.
+
+    If the -wal and -shm files exist already, opening a store writes nothing.
+    """
     try:
         with connection.transaction():
             connection.execute(f"PRAGMA user_version = {_version(connection)}")
     except sqlite3.OperationalError as error:
-        if not _code(error).startswith(_IN_USE):  # then another process is writing
+        if not _code(error).startswith(_IN_USE):  # otherwise another process is writing
             raise
 
 
@@ -168,7 +178,10 @@ _EXTERNAL = (*_IN_USE, "SQLITE_FULL", "SQLITE_READONLY", "SQLITE_IOERR", "SQLITE
 
 
 def _external(error: sqlite3.Error) -> bool:
-    """Whether the cause is the disk, permissions or another process, not the file or the statement."""
+    """Returns whether the cause is the disk, permissions or another process.
+
+    In other cases it is the file or the statement.
+    """
     return _code(error).startswith(_EXTERNAL)
 
 
@@ -180,9 +193,9 @@ _CREATING = threading.Lock()
 
 
 def _prepare_file(path: Path) -> None:
-    """Creates the file with mode 0600; SQLite gives its -wal and -shm files the same mode.
+    """Creates the file with mode 0600. SQLite gives its -wal and -shm files the same mode.
 
-    An existing file is not opened here: closing it would release every lock that this process holds on it,
+    An existing file is not opened here: closing it would release every lock that this process has on it,
     including those of other connections.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -196,7 +209,7 @@ def _migrate(connection: SqliteConnection, path: str) -> None:
     if not schema.missing(_version(connection), path):
         return
     with connection.transaction():
-        # The version is read again: another process may have been first.
+        # Read the version again: another process may have migrated in the meantime.
         for statement in schema.missing(_version(connection), path):
             connection.execute(statement)
         connection.execute(f"PRAGMA user_version = {schema.newest()}")

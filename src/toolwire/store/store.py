@@ -1,11 +1,11 @@
-"""The store: runs SQL for everything that is stored, and keeps the responses of the Responses API.
+"""The store: runs SQL for all stored data, and stores the responses of the Responses API.
 
-Keys, usage, approvals, conversations and sessions have modules of their own, which run their SQL through
+Keys, usage, approvals, conversations and sessions have their own modules, which run their SQL through
 `Store.run` on the tables of `schema.py`.
 
-- A key sees only its own rows.
+- A key can only read and change its own rows.
 - A write that fails raises.
-- Responses and conversations are deleted when they are older than `retention_days`; 0 keeps them.
+- Responses and conversations are deleted when they are older than `retention_days`; 0: never.
 - Decided approval requests are always deleted after 30 days (`tools/approvals.py`).
 """
 
@@ -37,8 +37,8 @@ MAX_CHAIN_BYTES = 64 * 1024 * 1024
 class StoredResponse:
     """A response that a client may retrieve or continue.
 
-    `response` is the JSON as it was sent; `input_items` are the request's own items as wire objects; `items`
-    are input and output as canonical items, which later turns replay.
+    `response`: the JSON as it was sent. `input_items`: the items of the request, as JSON objects of the API.
+    `items`: the items of input and output in Toolwire's own form, which later turns use as history.
     """
 
     id: str
@@ -61,7 +61,10 @@ class Page:
 
 
 class Store:
-    """The store at this URL, opened at first use; `async with Store(url) as store:` opens it at once."""
+    """The store at this URL.
+
+    It is opened when it is used for the first time, or at once with `async with Store(url) as store:`.
+    """
 
     def __init__(
         self, url: str, *, retention_days: float = 0, clock: Callable[[], float] = time.time
@@ -90,25 +93,32 @@ class Store:
         await self._engine.close()
 
     def check(self) -> str:
-        """Where the store is. Blocks; raises `ToolwireError` if it cannot be opened. Changes nothing."""
+        """Returns where the store is. Raises `ToolwireError` if it cannot be opened.
+
+        Blocks, and changes nothing in the store.
+        """
         return self._engine.check()
 
     async def sweep(self) -> int:
-        """Deletes what is older than `retention_days`, and returns the number of rows."""
+        """Deletes what is older than `retention_days`. Returns the number of rows."""
         return await self._retention.sweep()
 
     async def run(self, work: Callable[[Connection], T], action: str) -> T:
-        """Runs `work` in a thread. `action` is the verb for messages; "read" is work that may run twice."""
+        """Runs `work` in a thread and returns its result.
+
+        `action`: a verb for error messages. Work with the action "read" may be run a second time after an
+        error.
+        """
         return await self._engine.run(work, action)
 
     @property
     def path(self) -> str:
-        """The file; ":memory:" if there is none on this machine."""
+        """The path of the file; ":memory:" if there is no file on this machine."""
         return self._engine.path
 
     @property
     def reachable(self) -> bool:
-        """False while the last attempt to reach the store's server failed."""
+        """Whether the last attempt to reach the store was successful."""
         return self._engine.reachable
 
     async def put(self, stored: StoredResponse) -> None:
@@ -122,14 +132,17 @@ class Store:
         return await self.run(lambda c: c.execute(query, (id, key_id)).rowcount == 1, "write")
 
     async def chain(self, id: str, key_id: str) -> tuple[Item, ...] | None:
-        """Every item of the conversation that ends in this response, oldest first.
+        """Returns all items of the conversation that ends with this response, oldest first.
 
-        None: a response of the chain is missing, or belongs to another key.
+        Returns None if a response of the conversation is missing, or belongs to another key.
         """
         return await self.run(lambda c: _chain(c, id, key_id), "read")
 
     async def referenced(self, ids: Sequence[str], key_id: str) -> dict[str, dict[str, Any]]:
-        """Input and output items of stored responses, as wire objects by id. Unknown ids are left out."""
+        """Returns the items with these ids from stored responses, as JSON objects of the API by id.
+
+        Unknown ids are left out.
+        """
         return await self.run(lambda c: _referenced(c, ids, key_id), "read")
 
     async def input_items(
@@ -141,7 +154,10 @@ class Store:
         order: Literal["asc", "desc"] = "desc",
         after: str | None = None,
     ) -> Page | None:
-        """A page of the request's own items; None: no such response. Raises where `after` is unknown."""
+        """Returns a page of the items of the request, or None if there is no such response.
+
+        Raises if there is no item `after`.
+        """
         stored = await self.get(id, key_id)
         if stored is None:
             return None
@@ -171,7 +187,7 @@ ON CONFLICT (key_id, id) DO UPDATE SET response_id = excluded.response_id
 
 @cache
 def _output_ids() -> Any:
-    """Decodes only the ids of a response's output."""
+    """Returns a decoder that only decodes the ids in a response's output."""
     import msgspec
 
     item: Any = msgspec.defstruct("item", [("id", str | None, None)])
@@ -179,7 +195,10 @@ def _output_ids() -> Any:
 
 
 def _put(connection: Connection, stored: StoredResponse) -> None:
-    """Writes the response and its items in one transaction. An id replaces its own key's response only."""
+    """Writes the response and its items in one transaction.
+
+    An existing response with this id is replaced if it has the same key. Otherwise this raises.
+    """
     import msgspec
 
     from toolwire.core.items import encode_items
@@ -192,7 +211,8 @@ def _put(connection: Connection, stored: StoredResponse) -> None:
         ids = {item["id"] for item in stored.input_items if isinstance(item.get("id"), str)}
         output = _output_ids().decode(stored.response).output or ()
         ids.update(item.id for item in output if item.id is not None)
-        # An item refers to its newest response, which is kept longest. Sorted: writers cannot deadlock.
+        # An item refers to its newest response, which is deleted last. Sorted, so that writers cannot
+        # deadlock.
         connection.executemany(_PUT_ITEM, [(stored.key_id, id, stored.id) for id in sorted(ids)])
 
 
@@ -212,7 +232,7 @@ def _get(connection: Connection, id: str, key_id: str) -> StoredResponse | None:
 def _referenced(connection: Connection, ids: Sequence[str], key_id: str) -> dict[str, dict[str, Any]]:
     import msgspec
 
-    wanted: dict[str, set[str]] = {}  # item ids by response
+    wanted: dict[str, set[str]] = {}  # item ids by response id
     for id in dict.fromkeys(ids):
         query = "SELECT response_id FROM items WHERE key_id = ? AND id = ?"
         row = connection.execute(query, (key_id, id)).fetchone()
@@ -261,7 +281,7 @@ Run = Callable[[Callable[[Connection], Any], str], Awaitable[Any]]
 DAY_S = 86400.0
 SWEEP_EVERY_S = 3600.0
 BATCH = 100
-"""Rows that one run deletes, so that requests get their turn in between."""
+"""Rows that are deleted in one step, so that requests can run in between."""
 
 _CONTINUES = "later.previous_response_id = responses.id AND later.id <> responses.id"
 _DUE = f"created_at < ? AND NOT EXISTS (SELECT 1 FROM responses AS later WHERE {_CONTINUES})"
@@ -271,9 +291,10 @@ _UNTOUCHED = "SELECT id FROM conversations WHERE updated_at < ? LIMIT ?"
 
 
 class Retention:
-    """Deletes old responses, by creation time, and old conversations, by their last change, every hour.
+    """Deletes responses by creation time, and conversations by last change, every hour.
 
-    A response that a younger one continues stays. Each statement is safe to repeat on several nodes at once.
+    A response is kept as long as a younger response continues it. Several nodes may run this at the same
+    time.
     """
 
     def __init__(self, run: Run, days: float, clock: Callable[[], float]) -> None:
@@ -314,7 +335,10 @@ class Retention:
 
 
 def _delete_responses(connection: Connection, before: float) -> int:
-    """Deletes from the ends of conversations backwards."""
+    """Deletes old responses of conversations, beginning with the newest of each.
+
+    Returns the number of deleted rows.
+    """
     deleted = 0
     for (id,) in connection.execute(_ENDS, (before, BATCH)).fetchall():
         link: str | None = id

@@ -1,7 +1,7 @@
-"""An approval request as rows of (style, text), which a screen shows in colour or as plain text. Pure.
+"""Shows an approval request as rows of (style, text), for a terminal or as plain text. Pure.
 
-A card names the model, the tool and its arguments, and what would be shared or changed. All of this is
-untrusted text, so `core/display.py` cleans it.
+A card shows the model, the tool, its arguments, and what would be shared or changed. All of this is untrusted
+text, so `core/display.py` removes control characters from it.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ Style = Literal["title", "label", "plain", "dim", "path", "warning", "added", "r
 Row = tuple[Style, str]
 
 MOST_LINES = 40
-"""The most lines of a diff, and the most files, on a card; a key shows the rest."""
+"""The most lines of a diff, and the most files, on a card. Pressing `v` shows the rest."""
 MOST_ARGUMENT = 400
 
 
 def card(approval: Approval, tool: Tool | None, *, place: str = "", whole: bool = False) -> list[Row]:
-    """The request as rows; the first is its title.
+    """Returns the card of an approval request as rows; the first row is the title.
 
-    `place` is its position among the requests of a turn; `whole`: nothing is left out.
+    `place` is shown before the title, such as "1 of 2". With `whole`, nothing is shortened.
     """
     name = one_line(approval.tool, 80)
     title = (
@@ -58,7 +58,7 @@ def card(approval: Approval, tool: Tool | None, *, place: str = "", whole: bool 
 
 
 def body(shown: Preview, *, whole: bool = False) -> list[Row]:
-    """What would be touched: files with sizes and snippets, and the diff."""
+    """Returns rows for what a call would touch: files with sizes and snippets, and the diff."""
     rows: list[Row] = [("plain", one_line(shown.summary, 400))] if shown.summary else []
     if shown.touched:
         rows.append(("label", "Results" if any(one.snippet for one in shown.touched) else "Files"))
@@ -77,7 +77,7 @@ def body(shown: Preview, *, whole: bool = False) -> list[Row]:
 
 
 def clipped(approval: Approval) -> bool:
-    """Whether the card leaves something out."""
+    """Whether `card` leaves something out if it is not called with `whole`."""
     shown = approval.shown
     longest = max((len(_written(value)) for value in approval.arguments.values()), default=0)
     return (
@@ -124,12 +124,15 @@ def _diff_style(line: str) -> Style:
 
 
 def called(calls: Iterable[ToolCall]) -> list[Row]:
-    """The calls of a round, one line each."""
+    """Returns one row for each call."""
     return [("dim", f"⚙ {one_line(call.name, 80)} {one_line(call.arguments, 120)}") for call in calls]
 
 
 def did(outcome: Outcome) -> list[Row]:
-    """The outcome of a call: what was shared or changed and what could not be read, or the notice."""
+    """Returns rows for the outcome of a call.
+
+    They show what was shared or changed and what could not be read, or the notice if the call was not done.
+    """
     if outcome.status == "done":
         unread: list[Row] = [
             ("warning", f"not read: {one_line(path, 80)}: {one_line(reason, 200)}")
@@ -147,5 +150,5 @@ def did(outcome: Outcome) -> list[Row]:
 
 
 def plain(rows: Sequence[Row]) -> str:
-    """The rows as plain text."""
+    """Returns the rows as plain text."""
     return "\n".join(f"== {text}" if style == "title" else text for style, text in rows)

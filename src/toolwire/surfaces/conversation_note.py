@@ -17,9 +17,10 @@
 
     ### role::user
 
-When a note is read, a rule of that class begins a message, and so does a heading `role::…` without one. Text
-without a role is the person's. A comment (`=begin-chatgpt-md-comment` … `=end-chatgpt-md-comment`) is not
-sent. When a note is written, nothing in a model's answer can look like the beginning of a message.
+When a note is read, each `<hr>` of that class begins a message, and so does a heading `role::…` without an
+`<hr>` before it. Text without a role is the user's. A comment (`=begin-chatgpt-md-comment` …
+`=end-chatgpt-md-comment`) is not sent to the model. When a note is written, the model's answers are escaped,
+so that they cannot contain the beginning of a message.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ CLASS = "__chatgpt_plugin"
 RULE = f'<hr class="{CLASS}">'
 HEADING = 3
 OPTIONS = ("temperature", "top_p", "max_tokens", "presence_penalty", "frequency_penalty", "seed")
-"""Properties that are sent to the model unchanged."""
+"""Properties of a note that are sent to the model unchanged."""
 Role = Literal["user", "assistant", "system"]
 _ROLES: Mapping[str, Role] = {
     "user": "user",
@@ -54,9 +55,10 @@ _MARKS = ("role::", "=begin-chatgpt-md-comment", "=end-chatgpt-md-comment")
 
 @dataclass(frozen=True, slots=True)
 class NoteConversation:
-    """`heading` is the level of the note's role headings.
+    """The conversation in a note.
 
-    `messages` has no empty ones. `open`: the last message is the person's.
+    `messages` contains no empty messages. `heading` is the level of the headings with roles. `open` is True
+    if the last message is the user's, so that a model can answer it.
     """
 
     model: str | None
@@ -72,7 +74,7 @@ class NoteConversation:
 
 
 def parse(text: str) -> NoteConversation:
-    """Parses a note. Any text is a conversation: at least the person's first message."""
+    """Parses a note. A text without any marker is a conversation with one message of the user."""
     text = text.replace("\r\n", "\n").removeprefix("\ufeff")
     head = frontmatter(text)
     sections, heading = _sections(text[head.end :])
@@ -95,13 +97,13 @@ def parse(text: str) -> NoteConversation:
 
 
 def _sections(body: str) -> tuple[list[tuple[Role, str]], int]:
-    """The messages with their roles, in order, and the level of their headings."""
+    """Returns the messages in order, as (role, text), and the level of their headings."""
     out: list[tuple[Role, list[str]]] = [("user", [])]
     heading, fence, after_rule = HEADING, "", False
     for line in body.split("\n"):
         if _RULE_LINE.fullmatch(
             line
-        ):  # in a code fence too: an answer that was stopped may have left one open
+        ):  # in a code fence too, because an interrupted answer may have left one open
             out.append(("user", []))
             fence, after_rule = "", True
             continue
@@ -126,7 +128,7 @@ def _without_comments(text: str) -> str:
 
 
 def _without_rule(lines: list[str]) -> None:
-    """Removes the rule at the end, which belongs to the next heading."""
+    """Removes the rule at the end of a message: it belongs to the next heading."""
     while lines and not lines[-1].strip():
         lines.pop()
     if lines and _ANY_RULE.fullmatch(lines[-1]):
@@ -134,7 +136,10 @@ def _without_rule(lines: list[str]) -> None:
 
 
 def _fence(open: str, line: str) -> str:
-    """The code fence that is open after this line; "" if there is none."""
+    """Returns the marker of the code fence that is open after this line; "" if none is open.
+
+    `open` is the marker of the fence that was open before the line.
+    """
     found = _FENCE.match(line)
     if found is None:
         return open
@@ -147,7 +152,7 @@ def _fence(open: str, line: str) -> str:
 
 
 def header(role: Role, level: int = HEADING, model: str = "") -> str:
-    """The beginning of a message."""
+    """Returns the text with which a message begins: a rule and a heading with the role."""
     label = f'<span style="font-size: small;"> ({_harmless(model)})</span>' if model else ""
     return f"\n\n{RULE}\n\n{'#' * level + ' ' if level else ''}role::{role}{label}\n\n"
 
@@ -157,14 +162,17 @@ def _harmless(name: str) -> str:
 
 
 class Guard:
-    """Cleans a model's text for a note: it cannot begin a message or a comment, here or in the plugin."""
+    """Escapes a model's text, so that it cannot begin a message or a comment in a note.
+
+    This holds for `parse` and for the plugin ChatGPT MD.
+    """
 
     def __init__(self) -> None:
         self._held = ""
         self._at_start = True
 
     def feed(self, text: str) -> str:
-        """What can be written now. The end of the text waits while it could become a marker."""
+        """Returns the text that can be written now. An end that could become a marker is held back."""
         self._held += text.replace("\r", "")
         keep = len(self._held)
         start = self._held.rfind("\n") + 1
@@ -175,7 +183,7 @@ class Guard:
         return self._write(ready)
 
     def finish(self) -> str:
-        """The rest. Text that is fed later begins a new line."""
+        """Returns the text that was held back. The next text counts as the start of a line."""
         ready, self._held = self._held, ""
         written = self._write(ready)
         self._at_start = True
@@ -201,14 +209,14 @@ def _bare(line: str) -> str:
 
 
 def _overlap(text: str, mark: str) -> int:
-    """How much of the text's end is the beginning of the marker."""
+    """Returns how many characters at the end of `text` are the beginning of `mark`."""
     return next(
         (size for size in range(min(len(mark) - 1, len(text)), 0, -1) if text.endswith(mark[:size])), 0
     )
 
 
 def render(messages: Sequence[Mapping[str, Any]], model: str) -> str:
-    """A conversation as a new note, without the texts of tools."""
+    """Returns a conversation as a new note. Tool results and messages without text are left out."""
     quoted = "'" + _harmless(model) + "'"
     out, first = [f"---\nmodel: {quoted}\n---\n"], True
     for message in messages:

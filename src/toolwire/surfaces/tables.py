@@ -1,4 +1,4 @@
-"""The models as rows, and rows as text in columns."""
+"""Tables for the terminal: rows about the models, and the alignment of columns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WIDEST = 1000
 
 
 def model_rows(catalog: Catalog) -> list[dict[str, Any]]:
-    """One row a model: id, backend, strategy of tool calling, dialect and capabilities."""
+    """Returns one row per model: id, backend, tool-calling strategy, dialect and capabilities."""
     rows = []
     for id, backend in catalog.offered():
         has, strategy = backend.capabilities, backend.strategy
@@ -31,7 +31,10 @@ def model_rows(catalog: Catalog) -> list[dict[str, Any]]:
 
 
 def dialect(capabilities: Capabilities, strategy: Strategy) -> str:
-    """The taught dialect, then after plus signs those that are also recognized; "" if calls are not text."""
+    """Returns the dialects of a model, joined with "+"; "" if its calls are not text.
+
+    The first dialect is the one that the prompt teaches. The others are recognized too.
+    """
     if strategy not in ("emulated", "constrained"):
         return ""
     known = capabilities.dialects or DEFAULT
@@ -40,7 +43,10 @@ def dialect(capabilities: Capabilities, strategy: Strategy) -> str:
 
 
 def table(rows: Iterable[Sequence[str]]) -> list[str]:
-    """Lines with aligned columns. Cells come from servers, so control characters are removed."""
+    """Returns the rows as lines with aligned columns.
+
+    Control characters are removed, because cells come from servers.
+    """
     rows = [[one_line(cell, WIDEST) for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     padded = ([cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in rows)

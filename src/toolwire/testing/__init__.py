@@ -1,6 +1,6 @@
 """Public test doubles: a scripted model and a fake upstream.
 
-`toolwire.conform.judge` judges what they produce.
+`toolwire.conform.judge` checks what they produce.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["FakeUpstream", "ScriptedBackend", "ScriptedOptions", "Step", "parse_
 
 
 def __getattr__(name: str) -> Any:
-    if name == "FakeUpstream":  # needs a web server, so it is imported on first use
+    if name == "FakeUpstream":  # it needs a web server, so it is imported on first use
         from toolwire.testing.upstream import FakeUpstream
 
         return FakeUpstream

@@ -1,11 +1,11 @@
-"""FakeUpstream: an OpenAI-compatible server on loopback that plays a script, for tests.
+"""FakeUpstream: an OpenAI-compatible server on loopback that follows a script, for tests.
 
     async with FakeUpstream(Reply.stream(answer(text="Hello"))) as upstream:
-        ...  # talk to upstream.base_url
+        ...  # send requests to upstream.base_url
         assert upstream.requests[0].body["messages"]
 
-An answer is a list of chat chunks as OpenAI sends them. Each of `QUIRKS` turns it into the same answer from a
-server with that deviation. Faults of the connection (cuts, resets, silence) are fields of `Reply`.
+An answer is a list of chat chunks as OpenAI sends them. Each of `QUIRKS` changes it into the same answer from
+a server with that deviation. Faults of the connection (interruptions, resets, silence) are fields of `Reply`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,10 @@ def answer(
     usage: Mapping[str, Any] | None = None,
     size: int = 4,
 ) -> list[Chunk]:
-    """A correct answer in pieces of `size` characters. `finish` None: `tool_calls` or `stop`."""
+    """Returns the chunks of a correct answer, with texts in pieces of `size` characters.
+
+    `finish` None: `tool_calls` if there are calls, otherwise `stop`.
+    """
     out = [chunk({"role": "assistant", "content": "" if text else None, "refusal": None})]
     for key, whole in (("reasoning_content", thought), ("content", text), ("refusal", refusal)):
         out += [chunk({key: piece}) for piece in pieces(whole, size)]
@@ -70,7 +73,7 @@ def answer(
 
 
 def completion(chunks: Sequence[Chunk]) -> dict[str, Any]:
-    """The same answer as the body of a request that does not stream."""
+    """Returns the same answer as a body that is not streamed."""
     return fold_chat(chunks)
 
 
@@ -84,7 +87,7 @@ def _calls(entry: Chunk) -> list[dict[str, Any]]:
 
 
 def _split(chunks: list[Chunk]) -> tuple[list[Chunk], list[Chunk], list[Chunk]]:
-    """The chunks before the finish, those that hold calls, and those from the finish on."""
+    """Returns the chunks before the finish, those with calls, and those from the finish on."""
     rest = [entry for entry in chunks if not _calls(entry)]
     ends = [
         at for at, entry in enumerate(rest) if any(choice["finish_reason"] for choice in entry["choices"])
@@ -94,7 +97,10 @@ def _split(chunks: list[Chunk]) -> tuple[list[Chunk], list[Chunk], list[Chunk]]:
 
 
 def _each_call(change: Callable[[dict[str, Any], dict[str, str]], None]) -> Quirk:
-    """A quirk of every entry of `tool_calls`; `seen` holds the call's id, name and arguments so far."""
+    """Returns a quirk that applies `change(call, seen)` to every entry of `tool_calls`.
+
+    `seen`: the call's id, name and arguments so far.
+    """
 
     def quirk(chunks: list[Chunk]) -> list[Chunk]:
         seen: dict[int, dict[str, str]] = {}
@@ -144,7 +150,7 @@ def _legacy(choice: dict[str, Any]) -> None:
 
 
 def _interleaved(chunks: list[Chunk]) -> list[Chunk]:
-    """All openers first, then the pieces of all calls in turn."""
+    """Starts all calls first, then sends the pieces of all calls in turn."""
     before, of_calls, after = _split(chunks)
     queues: dict[int, list[Chunk]] = {}
     for entry in of_calls:
@@ -245,7 +251,7 @@ Ending = Literal["eof", "cut", "reset", "hang"]
 
 
 def _bytes(value: Any) -> bytes:
-    """Bytes and text as they are, everything else as JSON."""
+    """Returns bytes and text unchanged, everything else as JSON."""
     if isinstance(value, bytes):
         return value
     return value.encode() if isinstance(value, str) else json.dumps(value).encode()
@@ -256,9 +262,9 @@ class Reply:
     """One scripted answer.
 
     `ending`: `eof` ends the body properly, `cut` closes the connection in the middle, `reset` aborts it,
-    `hang` sends nothing more. `write_size` cuts the body into writes of that many bytes (0: one write per
-    frame); `gate` is awaited before the last frame; `refuse_reused` closes a connection that has served
-    before.
+    `hang` sends nothing more. `write_size`: writes the body in pieces of that many bytes (0: one write per
+    frame). `gate`: an event to wait for before the last frame. `refuse_reused`: closes a connection that was
+    already used for a request.
     """
 
     frames: tuple[bytes, ...] = ()
@@ -271,13 +277,13 @@ class Reply:
 
     @classmethod
     def stream(cls, chunks: Sequence[Any], done: bool = True, newline: str = "\n", **fields: Any) -> Reply:
-        """An event stream. A chunk that is a string or bytes becomes the `data` unchanged."""
+        """Returns an event stream. A chunk that is a string or bytes is sent as `data` unchanged."""
         data = [*map(_bytes, chunks), *([b"[DONE]"] if done else [])]
         return cls(tuple(b"data: " + frame + 2 * newline.encode() for frame in data), **fields)
 
     @classmethod
     def body(cls, value: Any, status: int = 200, **fields: Any) -> Reply:
-        """A body: JSON of the value, or the text or bytes unchanged."""
+        """Returns a body: the value as JSON, or a text or bytes unchanged."""
         kind = "text/html" if isinstance(value, str | bytes) else "application/json"
         headers = {"Content-Type": kind, **fields.pop("headers", {})}
         return cls((_bytes(value),), status, headers, **fields)
@@ -308,10 +314,10 @@ _MODELS = {"object": "list", "data": [{"id": "fake", "object": "model", "created
 
 
 class FakeUpstream:
-    """Plays its replies in order and repeats the last one.
+    """Sends its replies in order and repeats the last one.
 
-    `pages` are the answers of other paths, by path: a text, or a value for JSON; None is a 404. `port` 0: any
-    free port. `gone` is set when a client disconnects before its answer has ended.
+    `pages`: the answers of other paths, by path: a text, or a value for JSON; None: a 404. `port` 0: any free
+    port. `gone`: set when a client disconnects before its answer has ended.
     """
 
     def __init__(self, *script: Script, pages: Mapping[str, Any] | None = None, port: int = 0) -> None:

@@ -1,1 +1,1 @@
-"""The tool runtime: tools that run here, on a person's own data, and only with that person's consent."""
+"""The tool runtime: tools on a person's own data, which run only with that person's consent."""

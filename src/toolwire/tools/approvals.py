@@ -1,8 +1,9 @@
 """Asks a person, waits for the decision, and stores questions and decisions.
 
-Law 11, consent comes first. A question is stored before it is asked, and its decision must carry the token of
-exactly what was shown. No decision in time, a lost surface and an error all mean no, stored as `expired`. The
-decision may come from the same surface, the inbox or a shell, in this process or another.
+Law 11: consent comes first. A question is stored before it is asked, and its decision must carry the token of
+exactly what was shown. If no decision comes in time, if the surface is lost or if an error occurs, the answer
+is no, stored as `expired`. The decision may come from the same surface, the inbox or a shell, in this process
+or another.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from toolwire.store.store import Store
 from toolwire.tools.contract import Approval, Arguments, Asking, Decision, Grant, Preview, Stage, Status
 from toolwire.tools.records import Records
 
-# --- the process that asks -----------------------------------------------------------------------
+# --- the process that asks ---
 #
 # A question records the process that waits for it, as `HOST/PID/STARTED`, so that the questions of a dead
 # process can be closed. The host includes the namespace of process ids, which containers have.
@@ -39,7 +40,10 @@ def this_process() -> str:
 
 
 def has_ended(requester: str) -> bool:
-    """Whether the process has certainly ended."""
+    """Whether a process has certainly ended; False if that is unknown.
+
+    `requester`: the process as `this_process` describes it.
+    """
     host_and_process, _, started = requester.rpartition("/")
     host, _, process = host_and_process.rpartition("/")
     if not host or host != _host() or not process.isdigit():
@@ -50,7 +54,7 @@ def has_ended(requester: str) -> bool:
     except ProcessLookupError:
         return True
     except (OSError, OverflowError):
-        pass  # another user's
+        pass  # the process of another user
     now = _started(pid)
     return bool(now and started) and now != started
 
@@ -63,7 +67,10 @@ def _host() -> str:
 
 
 def _started(pid: int) -> str:
-    """The kernel's start time of a process, which no other process with this id has; "" if unknown."""
+    """Returns the kernel's start time of a process; "" if it is unknown.
+
+    It distinguishes the process from a later one with the same id.
+    """
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):
@@ -72,26 +79,34 @@ def _started(pid: int) -> str:
 
 LIFETIME_S = 600.0
 KEPT_S = 30 * 86400.0
-"""How long a decided question is kept, with what it showed of the person's notes."""
+"""How long a decided question is kept, including what it showed of the person's notes."""
 LOOK_EVERY_S = 0.25
-"""How often a waiting surface checks for a decision of another process."""
+"""How often a waiting process checks whether another process has stored a decision."""
 MOST_WAITING = 50
-"""Questions of one session that may wait for a decision at once."""
+"""How many questions of one session may wait for a decision at once."""
 
 
 Question = tuple[str, Stage, Arguments, Preview]
-"""The tool, what a grant allows, the arguments of the call, and what it would touch."""
+"""The tool, the stage of the call, its arguments, and the preview of what it would touch."""
 
 
 class Surface(Protocol):
-    """Where a person is asked. It calls `Approvals.decide`, or leaves the questions in the inbox."""
+    """Where a person is asked, such as a terminal.
+
+    It calls `Approvals.decide`, or leaves the questions in the inbox.
+    """
 
     async def ask(self, approvals: Sequence[Approval]) -> bool:
-        """Shows the questions of one turn together. False: those that are still undecided are refused now."""
+        """Shows the questions of one turn together.
+
+        Returns False if questions without a decision expire now, True if they wait in the inbox.
+        """
         ...
 
 
 class Approvals:
+    """Asks the questions of one store, and decides them."""
+
     def __init__(
         self,
         store: Store,
@@ -105,23 +120,25 @@ class Approvals:
         self._clock = clock
         self._ids = ids
         self._news = asyncio.Event()
-        """Set when a decision was stored, and then replaced."""
+        """Set when a decision was stored, and then replaced by a new event."""
         self._deciding = asyncio.Lock()
 
-    # --- asking ----------------------------------------------------------------------------------
+    # --- asking ---
 
     async def ask(
         self, asking: Asking, questions: Sequence[Question], surface: Surface | None
     ) -> list[Approval]:
         """Asks several questions at once and returns them decided, in order.
 
-        Remembered grants answer without asking. `refused`: too many questions of this session already wait.
+        Remembered grants answer without asking. A question has the status `refused` if too many questions of
+        this session already wait.
         """
         approvals = [self._made(asking, *question) for question in questions]
         try:
             return await self._asked(approvals, surface)
         except BaseException:
-            await asyncio.shield(self._lapse(approvals))  # no question stays pending unattended
+            # No question stays pending if nobody waits for its decision.
+            await asyncio.shield(self._lapse(approvals))
             raise
 
     async def _asked(self, approvals: Sequence[Approval], surface: Surface | None) -> list[Approval]:
@@ -147,9 +164,9 @@ class Approvals:
         ]
 
     def _granted(self, approval: Approval, grant: Grant) -> Approval:
-        """The approval as decided by a grant.
+        """Returns the approval as decided by a grant.
 
-        It is never stored as pending: a page that lists what is pending would ask the person again.
+        It is never stored as pending, because a page that lists pending questions would ask the person again.
         """
         picked = approval.shown.pickable if approval.shown.pick else None
         decision = Decision(True, picked=picked, standing=True)
@@ -178,7 +195,10 @@ class Approvals:
         return replace(approval, token=token_of(approval, self._ids("")))
 
     async def _settle(self, approvals: Sequence[Approval], surface: Surface | None) -> None:
-        """Waits until all are decided or expired. A surface that fails leaves none pending."""
+        """Asks on the surface, and waits until all questions are decided or expired.
+
+        If the surface fails, no question stays pending.
+        """
         others = asyncio.ensure_future(self.decided(approvals))
         try:
             if surface is not None:
@@ -199,7 +219,7 @@ class Approvals:
             await asyncio.shield(self._lapse(approvals))
 
     async def decided(self, approvals: Sequence[Approval]) -> None:
-        """Waits until none is pending: each was decided, by any process, or has expired."""
+        """Waits until each question was decided, by any process, or has expired."""
         while True:
             news = self._news
             await self.records.expire(self._clock(), self._line)
@@ -215,10 +235,10 @@ class Approvals:
         for one in approvals:
             await self.records.decide(one.id, one.token, "expired", self._clock(), "", None, self._line)
 
-    # --- deciding --------------------------------------------------------------------------------
+    # --- deciding ---
 
     async def decide_unless_decided(self, approval: Approval, decision: Decision, *, by: str) -> None:
-        """Decides what was shown, unless another surface did so a moment before."""
+        """Decides a question as it was shown, unless another surface has just decided it."""
         try:
             await self.decide(approval.id, approval.token, decision, by=by)
         except ToolwireError as error:
@@ -226,7 +246,11 @@ class Approvals:
                 raise
 
     async def decide(self, id: str, token: str, decision: Decision, *, by: str) -> Approval:
-        """Stores a decision. Raises `ToolwireError` if nothing is pending, or if something else was shown."""
+        """Stores a decision and returns the decided approval.
+
+        Raises `ToolwireError` if the question is no longer pending, or if the token is not the one of the
+        question.
+        """
         async with self._deciding:
             return await self._decide(id, token, decision, by)
 
@@ -235,7 +259,7 @@ class Approvals:
         if approval is None:
             raise ToolwireError("not_found", f"There is no approval {id}.")
         if not hmac.compare_digest(approval.token.encode(), token.encode("utf-8", "replace")):
-            message = "The decision does not belong to what was shown; look at the approval again."
+            message = "The decision does not match what was shown. Open the approval request again."
             raise ToolwireError("conflict", message)
         _check(approval, decision)
         now = self._clock()
@@ -245,7 +269,7 @@ class Approvals:
         decided = (id, token, status, now, by, decision, self._line, grant)
         if late or not await self.records.decide(*decided):
             current = "expired" if late else (await self.records.get(id) or approval).status
-            raise ToolwireError("conflict", f"The approval {id} is {current} already.")
+            raise ToolwireError("conflict", f"The approval {id} is already {current}.")
         self._news.set()
         self._news = asyncio.Event()
         return await self.records.get(id) or approval
@@ -256,7 +280,7 @@ class Approvals:
         what = (approval.owner, decision.remember, approval.tool, approval.stage, target, approval.id)
         return Grant(self._ids("grant_"), self._clock(), *what, vault=approval.vault, model=approval.model)
 
-    # --- looking ---------------------------------------------------------------------------------
+    # --- looking ---
 
     async def pending(self) -> list[Approval]:
         await self.records.expire(self._clock(), self._line)
@@ -279,7 +303,10 @@ class Approvals:
         await self.records.note(self._line(approval, event, result, note))
 
     def _line(self, approval: Approval, event: str = "", result: Any = None, note: str = "") -> Sequence[Any]:
-        """One line of the audit log: hashes and sizes, never content. Without an event: the decision."""
+        """Returns one line of the audit log: hashes and sizes, never content.
+
+        Without an `event`, the line is about the decision.
+        """
         written = "" if result is None else _dumps(result)
         edited = approval.decision.arguments if approval.decision else None
         arguments = dict(approval.arguments if edited is None else edited)
@@ -297,27 +324,33 @@ def _sha(text: str) -> str:
 
 
 def token_of(approval: Approval, secret: str) -> str:
-    """A token that is bound to the question: its conversation, tool, stage, arguments and preview."""
+    """Returns a token that is bound to the question.
+
+    The token depends on the conversation, tool, stage, arguments and preview.
+    """
     names = ("id", "owner", "session", "surface", "model", "vault", "tool", "stage")
     asked = [getattr(approval, name) for name in names]
     return _sha(_dumps([*asked, dict(approval.arguments), approval.shown.to_json(), secret]))
 
 
 def _check(approval: Approval, decision: Decision) -> None:
-    """Refuses a decision that grants what was not shown. The run checks what edited arguments pick."""
+    """Refuses a decision that grants more than was shown.
+
+    What edited arguments pick is checked when the call runs.
+    """
     if not decision.approved:
         return
     shown, picked, folder = approval.shown, decision.picked, decision.folder.strip("/")
     param, message = "picked", ""
     if decision.arguments is not None:
         if approval.stage == "share":
-            param, message = "arguments", "The search has run already; its arguments cannot be changed."
+            param, message = "arguments", "The search has already run; its arguments cannot be changed."
     elif not shown.pick and picked is not None:
-        message = "There is nothing to pick from: approve or deny the whole."
+        message = "There is nothing to pick from: approve or deny the whole call."
     elif shown.pick and picked is None:
-        message = "Say which of the things shown are meant: pick some, all or none of them."
+        message = "Choose what to share: pick some, all or none of the shown files or results."
     elif not {one.key for one in shown.touched}.issuperset(picked or ()):
-        message = "Something was picked that was not shown."
+        message = "The pick contains a file or result that was not shown."
     if decision.remember == "folder" and (not folder or ".." in PurePosixPath(folder).parts):
         param, message = "folder", "A grant for a folder needs the folder's path in the vault."
     if message:

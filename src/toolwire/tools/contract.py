@@ -1,8 +1,8 @@
-"""The types of the tool runtime: tools, and what a person sees of a call before it may do anything.
+"""The types of the tool runtime: tools, and what a person sees before a call does anything.
 
-A call needs one or two grants: `run` allows what the preview shows, `share` the results of a search that the
-model may see. Nothing that the model sees before a grant depends on the contents of notes: only
-`Naming.paths`, which sees the text of the call alone, may fail a call without a question.
+A call needs one or two grants: `run` allows what the preview shows, and `share` allows the model to see
+results of a search. What the model learns before a grant does not depend on the contents of notes: only
+`Naming.paths`, which sees nothing but the text of the call, may fail a call without a question.
 """
 
 from __future__ import annotations
@@ -20,12 +20,15 @@ Arguments = Mapping[str, Json]
 Stage = Literal["run", "share"]
 Effect = Literal["search", "read", "write"]
 Status = Literal["pending", "approved", "denied", "expired", "refused"]
-"""`refused`: the person was not asked, because too many questions already wait. It is never stored."""
+"""`refused` is never stored: the person was not asked, because too many questions wait."""
 Scope = Literal["once", "session", "folder", "tool"]
 
 
 class ToolFailed(Exception):
-    """A tool cannot do its call. The message is for the model; the person sees `person`, if given."""
+    """Raised if a tool cannot run a call.
+
+    The message is for the model. The person sees `person` instead, if it is given.
+    """
 
     def __init__(self, message: str, person: str = "") -> None:
         super().__init__(message)
@@ -37,7 +40,7 @@ class Touched:
     """One thing that a call would share or change.
 
     `key` is a path, or a position among results. `missing`: the person cannot pick it, because it does not
-    exist or because of the `reason`.
+    exist or for the `reason` given.
     """
 
     key: str
@@ -50,10 +53,10 @@ class Touched:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What a call would touch. `pick`: the person chooses among `touched`.
+    """What a call would touch.
 
-    `problem`: why the call cannot work. The person is still asked. If they approve, nothing runs and the
-    model gets this text.
+    `pick`: the person chooses among `touched`. `problem`: why the call cannot work. The person is still
+    asked. If they approve, nothing runs and the model gets this text.
     """
 
     touched: tuple[Touched, ...] = ()
@@ -79,8 +82,9 @@ class Preview:
 class Ran:
     """The whole result of a run.
 
-    `found`: results that the person picks from before the model sees any. `shared`: the paths whose content
-    is in the result; None: all that were granted. `unread`: paths that could not be read, with their reasons.
+    `found`: search results, from which the person picks before the model sees any. `shared`: the paths whose
+    content is in the result; None means all that were granted. `unread`: paths that could not be read, with
+    their reasons.
     """
 
     value: Json
@@ -90,7 +94,10 @@ class Ran:
 
 
 class Tool(Protocol):
-    """`title` and `purpose` are for the person, `description` and `parameters` (a schema) for the model."""
+    """A tool.
+
+    `title` and `purpose` are for the person, `description` and `parameters` (a schema) for the model.
+    """
 
     @property
     def name(self) -> str: ...
@@ -111,15 +118,21 @@ class Tool(Protocol):
     def effect(self) -> Effect: ...
 
     async def preview(self, arguments: Arguments) -> Preview:
-        """What the call would touch. `ToolFailed`: the call cannot work; only the person sees the reason."""
+        """Returns what the call would touch.
+
+        Raises `ToolFailed` if the call cannot work; only the person sees the reason.
+        """
         ...
 
     async def run(self, arguments: Arguments, picked: Sequence[str] | None, shown: Preview) -> Ran:
-        """Runs exactly what was granted. `picked`: keys of `shown`; None: there was nothing to pick."""
+        """Runs exactly what was granted.
+
+        `picked`: the keys in `shown` that the person picked; None if there was nothing to pick.
+        """
         ...
 
     def share(self, ran: Ran, picked: Sequence[str]) -> Json:
-        """The results that the person picked."""
+        """Returns the results that the person picked."""
         ...
 
 
@@ -128,9 +141,9 @@ class Naming(Protocol):
     """A tool whose calls name paths."""
 
     def paths(self, arguments: Arguments) -> tuple[str, ...]:
-        """The paths that the call names. Touches no file.
+        """Returns the paths that the call names. Touches no file.
 
-        Raises `ToolFailed` for the model if the text of the call alone shows that it cannot work.
+        Raises `ToolFailed`, which the model sees, if the text of the call alone shows that it cannot work.
         """
         ...
 
@@ -140,13 +153,17 @@ class Narrowing(Protocol):
     """A tool that can be limited to a part of the vault."""
 
     def within(self, patterns: Sequence[str]) -> Tool:
-        """The same tool, limited to paths that match one of the patterns."""
+        """Returns the same tool, limited to paths that match one of the patterns."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A person's decision. `arguments`: as the person edited them. `remember`: the scope of a new grant."""
+    """A person's decision.
+
+    `arguments`: the arguments as edited by the person; None if they are unchanged. `remember`: the scope of
+    a new grant.
+    """
 
     approved: bool
     reason: str = ""
@@ -157,7 +174,7 @@ class Decision:
     seen: str = ""
     """The `digest` of the preview that the person saw for edited arguments; "" if they saw none."""
     within: tuple[str, ...] = ()
-    """The patterns that limit a search which a rule allows; empty: the whole vault."""
+    """The patterns that limit a search that a rule allows; empty for the whole vault."""
     standing: bool = False
     """Decided beforehand by a remembered grant or a rule: no person has seen this call."""
 
@@ -167,7 +184,10 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Approval:
-    """A stored question to a person. `token` is bound to what is shown here; a decision must carry it."""
+    """A stored question to a person.
+
+    `token` is bound to what is shown here; a decision must carry it.
+    """
 
     id: str
     created_at: float
@@ -194,7 +214,7 @@ class Approval:
 class Grant:
     """A remembered approval, for one model and one vault.
 
-    `target`: the session of the scope `session`, the folder of the scope `folder`, "" for the whole tool.
+    `target`: the session or the folder for these scopes; "" for the scope `tool`.
     """
 
     id: str
@@ -210,7 +230,10 @@ class Grant:
     model: str = ""
 
     def covers(self, approval: Approval) -> bool:
-        """Whether this grant answers a question. A folder covers calls that touch only things inside it."""
+        """Whether this grant answers the question.
+
+        A grant for a folder covers a call only if everything that the call touches is in the folder.
+        """
         same = ("owner", "vault", "model", "tool", "stage")
         if self.revoked_at is not None or any(getattr(self, it) != getattr(approval, it) for it in same):
             return False
@@ -233,7 +256,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """The conversation that a question comes from; every record of it has these fields."""
+    """The conversation that a question comes from. All records of a question have these fields."""
 
     session: str
     model: str
@@ -256,7 +279,7 @@ class Outcome:
     """Granted or missing paths that could not be read, each with its reason."""
 
 
-# --- texts that every surface shows with a question ----------------------------------------------
+# --- texts that every surface shows with a question ---
 
 WITH_TOOLS = (
     "You help a person with their vault, a folder of Markdown notes. Search and read it with the tools when "
@@ -274,12 +297,12 @@ _NOTES: dict[tuple[Effect, Stage], str] = {
 
 
 def privacy_note(effect: Effect, stage: Stage, model: str) -> str:
-    """What has happened so far, and what an approval would allow; "" if there is nothing to say."""
+    """Returns what has happened so far, and what an approval would allow; "" if nothing applies."""
     return _NOTES.get((effect, stage), "").replace("{model}", model)
 
 
 def problem_note(shown: Preview, model: str) -> str:
-    """What it means to approve a call that cannot work; "" for a call that can."""
+    """Returns what it means to approve a call that cannot work; "" for a call that can."""
     if not shown.problem:
         return ""
     approving = f"If you approve, nothing is run or changed, and {model} gets this reason."
@@ -287,6 +310,6 @@ def problem_note(shown: Preview, model: str) -> str:
 
 
 def folder_of(shown: Preview) -> str:
-    """The folder that contains everything touched; "" if that is the whole vault."""
+    """Returns the folder that contains everything touched; "" if that is the whole vault."""
     levels = zip(*(PurePosixPath(one.path).parent.parts for one in shown.touched), strict=False)
     return "/".join(level[0] for level in takewhile(lambda level: len(set(level)) == 1, levels))

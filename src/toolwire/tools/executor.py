@@ -1,8 +1,9 @@
 """Runs one turn's tool calls: asks for all of them together, then runs them in order.
 
-Law 11: what is granted is exactly what runs. The audit log has every decision, every run, and every call
-that was refused without a question. Before a grant the model learns nothing about the notes. Under a standing
-grant no person looks at a call, so a change that fails gets a constant answer, whatever the cause.
+Law 11: what is granted is exactly what runs. The audit log has every decision, every run, and every call that
+was refused without a question. Before a grant the model learns nothing about the notes. Under a standing
+grant (a remembered one, or a rule) no person looks at the call. A change that fails then gets the same answer
+whatever the cause, because the cause could reveal content.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ log = logging.getLogger("toolwire.tools")
 
 CANCELLED = "User cancelled tool execution"
 NO_DECISION = "Nobody decided about this tool call in time; it did not run"
-TOO_MANY = "Too many tool calls wait for the person's decision; this one was not asked about and did not run"
+TOO_MANY = "Too many tool calls wait for a decision; this one was refused without asking and did not run"
 UNEXPECTED = "The tool failed unexpectedly; the details are in Toolwire's log"
 NOT_CHANGED = (
     "The change could not be made to the note as it is now. "
@@ -54,7 +55,7 @@ class Toolbox:
         }
 
     def definitions(self) -> list[dict[str, Any]]:
-        """The tools as a chat request has them."""
+        """Returns the tools in the form of a chat request."""
         functions = (
             {"name": one.name, "description": one.description, "parameters": dict(one.parameters)}
             for one in self.tools.values()
@@ -62,7 +63,10 @@ class Toolbox:
         return [{"type": "function", "function": one} for one in functions]
 
     def arguments(self, name: str, written: str) -> Arguments:
-        """The arguments of a call, with the schema's defaults. Raises `ToolFailed` if they are invalid."""
+        """Returns the arguments of a call, with the schema's defaults filled in.
+
+        `written`: the JSON text that the model wrote. Raises `ToolFailed` if it is invalid.
+        """
         try:
             value = json.loads(written or "{}")
         except (ValueError, RecursionError):
@@ -74,7 +78,7 @@ class Toolbox:
     def checked(self, name: str, value: Mapping[str, Any]) -> Arguments:
         try:
             json.dumps(dict(value), ensure_ascii=False).encode()
-        except UnicodeEncodeError:  # the result would repeat it, in a request that no server accepts
+        except UnicodeEncodeError:  # the result would repeat this text, and no server accepts such a request
             raise ToolFailed("the arguments hold half a character (a lone surrogate)") from None
         for error in self._validators[name].iter_errors(dict(value)):
             path = "/".join(str(step) for step in error.instance_path)
@@ -83,7 +87,10 @@ class Toolbox:
         return {**{key: one["default"] for key, one in properties.items() if "default" in one}, **value}
 
     async def preview(self, name: str, arguments: Arguments) -> Preview:
-        """The preview of a call, with its problem. Raises `ToolFailed` only for the text of the call."""
+        """Returns the preview of a call, with its problem if it cannot work.
+
+        Raises `ToolFailed` only if the text of the call alone shows that it cannot work.
+        """
         tool = self.tools[name]
         paths = tool.paths(arguments) if isinstance(tool, Naming) else ()
         try:
@@ -108,14 +115,17 @@ class _Planned:
 
 @dataclass(slots=True)
 class Executor:
-    """Runs the calls of a turn. `surface` None: the questions wait in the inbox."""
+    """Runs the calls of a turn.
+
+    `surface`: where the person is asked; None if the questions wait in the inbox.
+    """
 
     toolbox: Toolbox
     approvals: Approvals
     surface: Surface | None
 
     async def execute(self, calls: Sequence[ToolCall], asking: Asking) -> list[Outcome]:
-        """The outcome of every call, in order. Mistakes of a tool or a model never raise."""
+        """Returns the outcome of every call, in order. Mistakes of a tool or a model never raise."""
         planned = [await self._plan(call, asking) for call in calls]
         questions: list[Question] = [
             (one.tool.name, "run", one.arguments, one.shown) for one in planned if isinstance(one, _Planned)
@@ -173,10 +183,10 @@ class Executor:
                     return await self._refused(call, share, asking)
                 chosen = share.decision.picked or ()
                 shared = tuple(one.path for one in ran.found.touched if one.key in chosen)
-                # A rule for a folder must not reveal how many results are outside of it. A person may.
+                # A rule for a folder must not reveal how many results are outside of it. A person may do so.
                 found = len(chosen if share.decision.standing else ran.found.touched)
                 result |= {"result": tool.share(ran, chosen), "found": found, "shared": len(chosen)}
-        except asyncio.CancelledError:  # it may have run: a thread cannot be stopped
+        except asyncio.CancelledError:  # the call may have run: a thread cannot be stopped
             await asyncio.shield(self.approvals.log_result(approval, "stopped"))
             raise
         except Exception as error:
@@ -203,10 +213,10 @@ class Executor:
 def _note(
     planned: _Planned, decision: Decision, shown: Preview, picked: Sequence[str] | None
 ) -> dict[str, str]:
-    """A note for the model about how its call was changed."""
+    """Returns a note for the model about how its call was changed; empty if it was not."""
     edited = decision.arguments
     if decision.within and isinstance(planned.tool, Narrowing):
-        return {"note": f"Only notes that fit {' or '.join(decision.within)} were looked at."}
+        return {"note": f"Only notes that match {' or '.join(decision.within)} were searched."}
     if edited is not None and dict(edited) != dict(planned.arguments):
         written = json.dumps(dict(edited), ensure_ascii=False)
         return {"note": f"The person changed the arguments to: {written}"}
@@ -216,7 +226,11 @@ def _note(
 
 
 def _failed(call: ToolCall, error: Exception, for_model: str = "") -> Outcome:
-    """Only the person sees the text of an unexpected error: it may contain content."""
+    """Returns the outcome of a call that failed.
+
+    Only the person sees the text of an unexpected error, because it may contain content. `for_model`: what
+    the model sees instead of the error's message.
+    """
     if isinstance(error, ToolFailed):
         message, person = str(error), error.person
     else:

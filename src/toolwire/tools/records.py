@@ -31,7 +31,7 @@ _AUDIT = (
 )
 MOST_LISTED = 200
 Line = Callable[[Approval], Sequence[Any]]
-"""The line of the audit log for a decided approval."""
+"""Returns the line of the audit log for a decided approval."""
 
 
 def _insert(table: str, columns: str) -> str:
@@ -42,7 +42,7 @@ _NOTE = _insert("audit", _AUDIT)
 
 
 class Records:
-    """The rows of the store. Every method is one transaction."""
+    """Approvals, grants and the audit log in the store. Every method is one transaction."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -51,14 +51,14 @@ class Records:
         return await self._store.run(lambda c: c.execute(query, values).fetchall(), "read")
 
     async def add(self, approvals: Sequence[Approval], most: int | None = None) -> int:
-        """Stores the questions of one session, in order, and returns how many.
+        """Stores the questions of one session, in order, and returns how many it stored.
 
-        `most`: how many may wait at once.
+        `most`: how many questions of the session may wait at once.
         """
         return await self._store.run(lambda connection: _add(connection, approvals, most), "write")
 
     async def add_decided(self, approvals: Sequence[Approval], line: Line) -> None:
-        """Stores approvals that need no question, with their lines of the audit log."""
+        """Stores approvals that a grant has decided, with their lines of the audit log."""
         await self._store.run(lambda connection: _add_decided(connection, approvals, line), "write")
 
     async def get(self, id: str) -> Approval | None:
@@ -66,7 +66,7 @@ class Records:
         return _approval(found[0]) if found else None
 
     async def listed(self, status: Status | None = None, limit: int = MOST_LISTED) -> list[Approval]:
-        """Newest first."""
+        """Returns the approvals with this status, or all, the newest first."""
         where, values = ("WHERE status = ?", [status]) if status else ("", [])
         query = f"SELECT {_APPROVAL} FROM approvals {where} ORDER BY created_at DESC, id LIMIT ?"
         return [_approval(row) for row in await self._rows(query, *values, limit)]
@@ -82,21 +82,24 @@ class Records:
         line: Line,
         grant: Grant | None = None,
     ) -> bool:
-        """Decides a pending approval and stores its grant.
+        """Decides a pending approval and stores its grant. Returns whether it did.
 
-        False: it is no longer pending, or the token is wrong.
+        It does not if the approval is no longer pending or the token is wrong.
         """
         values = (status, at, by, None if decision is None else json.dumps(asdict(decision)))
         where, which = "id = ? AND token = ? AND status = 'pending'", (id, token)
         return await self._store.run(lambda c: _settle(c, values, where, which, line, grant) == 1, "write")
 
     async def expire(self, now: float, line: Line) -> int:
-        """Expires every pending approval whose time is over."""
+        """Expires every pending approval whose time is over, and returns their number."""
         values, where = ("expired", now, None, None), "status = 'pending' AND expires_at <= ?"
         return await self._store.run(lambda c: _settle(c, values, where, (now,), line), "write")
 
     async def forget(self, before: float) -> int:
-        """Deletes approvals decided before then, with all that they showed; the audit log keeps its lines."""
+        """Deletes the approvals that were decided before this time, and returns their number.
+
+        What they showed is deleted too. The audit log keeps its lines.
+        """
         query = "DELETE FROM approvals WHERE status != 'pending' AND decided_at < ?"
         return await self._store.run(lambda c: c.execute(query, (before,)).rowcount, "write")
 
@@ -113,7 +116,7 @@ class Records:
         await self._store.run(lambda c: c.execute(_NOTE, tuple(entry)), "write")
 
     async def audit(self, limit: int = MOST_LISTED) -> list[dict[str, Any]]:
-        """Newest first."""
+        """Returns the lines of the audit log, the newest first."""
         rows = await self._rows(f"SELECT number, {_AUDIT} FROM audit ORDER BY number DESC LIMIT ?", limit)
         return [dict(zip(["number", *_AUDIT.split(", ")], row, strict=True)) for row in rows]
 
@@ -148,7 +151,10 @@ def _settle(
     line: Line,
     grant: Grant | None = None,
 ) -> int:
-    """Decides the matching approvals, adds their lines to the audit log, and returns how many there were."""
+    """Decides the matching approvals and logs the decisions. Returns the number of approvals.
+
+    `values`: the new columns. `where` and `which`: the SQL condition and its values.
+    """
     if connection.execute(f"SELECT 1 FROM approvals WHERE {where} LIMIT 1", which).fetchone() is None:
         return 0
     columns = "status = ?, decided_at = ?, decided_by = ?, decision = ?"

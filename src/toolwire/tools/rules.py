@@ -1,7 +1,8 @@
-"""--allow rules: calls that run without asking a person: `TOOL`, or `TOOL:GLOB` for matching paths only.
+"""`--allow` rules: which calls run without asking a person.
 
-A rule for a search limits it to matching paths and shares the matching results. If a call lets the person
-pick, the matching things are picked; otherwise all must match. Pure.
+A rule is `TOOL`, or `TOOL:GLOB` for matching paths only. A rule for a search limits it to matching paths and
+shares the matching results. If a call would ask the person to pick, the matching things are picked. In any
+other call, everything that it touches must match.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from difflib import get_close_matches
 from toolwire.settings.types import ConfigError
 from toolwire.tools.contract import Approval, Decision, Effect
 
-# --- patterns: `*` and `?` stay within one folder, `**` crosses folders, case counts -------------
+# --- patterns: `*` and `?` stay within one folder, `**` crosses folders, case counts ---
 
 _PIECES = {"**/": "(?:[^/]+/)*", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 
@@ -25,7 +26,10 @@ def compiled(glob: str) -> re.Pattern[str]:
 
 
 def fits(pattern: re.Pattern[str], path: str) -> bool:
-    """Whether the pattern matches the path. A path with `.` or `..` never matches."""
+    """Whether the pattern matches the path.
+
+    A path with a backslash, or with a name that is empty, `.` or `..`, never matches.
+    """
     plain = "\\" not in path and not {"", ".", ".."} & set(path.split("/"))
     return plain and pattern.fullmatch(path) is not None
 
@@ -42,7 +46,7 @@ class Rule:
 
 
 def parse(written: Iterable[str], known: Iterable[str]) -> list[Rule]:
-    """The rules of a command line. Raises `ConfigError` for an unknown tool."""
+    """Returns the rules of a command line. Raises `ConfigError` for an unknown tool."""
     names = list(known)
     rules = []
     for one in written:
@@ -59,7 +63,10 @@ def parse(written: Iterable[str], known: Iterable[str]) -> list[Rule]:
 
 
 def decision(rules: Sequence[Rule], approval: Approval, effect: Effect | None) -> tuple[Decision, str]:
-    """The decision and the rules that made it. A call that no rule covers is denied, with the reason."""
+    """Returns the decision and the rules that made it.
+
+    A call that no rule covers is denied, with the reason.
+    """
     shown = approval.shown
     meant = [rule for rule in rules if rule.tool == approval.tool]
     whole = any(rule.pattern is None for rule in meant)
@@ -69,7 +76,7 @@ def decision(rules: Sequence[Rule], approval: Approval, effect: Effect | None) -
     if not meant:
         pass
     elif shown.pick:
-        # An empty search has still run.
+        # A search that finds nothing has still run.
         if fitting or not shown.touched or whole or approval.stage == "share":
             return Decision(True, picked=fitting, standing=True), by
     elif (shown.touched or whole or searches) and len(fitting) == len(shown.touched):

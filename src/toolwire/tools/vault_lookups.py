@@ -20,7 +20,10 @@ T = TypeVar("T")
 
 
 class Library:
-    """An open vault. `refresh` updates the index from the files; nothing else happens without a grant."""
+    """An open vault with its index.
+
+    `refresh` updates the index from the files; nothing else happens without a grant.
+    """
 
     def __init__(
         self, root: Path, include: Sequence[str] = (), exclude: Sequence[str] = (), cache: Path | None = None
@@ -43,7 +46,10 @@ class Library:
 
 
 async def in_thread(do: Callable[[], T]) -> T:
-    """Runs in a thread. A refused path becomes `ToolFailed`; only the person learns where the index is."""
+    """Runs `do` in a thread and returns its result. Turns a refused path into `ToolFailed`.
+
+    Only the person sees the path of the index, not the model.
+    """
     try:
         return await asyncio.to_thread(do)
     except PathRefused as refused:
@@ -74,15 +80,18 @@ class VaultTool:
         self._library = library
 
     def share(self, ran: Ran, picked: Sequence[str]) -> Any:
-        """Only a search needs a second grant."""
+        """Returns the whole result: only a search needs a second grant."""
         return ran.value
 
 
-# --- what the index knows ------------------------------------------------------------------------
+# --- what the index knows ---
 
 
 class _IndexTool(VaultTool):
-    """A tool that answers from the index. `about`: what it answers, for the person."""
+    """A tool that answers from the index.
+
+    `about` describes the answer for the person. `look` returns the answer.
+    """
 
     effect: Effect = "read"
 
@@ -117,7 +126,7 @@ class VaultList(_IndexTool):
     parameters = schema(folder=_FOLDER, depth={"type": "integer", "minimum": 1, "maximum": 8, "default": 1})
 
     def about(self, given: Arguments) -> str:
-        return f"names of folders and notes, {_where(given)}, {given['depth']} deep"
+        return f"names of folders and notes, {_where(given)}, {given['depth']} levels deep"
 
     def look(self, given: Arguments) -> Any:
         return self._library.graph.listing(given["folder"].strip("/"), int(given["depth"]), MOST_LISTED)

@@ -30,15 +30,14 @@ BASE_HASH = text(
 )
 
 
-# --- search and read -----------------------------------------------------------------------------
+# --- search and read ---
 
 
 class VaultSearch(VaultTool):
     name = "vault_search"
     title = "Search the vault"
     purpose = (
-        "Looks for notes by name, heading, tag and text. "
-        "Nothing is shared before you have picked from what was found."
+        "Looks for notes by name, heading, tag and text. Nothing is shared until you pick from the results."
     )
     description = (
         "Search the Obsidian vault for files by name or content. "
@@ -104,7 +103,7 @@ def _result(hit: Hit) -> dict[str, Any]:
 class FileRead(VaultTool):
     name = "file_read"
     title = "Read notes"
-    purpose = "Reads notes and shares their contents with the model. Only the ones that you pick are read."
+    purpose = "Reads notes and shares their contents with the model. Notes that you do not pick are not read."
     description = (
         "Read the full contents of specific files from the vault. "
         "User will be asked to approve which files to share. "
@@ -156,7 +155,8 @@ class FileRead(VaultTool):
                 read[one.path] = note
                 if isinstance(note, NoteText):
                     left = 0 if note.truncated else left - len(note.text.encode("utf-8", "replace"))
-        for one in shown.touched:  # unreadable, so it could not be picked: saying so shares nothing
+        # These could not be picked because they are unreadable; saying so shares no content.
+        for one in shown.touched:
             if one.missing and one.path not in read:
                 kind = "size" if one.reason else "missing"
                 read[one.path] = PathRefused(one.path, one.reason or "not found", kind)
@@ -177,7 +177,10 @@ class FileRead(VaultTool):
 
 
 def _content(path: str, note: NoteText | PathRefused) -> dict[str, Any]:
-    """A file for the model. A partial text has no hash: it would let the model confirm guesses."""
+    """Returns a file for the model.
+
+    A partial text has no hash, because the model could use the hash to confirm guesses about the rest.
+    """
     if isinstance(note, PathRefused):
         content = not_found(note) or f"Error reading file: {note.reason}"
         return {"path": path, "content": content, "size": 0}
@@ -189,24 +192,30 @@ def _content(path: str, note: NoteText | PathRefused) -> dict[str, Any]:
     return {**shared, "truncated": True} if note.truncated else shared
 
 
-# --- changes -------------------------------------------------------------------------------------
+# --- changes ---
 
 _CHANGED = "the note has changed since the person was asked"
 
 
 class _ChangeTool(VaultTool):
-    """A tool that changes a note. To write exactly the diff that was shown, it plans again and compares."""
+    """A tool that changes a note.
+
+    To write exactly the diff that was shown, it plans the change again and compares.
+    """
 
     effect: Effect = "write"
     whole: bool
     """Whether a call replaces the whole text."""
 
     def check(self, given: Arguments) -> None:
-        """Judges a call by its text alone; the model gets its refusals at once."""
+        """Checks a call by its text alone. Raises `PathRefused`; the model sees the reason at once."""
         raise NotImplementedError
 
     def plan(self, given: Arguments) -> Change:
-        """Reads the note; its refusals are for the person (`Preview.problem`)."""
+        """Reads the note and plans the change.
+
+        Refusals are for the person (`Preview.problem`).
+        """
         raise NotImplementedError
 
     def paths(self, arguments: Arguments) -> tuple[str, ...]:
@@ -218,16 +227,16 @@ class _ChangeTool(VaultTool):
 
     async def preview(self, arguments: Arguments) -> Preview:
         change = await in_thread(lambda: self.plan(arguments))
-        path = arguments["filePath"]  # not the disk's spelling: grants must not depend on the note
+        path = arguments["filePath"]  # not as spelled on disk: grants must not depend on the note
         same = not change.creates and not change.diff
         # A call that expects a certain old text must change something: under a standing grant its success
         # would confirm a guess and leave no trace.
         if same and (not self.whole or "baseHash" in arguments):
-            raise ToolFailed(f"{printable(path)}: the note is already as asked for; nothing would change")
+            raise ToolFailed(f"{printable(path)}: the note already has this text; nothing would change")
         verb = "creates" if change.creates else "changes"
         summary = f"{verb} {change.path}: {change.count('+')} lines added, {change.count('-')} removed"
         if same:
-            summary = f"writes {change.path}: its text stays as it is"
+            summary = f"writes {change.path}: its text does not change"
         return Preview((Touched(path, path, len(change.content)),), change.diff, summary)
 
     async def run(self, arguments: Arguments, picked: Sequence[str] | None, shown: Preview) -> Ran:
@@ -302,13 +311,13 @@ def tools_of(library: Library) -> list[Tool]:
 
 
 def described() -> dict[str, Tool]:
-    """The tools by name, without a vault, for callers that only describe them."""
+    """Returns the tools by name, without a vault, for callers that only describe them."""
     return {tool.name: tool for tool in tools_of(None)}  # type: ignore[arg-type]
 
 
 @asynccontextmanager
 async def opened(settings: Settings, root: Path) -> AsyncIterator[list[Tool]]:
-    """The tools of the vault at `root`. Its index follows the files while they are open."""
+    """Yields the tools of the vault at `root`, and keeps its index up to date meanwhile."""
     library = await asyncio.to_thread(Library, root, settings.vault.include, settings.vault.exclude)
     watching = asyncio.ensure_future(watch(library.index))
     try:

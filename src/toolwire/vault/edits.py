@@ -1,7 +1,7 @@
-"""Changes notes in two steps: a plan, which changes nothing and can be shown, and its application.
+"""Changes notes in two steps: plans a change, which can be shown, and applies the plan.
 
-- A plan has the hash of the note that it was made from. It is refused if the note has changed since, so that
-  no change of someone else is lost.
+- A plan has the hash of the note that it was made from. If the note has changed since, the plan is refused,
+  so that no other change is lost.
 - A note is replaced as a whole: a new file is written beside it, synced, and renamed. If the process is
   killed, either the old or the new note exists, never half of one. Creating a note never replaces another.
 - Line ends, byte order mark and mode stay as they were. An edit changes no other byte of the note.
@@ -33,14 +33,15 @@ BOM = b"\xef\xbb\xbf"
 CHANGED = "the note has changed since it was read"
 REMOVED = "the note was removed since it was read"
 Edit = tuple[str, str]
-"""The old text, which must occur in the note exactly once, and the new one."""
+"""The text to replace, which must occur in the note exactly once, and the new text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
     """A planned write.
 
-    `content`: the exact bytes of the file after it. `diff`: a unified diff of the texts.
+    `before_sha256`: the hash of the note before the write; None for a new note. `content`: the exact bytes of
+    the file after the write. `diff`: a unified diff of the texts.
     """
 
     path: str
@@ -52,7 +53,7 @@ class Change:
     new_folders: tuple[str, ...] = ()
 
     def count(self, sign: str) -> int:
-        """The number of lines that are added (`+`) or removed (`-`)."""
+        """Returns the number of lines that are added (`+`) or removed (`-`)."""
         return sum(line.startswith(sign) for line in self.diff.splitlines()[2:])
 
 
@@ -64,7 +65,7 @@ class Edits:
         if clean:
             clean_leftovers(vault)
 
-    # --- checks of the request alone; no file is touched -----------------------------------------
+    # --- checks of the request alone; no file is touched ---
 
     def check_write(self, path: str, content: str) -> None:
         """Raises `PathRefused` for a write that is invalid for any note."""
@@ -86,10 +87,13 @@ class Edits:
             if unix(old) == unix(new):
                 raise PathRefused(path, f"edit {number}: the old and the new text are the same", "limit")
 
-    # --- plans -----------------------------------------------------------------------------------
+    # --- plans ---
 
     def plan_write(self, path: str, content: str, base_sha256: str | None = None) -> Change:
-        """Plans a new text for a note, or a new note. `base_sha256`: the hash that the note must have."""
+        """Plans a new text for a note, or a new note.
+
+        `base_sha256`: the hash that the existing note must have; None for any.
+        """
         self.vault.policy.segments(path, extensions=SEARCHED)
         raw = self._raw(path, base_sha256)
         if raw is None:
@@ -117,7 +121,10 @@ class Edits:
         return self._change(raw, before, text)
 
     def _raw(self, path: str, base_sha256: str | None) -> Raw | None:
-        """The note; None if there is none and none is expected."""
+        """Returns the note, or None if it does not exist.
+
+        `base_sha256`: raises `PathRefused` if the note does not have this hash.
+        """
         try:
             raw = self.vault.read_raw(path)
         except PathRefused as refused:
@@ -138,7 +145,10 @@ class Edits:
         return Change(raw.path, False, _sha(raw.data), _sha(content), content, diff)
 
     def _new_folders(self, path: str) -> tuple[str, ...]:
-        """The folders to create for a new note; raises `PathRefused` if they cannot be created."""
+        """Returns the folders to create for a new note.
+
+        Raises `PathRefused` if they cannot be created.
+        """
         names = path.split("/")
         depth = len(names) - 1
         while True:
@@ -150,27 +160,28 @@ class Edits:
                     raise
                 depth -= 1
         try:
-            self._no_twin(fd, names[depth], path)
+            self._refuse_twin(fd, names[depth], path)
         finally:
             os.close(fd)
         return tuple("/".join(names[:count]) for count in range(depth + 1, len(names)))
 
     @staticmethod
-    def _no_twin(folder: int, name: str, path: str) -> None:
-        """Refuses a new name that equals another entry on some system, where the two would become one."""
+    def _refuse_twin(folder: int, name: str, path: str) -> None:
+        """Refuses a new name that some file systems treat as equal to that of another entry."""
         with os.scandir(folder) as entries:
             twin = next((entry.name for entry in entries if key(entry.name) == key(name)), None)
         if twin is not None:
             raise PathRefused(path, f"{printable(twin)} already exists", "exists")
 
-    # --- application -----------------------------------------------------------------------------
+    # --- application ---
 
     def apply(self, change: Change) -> str:
-        """Applies a plan and returns the note's path; raises `PathRefused` if the note has changed since."""
+        """Applies a plan and returns the note's path.
+
+        Raises `PathRefused` if the note has changed since the plan was made.
+        """
         names = self.vault.policy.segments(change.path, extensions=SEARCHED)
-        if (
-            hashlib.sha256(change.content).hexdigest() != change.after_sha256
-        ):  # law 11: what was shown is written
+        if _sha(change.content) != change.after_sha256:  # only what was shown is written (law 11)
             raise PathRefused(change.path, "the content is not what was planned", "changed")
         made: list[tuple[int, str]] = []
         try:
@@ -190,7 +201,10 @@ class Edits:
         return change.path
 
     def _folder_for(self, names: tuple[str, ...], change: Change, made: list[tuple[int, str]]) -> int:
-        """Opens the folder of the note; creates it for a new note. `made`: the folders that it created."""
+        """Returns a descriptor of the note's folder. For a new note, creates the folder.
+
+        Appends each folder that it creates to `made`: the descriptor of the parent, and the name.
+        """
         if not change.creates:
             return self.vault.open_folder(names[:-1], change.path)[0]
         fd, _ = self.vault.open_folder((), change.path)
@@ -201,7 +215,7 @@ class Edits:
                 except PathRefused as refused:
                     if refused.kind != "missing":
                         raise
-                    self._no_twin(fd, name, change.path)
+                    self._refuse_twin(fd, name, change.path)
                     with suppress(FileExistsError):
                         os.mkdir(name, 0o777, dir_fd=fd)
                         made.append((os.dup(fd), name))
@@ -260,8 +274,8 @@ class Edits:
         return stat.S_IMODE(raw.stat.st_mode)
 
     def _take_new_name(self, folder: int, temporary: str, name: str, path: str) -> None:
-        """Gives the finished file its name, unless another file has it."""
-        self._no_twin(folder, name, path)
+        """Gives the finished file its name. Raises `PathRefused` if another file has it."""
+        self._refuse_twin(folder, name, path)
         try:
             try:
                 os.link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
@@ -276,7 +290,10 @@ class Edits:
 
 
 def clean_leftovers(vault: Vault) -> int:
-    """Removes temporary files of killed processes. Files that are being written are locked and stay."""
+    """Removes the temporary files of killed processes and returns their number.
+
+    Files that are being written are locked and stay.
+    """
     removed = 0
     for _, folder in vault.folders():
         with os.scandir(folder) as entries:
@@ -294,7 +311,7 @@ def clean_leftovers(vault: Vault) -> int:
     return removed
 
 
-# --- texts ---------------------------------------------------------------------------------------
+# --- texts ---
 
 
 def _sha(data: bytes) -> str:
@@ -302,14 +319,17 @@ def _sha(data: bytes) -> str:
 
 
 def dominant(text: str) -> str:
-    """The most frequent line end of a text; `\\n` for a text without any."""
+    """Returns the most frequent line end of a text; `\\n` if the text has none."""
     windows = text.count("\r\n")
     counts = {"\n": text.count("\n") - windows, "\r\n": windows, "\r": text.count("\r") - windows}
     return max(counts, key=lambda newline: counts[newline])
 
 
 def replaced(text: str, edit: Edit, newline: str) -> str:
-    """The text with the edit applied. All other text stays, also mixed line ends. Raises `ValueError`."""
+    """Returns the text with the edit applied. All other text stays, even mixed line ends.
+
+    Raises `ValueError` if the old text does not occur exactly once.
+    """
     old, new = map(unix, edit)
     plain = unix(text)
     position = plain.find(old)
@@ -322,7 +342,7 @@ def replaced(text: str, edit: Edit, newline: str) -> str:
 
 
 def _raw_position(text: str, position: int) -> int:
-    """The position in `text` of a position in `unix(text)`."""
+    """Converts a position in `unix(text)` to the position in `text`."""
     pairs = 0
     for found in re.finditer("\r\n", text):
         if found.start() - pairs >= position:
@@ -332,7 +352,7 @@ def _raw_position(text: str, position: int) -> int:
 
 
 def unified(path: str, before: str, after: str, creates: bool) -> str:
-    """A unified diff of two texts; it shows a missing newline at the end."""
+    """Returns a unified diff of two texts. The diff shows a missing newline at the end."""
     old, new = _diff_lines(before), _diff_lines(after)
     lines = difflib.unified_diff(old, new, "/dev/null" if creates else f"a/{path}", f"b/{path}", lineterm="")
     return "\n".join(lines)

@@ -1,8 +1,9 @@
-"""The properties at the head of a note. Pure, linear, and no input raises an exception.
+"""Reads the properties at the head of a note, in linear time. Never raises.
 
-A head is `key: value` lines at the margin. A value is a scalar, a list of dashes or a list in brackets, read
-by the loose rules of `core/yaml.py`. A value of another shape (a nested mapping, a block of text) is its own
-text. A head with a line that is none of this is no frontmatter but part of the note's text.
+A head consists of `key: value` lines that are not indented. A value is a scalar, a list of dashes or a list
+in brackets, read by the lenient rules of `core/yaml.py`. A value of another shape (a nested mapping, a block
+of text) is kept as text. If a line fits none of these forms, the head is not frontmatter but part of the
+note's text.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _ITEM = re.compile(r"[ \t]*-(?:[ \t]+(.*))?")
 class Frontmatter:
     """A note's properties.
 
-    `end`: where its text begins; 0 without properties.
+    `end`: the position where the note's text begins; 0 if there are no properties.
     """
 
     properties: Mapping[str, Value] = field(default_factory=dict)
@@ -36,7 +37,7 @@ NONE = Frontmatter()
 
 
 def frontmatter(text: str) -> Frontmatter:
-    """Reads the head of a note. Its lines end in `\\n`."""
+    """Reads the head of a note whose lines end in `\\n`."""
     if not text.startswith("---"):
         return NONE
     start = text.find("\n") + 1
@@ -80,7 +81,10 @@ def _continues(line: str) -> bool:
 
 
 def _value(text: str, block: list[str]) -> Value:
-    """The value of a key: the text on its line, and the lines below that belong to it."""
+    """Returns the value of a key.
+
+    `text`: the rest of the key's line. `block`: the lines below that belong to the key.
+    """
     text = without_comment(text)
     if not block:
         value = read_value(text)
@@ -109,7 +113,7 @@ def _is_nested(item: str) -> bool:
 
 
 def texts(value: Value, separators: str = "") -> list[str]:
-    """A property as a list of texts; a single text is split at `separators`."""
+    """Returns a property as a list of texts. A single text is split at `separators`."""
     if isinstance(value, list):
         return [str(item) for item in value if item is not None and str(item).strip()]
     if value is None or isinstance(value, bool):

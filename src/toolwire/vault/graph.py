@@ -1,8 +1,8 @@
-"""Queries of the index beyond words: links, tags, folders, tasks, properties; and the paths of daily notes.
+"""Queries for links, tags, folders, tasks and properties; and the paths of daily notes.
 
-A link means the note at its path, from the root or from the folder of the linking note; else the notes whose
-path ends with it, those nearest to the root first, as Obsidian's shortest links do. Every answer is ordered
-and has at most `most` entries.
+A link leads to the note at its path, relative to the root or to the folder of the linking note. If there is
+none, it leads to the note whose path ends with the link's path and that is nearest to the root, as with
+Obsidian's shortest links. All results are sorted and have at most `most` entries.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """The queries of one index. Their answers are JSON values."""
+    """The queries of one index. Their results are JSON values."""
 
     index: Index
 
@@ -37,9 +37,10 @@ class Graph:
         return self.index.ask(lambda connection: _named(connection.execute(query, values)))
 
     def links(self, path: str, most: int = MOST) -> list[Row]:
-        """The links of a note, in order.
+        """Returns the links of a note, in the order of its text.
 
-        `path`: the linked note, or None. `attachment`: the target is a file that is not a note.
+        In each link, `path` is the linked note or None, and `attachment` says whether the target is another
+        file.
         """
         asked = (
             "SELECT target, heading, alias, line, embed FROM links JOIN notes ON notes.id = note "
@@ -58,7 +59,7 @@ class Graph:
         return self.index.ask(question)
 
     def backlinks(self, path: str, most: int = MOST) -> list[Row]:
-        """The links to a note, ordered by path and line."""
+        """Returns the links to a note, sorted by path and line."""
         asked = (
             "SELECT path, target, line, alias, heading, embed FROM links JOIN notes ON notes.id = note "
             "WHERE links.name_key = ? ORDER BY path, number"
@@ -79,12 +80,12 @@ class Graph:
         return self.index.ask(question)
 
     def tags(self, most: int = MOST) -> list[Row]:
-        """All tags with their number of notes, the most used first, regardless of case."""
+        """Returns all tags with their numbers of notes, the most used first. Ignores case."""
         asked = "SELECT min(tag) AS tag, count(*) AS notes FROM tags GROUP BY key"
         return self._rows(f"{asked} ORDER BY notes DESC, key LIMIT ?", most)
 
     def tagged(self, tag: str, most: int = MOST) -> list[str]:
-        """The notes with a tag or a tag nested in it."""
+        """Returns the paths of the notes with a tag or a tag nested in it."""
         wanted = key(storable(tag).strip().lstrip("#").strip("/"))
         asked = (
             "SELECT DISTINCT path FROM tags JOIN notes ON notes.id = note "
@@ -93,9 +94,10 @@ class Graph:
         return [row["path"] for row in self._rows(asked, wanted, f"{wanted}/", f"{wanted}0", most)]
 
     def listing(self, folder: str = "", depth: int = 1, most: int = MOST) -> Row:
-        """The content of a folder and its subfolders down to `depth`.
+        """Returns the content of a folder and of its subfolders down to `depth`.
 
-        A folder has the number of notes in it and in its subfolders; deeper notes are only counted.
+        Each folder has the number of notes in it and in its subfolders. Deeper notes are counted but not
+        listed.
         """
         self.index.vault.policy.segments(folder, folder=True)
         prefix = f"{folder}/" if folder else ""
@@ -112,7 +114,7 @@ class Graph:
         return {"folders": folders[:most], "files": files[:most], "truncated": truncated}
 
     def tasks(self, status: str = "all", under: str = "", most: int = MOST) -> list[Row]:
-        """The tasks of a folder. `status`: `open`, `done` or `all`."""
+        """Returns the tasks in the folder `under`. `status`: `open`, `done` or `all`."""
         prefix = f"{storable(under).rstrip('/')}/" if under else ""
         asked = "SELECT path, line, text, status FROM tasks JOIN notes ON notes.id = note"
         asked += " WHERE substr(path, 1, ?) = ?"
@@ -121,14 +123,14 @@ class Graph:
         return [row | {"done": row.pop("status") in "xX"} for row in rows]
 
     def properties(self, path: str) -> dict[str, Value]:
-        """A note's frontmatter."""
+        """Returns a note's frontmatter."""
         asked = (
             "SELECT name, value FROM properties JOIN notes ON notes.id = note WHERE path = ? ORDER BY name"
         )
         return {row["name"]: json.loads(row["value"]) for row in self._rows(asked, storable(path))}
 
     def property_names(self, most: int = MOST) -> list[Row]:
-        """The names of properties with the number of notes that have them."""
+        """Returns the names of properties with the number of notes that have them."""
         asked = "SELECT name, count(*) AS notes FROM properties GROUP BY name"
         return self._rows(f"{asked} ORDER BY notes DESC, name LIMIT ?", most)
 
@@ -139,7 +141,7 @@ def _named(cursor: sqlite3.Cursor) -> list[Row]:
 
 
 def resolved(connection: sqlite3.Connection, name: str, source: str = "") -> list[str]:
-    """The notes that a link in `source` may mean, the best first."""
+    """Returns the notes that the link `name` in the note `source` may mean, the best first."""
     wanted = link_key(storable(name))
     if not wanted:
         return []
@@ -153,7 +155,7 @@ def resolved(connection: sqlite3.Connection, name: str, source: str = "") -> lis
 
 
 def _joined(folder: str, target: str) -> str | None:
-    """The path of a target relative to a folder; None if it would leave the vault."""
+    """Returns the path of a target relative to a folder; None if it would leave the vault."""
     names = folder.split("/") if folder else []
     for name in target.split("/"):
         if name == "..":
@@ -170,7 +172,7 @@ def _attachment(target: str) -> bool:
     return found != "" and found not in SEARCHED and found[1:].isalnum() and len(found) <= 6
 
 
-# --- daily notes ---------------------------------------------------------------------------------
+# --- daily notes ---
 
 MOST_SETTINGS_BYTES = 64 * 1024
 _MONTHS = "January February March April May June July August September October November December".split()
@@ -178,7 +180,10 @@ _DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
 
 
 def daily_path(vault: Vault, day: date) -> str:
-    """The path of a day's note by Obsidian's setting or its default; the note may not exist yet."""
+    """Returns the path of a day's note, by Obsidian's setting or its default.
+
+    The note may not exist yet.
+    """
     settings = _daily_settings(vault)
     folder, pattern = (
         value.strip() if isinstance(value := settings.get(name), str) else "" for name in ("folder", "format")
@@ -187,7 +192,10 @@ def daily_path(vault: Vault, day: date) -> str:
 
 
 def _daily_settings(vault: Vault) -> dict[str, Any]:
-    """Reads `.obsidian/daily-notes.json`, the only hidden file that is read; empty if there is none."""
+    """Reads `.obsidian/daily-notes.json`, the only hidden file that is read.
+
+    Returns an empty dict if there is none.
+    """
     try:
         folder, _ = vault.open_folder((".obsidian",), ".obsidian")
         try:
@@ -204,11 +212,11 @@ def _daily_settings(vault: Vault) -> dict[str, Any]:
 
 
 def formatted(pattern: str, day: date) -> str:
-    """A date in the format of Moment, which Obsidian uses; other text stays."""
+    """Returns a date in the format of Moment.js, which Obsidian uses. Other text stays."""
     year, week, weekday = day.isocalendar()
     number_in_year = day.timetuple().tm_yday
     ending = "th" if 11 <= day.day <= 13 else {1: "st", 2: "nd", 3: "rd"}.get(day.day % 10, "th")
-    values: dict[str, object] = {  # the longer ones first: the pattern takes the first that fits
+    values: dict[str, object] = {  # longer names first, because the pattern takes the first that matches
         "YYYY": f"{day.year:04}",
         "YY": f"{day.year % 100:02}",
         "MMMM": _MONTHS[day.month - 1],

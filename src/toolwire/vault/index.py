@@ -1,7 +1,7 @@
 """The index: a vault's notes in SQLite, updated by the files' times and sizes.
 
-A database that is damaged or of another format is replaced by a new one; damage is found when it is used.
-Among all processes one writes at a time, and readers never wait. `refresh.py` defines the tables.
+A database that is damaged or has another format is replaced by a new one. Damage is noticed when a query
+fails. Only one process writes at a time, and readers never wait. `refresh.py` defines the tables.
 """
 
 from __future__ import annotations
@@ -28,16 +28,19 @@ from toolwire.vault.refresh import INCOMPLETE, SCHEMA, Cancelled, Progress, Refr
 
 T = TypeVar("T")
 
-# --- location ------------------------------------------------------------------------------------
+# --- location ---
 #
 # An index has a private folder in the user's cache, named after the vault and its policy. The name of a
 # database is never used twice: a rebuild begins a new file and points `current` at it. A process that still
-# has the old file open reads on undisturbed and cannot harm the new one. A lock on the file `lock` lets one
-# process write at a time; the system releases it when the process ends.
+# has the old file open can continue to read it and cannot harm the new one. Only the process that holds the
+# lock on the file `lock` writes; the system releases the lock when the process ends.
 
 _GENERATION = re.compile(r"index-[0-9a-f]{16}\.db")
 FORGOTTEN_S = 7 * 24 * 3600.0
-"""The age at which the index of another policy is removed: it may contain notes that are excluded now."""
+"""The age at which the index of another policy is removed.
+
+It may contain notes that are excluded now.
+"""
 LOOK_S = 0.05
 
 
@@ -46,7 +49,7 @@ def cache_folder() -> Path:
 
 
 class Location:
-    """The location of one index."""
+    """The folder of one index, with its database files and its lock."""
 
     def __init__(self, vault: Vault, cache: Path | None = None) -> None:
         root = hashlib.sha256(os.fsencode(vault.root)).hexdigest()[:20]
@@ -60,13 +63,13 @@ class Location:
             raise self.unusable(error) from None
 
     def unusable(self, error: Exception) -> PathRefused:
-        """The error for a folder that cannot hold an index."""
+        """Returns the error for a folder that cannot hold an index."""
         why = getattr(error, "strerror", None) or error
         reason = f"the index cannot be kept here: {why} (XDG_CACHE_HOME may name another folder)"
         return PathRefused(str(self.folder), reason, "index")
 
     def current(self) -> Path | None:
-        """The current database; None if there is none yet."""
+        """Returns the current database file; None if there is none yet."""
         try:
             name = (self.folder / "current").read_text().strip()
         except (OSError, ValueError):
@@ -74,7 +77,7 @@ class Location:
         return self.folder / name if _GENERATION.fullmatch(name) else None
 
     def begin(self) -> Path:
-        """Creates an empty file for a new database that only its owner can read."""
+        """Creates an empty database file that only its owner can read, and returns its path."""
         path = self.folder / f"index-{secrets.token_hex(8)}.db"
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
         return path
@@ -86,7 +89,7 @@ class Location:
                 file.unlink(missing_ok=True)
 
     def publish(self, path: Path) -> None:
-        """Makes a database the current one and removes the others. The caller holds the lock."""
+        """Makes a database the current one and removes all others. The caller holds the lock."""
         pointer = self.folder / f"current-{secrets.token_hex(4)}"
         fd = os.open(pointer, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
         with os.fdopen(fd, "w") as file:
@@ -103,7 +106,10 @@ class Location:
 
     @contextmanager
     def writing(self, wait: bool = True, cancelled: Cancelled = lambda: False) -> Iterator[bool]:
-        """Holds the lock; yields False if another process has it and the wait is off or cancelled."""
+        """Holds the lock inside the `with` block. Yields whether it got the lock.
+
+        `wait`: waits while another process has the lock, until `cancelled()` is true.
+        """
         fd = os.open(self.folder / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             while not (held := _lock(fd)) and wait and not cancelled():
@@ -164,11 +170,11 @@ class Index:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # --- queries ---------------------------------------------------------------------------------
+    # --- queries ---
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """A connection for queries, within one state of the index."""
+        """Yields a connection. All its queries see the same state of the index."""
         with self._reading:
             connection = self._connected()
             connection.execute("BEGIN")
@@ -179,9 +185,9 @@ class Index:
                     connection.rollback()
 
     def ask(self, question: Callable[[sqlite3.Connection], T]) -> T:
-        """Runs a query.
+        """Runs a query and returns its result.
 
-        A damaged index is rebuilt, once, and queried again. Raises `PathRefused` if none can be kept.
+        A damaged index is rebuilt once, and queried again. Raises `PathRefused` if no index can be kept.
         """
         with self._usable():
             try:
@@ -197,7 +203,7 @@ class Index:
 
     @contextmanager
     def _usable(self) -> Iterator[None]:
-        """Turns errors of the folder or the disk into a refusal of one line."""
+        """Turns errors of the folder or the disk into a `PathRefused` with a one-line message."""
         try:
             yield
         except OSError as error:
@@ -219,7 +225,7 @@ class Index:
         return self._reader
 
     def _sound(self, path: Path) -> bool:
-        """Whether the file is an index of this vault and this code."""
+        """Whether the file is an index of this vault, written by this version of the code."""
         if not path.exists():
             return False
         try:
@@ -235,7 +241,10 @@ class Index:
         return {"root": str(self.vault.root), "policy": policy, "fingerprint": fingerprint()}
 
     def _ensure(self) -> Path:
-        """The current database, created if it is missing or unsound. The caller holds the lock."""
+        """Returns the current database. Creates it if it is missing or unusable.
+
+        The caller holds the lock.
+        """
         path = self.location.current()
         if path is not None and self._sound(path):
             return path
@@ -260,14 +269,15 @@ class Index:
                     os.unlink(self.location.folder / "current")
         self.close()
 
-    # --- updates ---------------------------------------------------------------------------------
+    # --- updates ---
 
     def refresh(
         self, progress: Progress | None = None, cancelled: Cancelled = lambda: False, wait: bool = True
     ) -> Refresh:
         """Updates the index from the files. Raises `PathRefused` if no index can be kept.
 
-        `wait=False`: returns `busy` at once if another process is updating.
+        `cancelled`: the refresh stops when this returns True. `wait=False`: if another process is updating
+        the index, returns at once with `busy`.
         """
         began = time.monotonic()
         with self._usable(), self.location.writing(wait, cancelled) as held:
@@ -292,7 +302,7 @@ class Index:
         return done
 
     def count(self) -> int:
-        """How many notes are indexed."""
+        """Returns the number of indexed notes."""
         row = self.ask(lambda connection: connection.execute("SELECT count(*) FROM notes").fetchone())
         return int(row[0])
 
@@ -311,12 +321,12 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def damaged(error: sqlite3.DatabaseError) -> bool:
-    """Whether an error means a damaged file, and not a lock, a full disk or a wrong query."""
+    """Whether an error means a damaged file, as opposed to a lock, a full disk or a wrong query."""
     name = str(getattr(error, "sqlite_errorname", ""))
     return not name.startswith(INTACT) and (name.startswith(DAMAGED) or str(error) in MALFORMED)
 
 
-# --- watch ---------------------------------------------------------------------------------------
+# --- watch ---
 #
 # Updates an index while a program runs, by polling. It needs no system service and no dependency. A poll
 # walks the folder's entries; the pause grows with the time that it took, so polling uses little CPU.
@@ -329,9 +339,10 @@ SHARE = 0.05
 async def watch(
     index: Index, changed: Callable[[Refresh], None] | None = None, interval_s: float = INTERVAL_S
 ) -> None:
-    """Refreshes until it is cancelled. Calls `changed` after each refresh that found changes.
+    """Refreshes the index at intervals until the task is cancelled.
 
-    A cancelled refresh ends soon and leaves the index consistent.
+    Calls `changed` after each refresh that found changes. A cancelled refresh ends soon and leaves the index
+    consistent.
     """
     stop = threading.Event()
     try:
@@ -343,7 +354,8 @@ async def watch(
                 if done.touched and changed is not None:
                     changed(done)
             except (OSError, sqlite3.Error, PathRefused) as error:
-                known = isinstance(error, PathRefused) and error.kind == "index"  # callers get it too
+                # Every query raises this error too.
+                known = isinstance(error, PathRefused) and error.kind == "index"
                 level = logging.INFO if known else logging.WARNING
                 log.log(level, "the index of the vault could not be updated: %s", error)
             await asyncio.sleep(pause)
@@ -352,7 +364,10 @@ async def watch(
 
 
 async def stoppable(refresh: Callable[[], T], stop: threading.Event) -> T:
-    """Refreshes in a thread. A caller that is cancelled sets `stop` and waits: it stops at the next note."""
+    """Runs `refresh` in a thread and returns its result.
+
+    If the caller is cancelled, sets `stop` and waits until the refresh has stopped at the next note.
+    """
     work = asyncio.ensure_future(asyncio.to_thread(refresh))
     try:
         return await asyncio.shield(work)

@@ -1,11 +1,12 @@
-"""Parses a note: frontmatter, headings, chunks, tags, aliases, links, tasks. Pure, linear; never fails.
+"""Parses a note: frontmatter, headings, chunks, tags, aliases, links and tasks.
 
-The rules are Obsidian's. Code (fenced blocks and spans) contains no headings, tags, links or tasks. A tag
-begins after white space and has a character that is not a digit. `[[Note#Heading|alias]]` and
-`[alias](Note.md)` are links, and embeds with a `!` before them. Links in properties count too.
+Parsing takes linear time and never fails. The rules are Obsidian's. Code (fenced blocks and spans) contains
+no headings, tags, links or tasks. A tag begins after white space and has a character that is not a digit.
+`[[Note#Heading|alias]]` and `[alias](Note.md)` are links; with a `!` before them they are embeds. Links in
+properties count too.
 
-Chunks cover the whole text without a gap: one for each heading and one for the text before the first. A long
-chunk is cut at a line. Lines count from 1 and end in `\\n`.
+Chunks cover the whole text without a gap: one for each heading and one for the text before the first heading.
+A long chunk is split between lines. Lines count from 1 and end in `\\n`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from toolwire.vault.policy import NOTES, SEARCHED, extension, key
 from toolwire.vault.words import composed, folded
 
 CHUNK = 6000
-"""The most characters of a chunk."""
+"""The maximum number of characters in a chunk."""
 MOST_CHUNKS = 1 << 12
 
 
@@ -35,7 +36,7 @@ class Heading(NamedTuple):
 
 
 class NoteChunk(NamedTuple):
-    """A piece of the text from `start` to `end`, with its own heading and those above it."""
+    """A piece of the text, from `start` to `end`. `headings`: its own and those above it."""
 
     headings: tuple[str, ...]
     first_line: int
@@ -45,7 +46,10 @@ class NoteChunk(NamedTuple):
 
 
 class Link(NamedTuple):
-    """A link. `target`: as written, without heading and alias; empty for a link within the note."""
+    """A link.
+
+    `target`: as written, without heading and alias; empty for a link within the note.
+    """
 
     target: str
     heading: str
@@ -65,7 +69,7 @@ class Task(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Note:
     title: str
-    """From the frontmatter; if empty, the file's name is the title."""
+    """The title in the frontmatter. If it is empty, the file's name is the title."""
     properties: Mapping[str, Value]
     headings: list[Heading]
     chunks: list[NoteChunk]
@@ -97,7 +101,7 @@ _NOT_NEWLINE = re.compile(r"[^\n]+")
 
 
 def parse(text: str) -> Note:
-    """Parses a note. Its lines end in `\\n`."""
+    """Parses a note whose lines end in `\\n`."""
     head = frontmatter(text)
     plain = without_code(text, head.end)
     lines = _Lines(plain)
@@ -112,7 +116,7 @@ def parse(text: str) -> Note:
 
 
 class _Lines:
-    """Line numbers of positions in a text."""
+    """Finds the line number of a position in a text."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -125,11 +129,11 @@ class _Lines:
         return bisect_right(self._starts, position) + 1
 
 
-# --- code ----------------------------------------------------------------------------------------
+# --- code ---
 
 
 def without_code(text: str, start: int = 0) -> str:
-    """The text with spaces instead of code: the same length and the same lines."""
+    """Returns the text with spaces instead of code. The length and the lines stay the same."""
     if "`" not in text and "~~~" not in text:
         return text
     out = [text[:start]]
@@ -151,7 +155,10 @@ def _blank(text: str) -> str:
 
 
 def _without_spans(text: str) -> str:
-    """Blanks inline code: between runs of equally many backticks, within a paragraph."""
+    """Replaces inline code by spaces.
+
+    Inline code is between two runs of equally many backticks in one paragraph.
+    """
     runs = list(_TICKS.finditer(text))
     if len(runs) < 2:
         return text
@@ -163,7 +170,7 @@ def _without_spans(text: str) -> str:
         following[length] = number
     out: list[str] = []
     place = number = 0
-    paragraph = -1  # the end of the last run's paragraph
+    paragraph = -1  # where the paragraph of the last run ends
     while number < len(runs):
         other = partner[number]
         begin = runs[number].start()
@@ -180,7 +187,7 @@ def _without_spans(text: str) -> str:
     return "".join([*out, text[place:]])
 
 
-# --- parts ---------------------------------------------------------------------------------------
+# --- parts ---
 
 
 def _headings(plain: str, start: int, lines: _Lines) -> Iterator[Heading]:
@@ -200,7 +207,7 @@ def _headings(plain: str, start: int, lines: _Lines) -> Iterator[Heading]:
 
 
 def _without_closing(text: str) -> str:
-    """A heading without closing `#`."""
+    """Returns the text of a heading without the `#` at its end."""
     bare = text.rstrip(" \t").rstrip("#")
     return bare if bare[-1:] in ("", " ", "\t") else text
 
@@ -224,7 +231,7 @@ def _chunks(text: str, headings: list[Heading], lines: _Lines) -> list[NoteChunk
 def _cut(
     text: str, headings: tuple[str, ...], start: int, end: int, line: int, found: list[NoteChunk]
 ) -> None:
-    """Adds the text from `start` to `end` as chunks, cut at lines if it is long."""
+    """Adds the text from `start` to `end` to `found` as chunks, split between lines if long."""
     while True:
         stop = end
         if end - start > CHUNK and len(found) < MOST_CHUNKS - 1 - MOST_CHUNKS // 2:
@@ -240,7 +247,10 @@ def _cut(
 
 
 def _tags(plain: str, head: Frontmatter) -> list[str]:
-    """The tags without their `#`, the frontmatter's first, in order. Each once, regardless of case."""
+    """Returns the tags without `#`, those of the frontmatter first.
+
+    Tags that differ only in case are returned once.
+    """
     found: dict[str, str] = {}
     written = [tag for name in ("tags", "tag") for tag in texts(head.properties.get(name), ", \t\n")]
     written += [match[1] for match in _TAG.finditer(plain, head.end)]
@@ -277,16 +287,22 @@ def _tasks(plain: str, start: int, lines: _Lines) -> list[Task]:
     return found
 
 
-# --- how the target of a link and the path of a note are compared --------------------------------
+# --- how the target of a link and the path of a note are compared ---
 
 
 def link_key(name: str) -> str:
-    """The target of a link for comparison: without heading, extension of a note, and case."""
+    """Returns the target of a link for comparison.
+
+    The heading, the alias and a note's extension are removed, and case is ignored.
+    """
     target = key(name.split("|")[0].split("#")[0].strip().removeprefix("/"))
     return target if extension(target) not in NOTES else target[: target.rfind(".")]
 
 
 def link_name(target: str) -> str:
-    """The folded name without folders and extension, which a note and every link to it have in common."""
+    """Returns the folded name without folders and extension.
+
+    A note and every link to it have this name in common.
+    """
     name = target.rpartition("/")[2].strip()
     return folded(composed(name[: -len(extension(name))] if extension(name) in SEARCHED else name))

@@ -4,11 +4,12 @@ The vault is opened once, as the descriptor of its folder. Every file is opened 
 
 - Each folder is opened relative to the one before it (`openat`) with O_NOFOLLOW, so no step leaves the vault,
   even if an entry is replaced meanwhile.
-- An entry must be a regular file both before and after it is opened: opening a device can have an effect.
+- An entry must be a regular file. This is checked before it is opened, because opening a device can have side
+  effects, and again afterwards.
 - Opening never waits (O_NONBLOCK).
-- A path names the entry with the same spelling, else the only entry that is equal after Unicode normalization
-  (NFC), because macOS keeps decomposed names (NFD) and models write composed ones. Results have the spelling
-  of the disk.
+- A path means the entry with the same spelling, else the only entry that is equal after Unicode normalization
+  (NFC), because macOS keeps decomposed names (NFD) and models write composed ones. Results are spelled as on
+  disk.
 - Only the vault's descriptor stays open after a call.
 """
 
@@ -44,7 +45,7 @@ Skip = Callable[[PathRefused], None]
 
 
 class Entry(NamedTuple):
-    """A file that a scan found, in the disk's spelling."""
+    """A file that a scan found. `path` is spelled as on disk."""
 
     path: str
     size: int
@@ -54,7 +55,10 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """The bytes of a file and its status after reading. `settled`: it did not change while it was read."""
+    """The bytes of a file and its status after reading.
+
+    `settled`: the file did not change while it was read.
+    """
 
     path: str
     data: bytes
@@ -81,7 +85,10 @@ class NoteText:
 
 
 def decoded(path: str, data: bytes) -> str:
-    """The text of a file with its own line ends and no byte order mark; raises `PathRefused` for binary."""
+    """Returns the text of a file with its own line ends and no byte order mark.
+
+    Raises `PathRefused` if the file is binary or not UTF-8.
+    """
     if b"\0" in data:
         raise PathRefused(path, "a binary file, not text", "binary")
     try:
@@ -91,7 +98,7 @@ def decoded(path: str, data: bytes) -> str:
 
 
 def unix(text: str) -> str:
-    """The text with `\\n` as the only line end."""
+    """Returns the text with `\\n` as the only line end."""
     return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
 
@@ -103,7 +110,7 @@ def readable_size(size: int) -> str:
 
 
 def too_large(size: int, most: int) -> str:
-    """The reason to refuse a file of this size."""
+    """Returns the reason to refuse a file of this size."""
     return f"too large: {readable_size(size)}, the limit is {readable_size(most)}"
 
 
@@ -137,10 +144,13 @@ class Vault:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # --- opening ---------------------------------------------------------------------------------
+    # --- opening ---
 
     def open_folder(self, names: Sequence[str], path: str) -> tuple[int, list[str]]:
-        """A descriptor of the folder, which the caller closes, and its names in the disk's spelling."""
+        """Returns a descriptor of the folder, which the caller closes, and `names` as on disk.
+
+        `names`: the folder's path, one name per level. `path`: the path that error messages show.
+        """
         try:
             fd = os.open(".", OPEN_FOLDER, dir_fd=self._fd)
         except OSError as error:  # the vault was closed, or its disk was removed
@@ -161,7 +171,7 @@ class Vault:
         return fd, spelled
 
     def _entry(self, folder: int, name: str, path: str) -> tuple[str, os.stat_result]:
-        """An entry of a folder: its name in the disk's spelling, and its status."""
+        """Returns the name of an entry as on disk, and its status."""
         try:
             try:
                 return name, os.stat(name, dir_fd=folder, follow_symlinks=False)
@@ -172,7 +182,10 @@ class Vault:
             raise _refusal(error, path) from None
 
     def _respelled(self, folder: int, name: str, path: str) -> str:
-        """The only entry that is equal to the name after normalization; without one, the name."""
+        """Returns the only entry that equals the name after normalization; else the name itself.
+
+        Raises `PathRefused` if there are several.
+        """
         if name.isascii():
             return name
         wanted = composed(name)
@@ -185,7 +198,7 @@ class Vault:
 
     @contextmanager
     def _located(self, path: str) -> Iterator[tuple[int, str, os.stat_result]]:
-        """The descriptor of a file's folder, the file's path in the disk's spelling, and its status."""
+        """Yields the descriptor of a file's folder, the file's path as on disk, and its status."""
         names = self.policy.segments(path)
         folder, spelled = self.open_folder(names[:-1], path)
         try:
@@ -194,21 +207,27 @@ class Vault:
         finally:
             os.close(folder)
 
-    # --- reading ---------------------------------------------------------------------------------
+    # --- reading ---
 
     def size(self, path: str) -> int | None:
-        """The size of a file; None if the vault does not serve it. Opens its folder, but not the file."""
+        """Returns the size of a file; None if the vault does not serve it.
+
+        Opens the file's folder, but not the file.
+        """
         with suppress(PathRefused), self._located(path) as (_, _, status):
             return status.st_size if stat.S_ISREG(status.st_mode) else None
         return None
 
     def read_raw(self, path: str) -> Raw:
-        """The bytes of a file; raises `PathRefused`, also for a file over the limit."""
+        """Returns the bytes of a file. Raises `PathRefused`, also for a file over the size limit."""
         with self._located(path) as (folder, spelled, status):
             return self._read(folder, spelled, status)
 
     def read_found(self, entry: Entry, folder: int) -> Raw:
-        """The bytes of a file that `scan` has just found, in the folder that it yielded."""
+        """Returns the bytes of a file that `scan` has just found.
+
+        `folder`: the descriptor that `scan` yielded with the entry.
+        """
         _, status = self._entry(folder, entry.path.rpartition("/")[2], entry.path)
         return self._read(folder, entry.path, status)
 
@@ -223,7 +242,7 @@ class Vault:
             if before.st_size <= most:
                 with open(fd, "rb", closefd=False) as file:
                     data = file.read(before.st_size + 1)
-                    if len(data) > before.st_size:  # the file grows
+                    if len(data) > before.st_size:  # the file is growing
                         data += file.read(most + 1 - len(data))
             after = os.fstat(fd)
         except OSError as error:
@@ -243,9 +262,9 @@ class Vault:
         end_line: int | None = None,
         max_bytes: int | None = None,
     ) -> NoteText:
-        """The text of a file, or its lines from `start_line` to `end_line`.
+        """Returns the text of a file, or its lines from `start_line` to `end_line`.
 
-        `max_bytes` cuts after a whole line.
+        A text of more than `max_bytes` is cut after a whole line.
         """
         first = 1 if start_line is None else start_line
         if first < 1 or (end_line is not None and end_line < first):
@@ -267,10 +286,13 @@ class Vault:
         digest = hashlib.sha256(raw.data).hexdigest()
         return NoteText(raw.path, text, len(raw.data), digest, first, last, total, truncated)
 
-    # --- walking ---------------------------------------------------------------------------------
+    # --- walking ---
 
     def folders(self) -> Iterator[tuple[str, int]]:
-        """Every folder with its descriptor, which is valid until the walk continues; parents come first."""
+        """Yields every folder with its descriptor, parents first.
+
+        A descriptor is valid only until the walk continues.
+        """
         for path, fd in self._walk():
             if not path or path.endswith("/"):
                 yield path.rstrip("/"), fd
@@ -278,10 +300,10 @@ class Vault:
     def scan(
         self, extensions: tuple[str, ...] = READABLE, skip: Skip | None = None
     ) -> Iterator[tuple[Entry, int]]:
-        """Every file that the vault serves, ordered by path, with the descriptor of its folder.
+        """Yields every file that the vault serves, in path order, with its folder's descriptor.
 
-        The descriptor is valid until the walk continues. `skip` is called for each folder that cannot be
-        read; an unreadable vault raises.
+        A descriptor is valid only until the walk continues. `skip` is called for each folder that cannot be
+        read. If the vault itself cannot be read, raises `PathRefused`.
         """
         for path, fd in self._walk(skip):
             name = path.rpartition("/")[2]
@@ -299,7 +321,10 @@ class Vault:
         yield from self._inside("", fd, skip or (lambda refused: None))
 
     def _inside(self, prefix: str, fd: int, skip: Skip) -> Iterator[tuple[str, int]]:
-        """A folder and all within, each with its folder's descriptor. The paths of folders end in a slash."""
+        """Yields a folder and everything in it, each with the descriptor of its folder.
+
+        The paths of folders end with a slash.
+        """
         try:
             yield prefix, fd
             for name in self._names(fd, prefix, skip):
@@ -317,7 +342,10 @@ class Vault:
             os.close(fd)
 
     def _names(self, fd: int, prefix: str, skip: Skip) -> list[str]:
-        """The names in a folder, those of folders with a slash: so sorted, the walk is in path order."""
+        """Returns the sorted names in a folder. The names of folders end with a slash.
+
+        Sorted this way, the walk is in path order.
+        """
         room = self.limits.path_bytes - len(prefix.encode())
         found = []
         try:
@@ -346,7 +374,7 @@ def _opened(folder: int, name: str, path: str, flags: int) -> int:
 
 
 def _refusal(error: OSError, path: str) -> PathRefused:
-    """The refusal that explains why an entry could not be opened."""
+    """Returns the refusal that explains why an entry could not be opened."""
     if error.errno in GONE:
         return PathRefused(path, "not found", "missing")
     return PathRefused(path, f"cannot be opened: {error.strerror}", "unreadable")

@@ -1,9 +1,10 @@
-"""Which paths a vault serves: one policy for search, read, list and write. Pure; `paths.py` opens the files.
+"""Decides which paths a vault serves: one policy for search, read, list and write.
 
-A path is relative, with slashes, in the spelling of the folder. The policy refuses a path by its text alone,
-before any file is touched, and alike on every system. A vault may be synced to another system, where a name
-that is harmless here is a device or a hidden folder. The rules are the tables `PATH_RULES` and `NAME_RULES`.
-Nothing is decoded, expanded or cleaned: `%2e%2e` and `~` are ordinary names.
+A path is relative, with slashes, and spelled as on disk. The policy refuses a path by its text alone, before
+any file is touched, and in the same way on every system. A vault may be synced to another system, where a
+name that is harmless here is a device or a hidden folder. The rules are the tables `PATH_RULES` and
+`NAME_RULES`. Nothing is decoded, expanded or cleaned: `%2e%2e` and `~` are ordinary names. `paths.py` opens
+the files.
 
 Patterns: `*` and `?` stay within a name, `**` crosses folders, a pattern without a slash (except at its end)
 matches at any depth, and the pattern of a folder covers its content. Patterns ignore case, the spelling of
@@ -21,7 +22,7 @@ NOTES = (".md", ".markdown")
 SEARCHED = (*NOTES, ".txt")
 """The extensions of files that are indexed and may be written."""
 READABLE = (*SEARCHED, ".canvas", ".base")
-"""The extensions of files that may be read and listed. Canvases and bases are Obsidian's text formats."""
+"""Extensions of files that may be read and listed, with Obsidian's canvases and bases."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +51,14 @@ class PathRefused(Exception):
 
 
 def printable(path: object, most: int = 160) -> str:
-    """A path for a message: on one line, without invisible characters, not too long."""
+    """Returns a path for a message: on one line, without invisible characters, not too long."""
     text = path if isinstance(path, str) else repr(path)
     text = text if len(text) <= most else text[:most] + "…"
     escaped = (letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
     return "".join(escaped) or "(empty)"
 
 
-# --- rules ---------------------------------------------------------------------------------------
+# --- rules ---
 
 _BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\ufeff")
 _RESERVED = re.compile(
@@ -66,7 +67,7 @@ _RESERVED = re.compile(
 _RESERVED_BEGIN = frozenset("CPANLcpanl")
 _DRIVE = re.compile(r"[A-Za-z]:")
 _ORDINARY = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_ ()&,'+=@!.-]*[A-Za-z0-9_)])?", re.A)
-"""Names that only the rules about reserved names and lengths can refuse."""
+"""Names that only the rules on reserved names and on length can refuse."""
 
 
 def _has(*categories: str) -> Callable[[str], bool]:
@@ -74,7 +75,7 @@ def _has(*categories: str) -> Callable[[str], bool]:
 
 
 def visible(name: str) -> str:
-    """The name without invisible characters, which some file systems ignore too."""
+    """Returns the name without invisible characters, which some file systems ignore."""
     if name.isascii():
         return name
     return "".join(letter for letter in name if unicodedata.category(letter) != "Cf")
@@ -114,7 +115,7 @@ NAME_RULES: tuple[Rule, ...] = (
 
 
 def name_refused(name: str, limits: VaultLimits) -> str | None:
-    """The reason to refuse a name; None if it is allowed."""
+    """Returns the reason to refuse a name; None if the name is allowed."""
     if _ORDINARY.fullmatch(name) and len(name) <= limits.name_bytes and name.isascii():
         return NAME_RULES[-1][0] if name[0] in _RESERVED_BEGIN and _RESERVED.fullmatch(name) else None
     for reason, broken in NAME_RULES:
@@ -125,26 +126,26 @@ def name_refused(name: str, limits: VaultLimits) -> str | None:
 
 
 def extension(name: str) -> str:
-    """The extension in lower case, with its dot; empty if there is none."""
+    """Returns the extension in lower case, with its dot; empty if there is none."""
     stem, dot, end = name.rpartition(".")
     return f".{end.lower()}" if dot and stem else ""
 
 
 def key(path: str) -> str:
-    """A key that is equal for paths that some file system treats as the same."""
+    """Returns a key that is the same for paths that some file system treats as equal."""
     if path.isascii():
         return path.lower()
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", visible(path)).casefold())
 
 
-# --- patterns ------------------------------------------------------------------------------------
+# --- patterns ---
 
 _GLOB = re.compile(r"\*\*/|\*\*|\*|\?|[^*?]+")
 _GLOBS = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 
 
 def glob(pattern: str) -> str:
-    """A pattern as a regular expression over `key(path)`."""
+    """Returns a pattern as a regular expression that is matched against `key(path)`."""
     text = key(pattern.strip().removeprefix("./"))
     anchored = "/" in text.rstrip("/")
     body = "".join(_GLOBS.get(part) or re.escape(part) for part in _GLOB.findall(text.strip("/")))
@@ -171,9 +172,9 @@ class PathPolicy:
     def segments(
         self, path: str, folder: bool = False, extensions: tuple[str, ...] = READABLE
     ) -> tuple[str, ...]:
-        """The names of a path; raises `PathRefused`.
+        """Returns the names in a path. Raises `PathRefused` if the policy refuses the path.
 
-        `folder`: the path of a folder; the empty path is the vault.
+        `folder`: the path is that of a folder; the empty path is the vault itself.
         """
         if not isinstance(path, str):
             raise PathRefused(printable(path), "a path must be text")
@@ -198,16 +199,16 @@ class PathPolicy:
         return names
 
     def open_to(self, path: str) -> bool:
-        """Whether no pattern excludes the path."""
+        """Returns False if a pattern excludes the path."""
         return self._excluded is None or not self._excluded.fullmatch(key(path))
 
     def covers(self, path: str) -> bool:
-        """Whether the patterns include a file."""
+        """Whether the patterns include a file and do not exclude it."""
         included = self._included is None or self._included.fullmatch(key(path)) is not None
         return included and self.open_to(path)
 
     def allows(self, path: str) -> bool:
-        """Whether the policy serves the path of a file."""
+        """Whether the vault serves a file with this path."""
         try:
             self.segments(path)
         except PathRefused:
@@ -215,6 +216,6 @@ class PathPolicy:
         return True
 
     def described(self) -> str:
-        """A text that is equal for equal policies."""
+        """Returns a text that is the same for equal policies."""
         patterns = sorted(map(key, self.include)), sorted(map(key, self.exclude))
         return repr((*patterns, self.limits.file_bytes, self.limits.depth))

@@ -28,16 +28,19 @@ from toolwire.vault.policy import SEARCHED, PathRefused, extension, key
 from toolwire.vault.words import composed, indexed
 
 FORMAT = 3
-"""Increase it when `notes.py`, `frontmatter.py` or `words.py` reads any note differently."""
+"""Increase this when `notes.py`, `frontmatter.py` or `words.py` reads any note differently."""
 BATCH = 4000
 FLUSH = 200
 HELD = 2_000_000
-"""Characters of notes that are written together, and `FLUSH` notes."""
+"""Rows are written when those of `FLUSH` notes or of this many characters are collected."""
 PAGE = 1000
 RACY_NS = 1_000_000_000
-"""A file that changed so shortly before it was read is read again: a later change may have the same time."""
+"""A file that changed this shortly before it was read is read again by the next refresh.
+
+A later change may have the same time stamp.
+"""
 SHIFT = 13
-"""Bits of a row's id for the chunk's number."""
+"""The number of bits in a row's id that hold the chunk's number."""
 INCOMPLETE = "a note has no text"
 COLUMNS = ("title", "aliases", "headings", "tags", "path", "body")
 
@@ -95,7 +98,7 @@ _SAMPLE = (
 
 
 def words_rows(path: str, text: str, note: Note) -> Iterator[tuple[str, str, str, str, str, str]]:
-    """The row of each chunk in the full-text table.
+    """Yields the row of each chunk for the full-text table.
 
     Every row has the note's own fields, so that a query can match a word of the title and one of the body.
     """
@@ -110,7 +113,7 @@ def words_rows(path: str, text: str, note: Note) -> Iterator[tuple[str, str, str
 
 
 def fingerprint() -> str:
-    """A hash that changes when the same note gets other rows in the full-text table."""
+    """Returns a hash that changes if the same note would get other rows in the full-text table."""
     rows = list(words_rows("a/b.md", _SAMPLE, parse(_SAMPLE)))
     return hashlib.sha256(repr((FORMAT, unicodedata.unidata_version, rows)).encode()).hexdigest()
 
@@ -119,8 +122,8 @@ def fingerprint() -> str:
 class Refresh:
     """The result of a refresh.
 
-    `skipped`: files that cannot be indexed (too large, binary, not UTF-8, unreadable) and unreadable folders.
-    `reasons`: why, for the first of them.
+    `skipped`: the number of files that cannot be indexed (too large, binary, not UTF-8, unreadable) and of
+    unreadable folders. `reasons`: the messages for the first of them.
     """
 
     added: int = 0
@@ -145,7 +148,7 @@ Cancelled = Callable[[], bool]
 
 
 class _Known(NamedTuple):
-    """A note as the index has it."""
+    """A note in the index."""
 
     path: str
     id: int
@@ -158,7 +161,11 @@ class _Known(NamedTuple):
 
 @dataclass(slots=True)
 class Refresher:
-    """One refresh. The caller holds the lock."""
+    """One refresh. The caller holds the lock.
+
+    `pending`: changes since the last commit. `next`: the id of the next new note. `held`: characters of text
+    in the rows that are not written yet.
+    """
 
     vault: Vault
     connection: sqlite3.Connection
@@ -214,7 +221,7 @@ class Refresher:
             self.progress(seen, max(1, seen))
 
     def _flush(self) -> None:
-        """Writes the collected rows; many at a time cost less."""
+        """Writes the collected rows. Writing many at a time is faster."""
         for table, rows in self.rows.items():
             if rows:
                 self.connection.executemany(_INSERT[table], rows)
@@ -228,7 +235,10 @@ class Refresher:
         self.pending = 0
 
     def _known(self) -> Iterator[_Known]:
-        """The notes ordered by path, a page at a time, because the table changes meanwhile."""
+        """Yields the notes in the index, sorted by path.
+
+        Reads a page at a time, because the table changes meanwhile.
+        """
         page = f"SELECT {', '.join(_Known._fields)} FROM notes WHERE path > ? ORDER BY path LIMIT ?"
         rows: list[Any] = [("",)]
         while rows:

@@ -1,4 +1,4 @@
-"""The results of a search: each found note with its best chunk and a preview of about 200 characters."""
+"""The results of a search: each found note with its best chunk and a short preview."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ class Hit:
     """A note that was found.
 
     `matches`: how often the query's words and phrases occur in its name and text. `line`: the line of the
-    preview's best match. `first_line` and `last_line`: those of its chunk.
+    best match in the preview. `first_line` and `last_line`: the lines of the chunk. `fields`: the parts of
+    the note that match, such as `title` or `body`.
     """
 
     path: str
@@ -49,10 +50,10 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The answer to a search.
+    """The result of a search.
 
-    `total`: at least this many notes match. `truncated`: there are more than `hits`. `relaxed`: no note has
-    all words, so notes with any of them are shown.
+    `total`: at least this many notes match. `truncated`: more notes match than `hits` shows. `relaxed`: no
+    note has all words, so notes with any of them are shown.
     """
 
     query: str
@@ -65,14 +66,17 @@ class Found:
 
 
 def row_at(connection: sqlite3.Connection, note: int, position: int) -> int:
-    """The chunk of a note at a position in its text."""
+    """Returns the row id of the chunk at a position in a note's text."""
     first = note << SHIFT
     found = connection.execute(_ROW, (first, (note + 1) << SHIFT, position)).fetchone()[0]
     return found or first
 
 
 def hit(connection: sqlite3.Connection, row: int, patterns: Patterns, score: float) -> Hit:
-    """The note of a chunk as a result. `patterns`: what counts as a match, in folded text."""
+    """Returns the note that contains a chunk, as a search result.
+
+    `row`: the chunk's row id. `patterns`: what counts as a match, in folded text.
+    """
     note = row >> SHIFT
     path, title, size, mtime_ns, aliases, text = connection.execute(_NOTE, (note,)).fetchone()
     tags = tuple(tag for (tag,) in connection.execute("SELECT tag FROM tags WHERE note = ?", (note,)))
@@ -116,7 +120,7 @@ def hit(connection: sqlite3.Connection, row: int, patterns: Patterns, score: flo
 
 
 def _chunk(connection: sqlite3.Connection, row: int) -> tuple[str, int, int, int, int]:
-    """Headings, first and last line, start and stop."""
+    """Returns a chunk's headings, first and last line, start and stop."""
     return connection.execute(_CHUNK, (row,)).fetchone() or ("", 1, 1, 0, 0)
 
 
@@ -125,19 +129,23 @@ def _any_in(patterns: Patterns, text: str, start: int = 0, stop: int | None = No
 
 
 def beginning(text: str) -> int:
-    """Where a note's text begins, after frontmatter and headings; else where its headings begin."""
+    """Returns where a note's text begins, after frontmatter and headings.
+
+    If it has only headings, returns where they begin.
+    """
     head = frontmatter(text).end
     found = _TEXT.search(text, head) or _ANYTHING.search(text, head)
     return found.start() if found else 0
 
 
 def excerpt(text: str, compared: str, start: int, stop: int, patterns: Patterns) -> tuple[str, int]:
-    """The best piece of `text` between `start` and `stop`, and the position of its best match.
+    """Returns the best piece of `text` between `start` and `stop`, for a preview.
 
-    `compared`: the folded text, which the patterns search.
+    Also returns the position of its best match. `compared`: the folded text, in which the patterns are
+    searched.
     """
     best = _best_match(compared, start, stop, patterns)
-    if best is None:  # found by title, tags or headings: show the beginning
+    if best is None:  # found by title, tags or headings: show the beginning of the chunk
         found = _ANYTHING.search(text, start or frontmatter(text).end, stop)
         left = begin = end = found.start() if found else start
     else:
@@ -157,7 +165,10 @@ def excerpt(text: str, compared: str, start: int, stop: int, patterns: Patterns)
 
 
 def _best_match(compared: str, start: int, stop: int, patterns: Patterns) -> tuple[int, int] | None:
-    """The match after which most different patterns, then most matches, fit in the preview."""
+    """Returns the match that the preview should show first, or None if there is none.
+
+    Within the length of a preview after it, there are the most different patterns, then the most matches.
+    """
     matches: list[tuple[int, int, int]] = []
     for number, pattern in enumerate(patterns):
         for _, match in zip(range(MOST_MATCHES), pattern.finditer(compared, start, stop), strict=False):

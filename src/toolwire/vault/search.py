@@ -8,9 +8,11 @@ Each step runs only if the steps before it did not fill the answer:
 4. If nothing is found: one word within the names of notes, then any of the words (`relaxed`).
 
 Terms without words (signs, emoji) are compared with the stored texts. Results are ordered by step, rank and
-path, so that the same index gives the same answer. For a word that most rows have, FTS5 uses `FLOOR` as its
-idf. If all words are such, the ranks are tiny but still ordered by the columns' weights. Their score counts
-that idf as `LEAST_IDF`.
+path, so that the same index gives the same answer.
+
+For a word that most rows have, FTS5 uses `FLOOR` as its idf (inverse document frequency). If all words are
+that frequent, the ranks are tiny but still ordered by the columns' weights. In the score, `LEAST_IDF`
+replaces that idf.
 """
 
 from __future__ import annotations
@@ -34,20 +36,23 @@ RANK = f"bm25(words, {', '.join(str(WEIGHTS[name]) for name in COLUMNS)})"
 DEFAULT_LIMIT = 10
 MOST_RESULTS = 50
 MOST_ROWS = 6_000
-"""Rows that are ranked.
+"""The maximum number of rows that are ranked.
 
-If more match, those with a match in title, aliases, headings or tags, and some others, are.
+If more rows match, those with a match in title, aliases, headings or tags are ranked, and some others.
 """
 MOST_CANDIDATES = 2000
 MOST_SCANNED = 500
 HALF = 8.0
-"""The rank that gives a score of one half."""
+"""The strength of a rank that gives half of the highest score."""
 FLOOR = 1e-6
-"""FTS5's idf of a word that half of the rows or more have."""
+"""The idf that FTS5 uses for a word that is in half of the rows or more."""
 LEAST_IDF = 0.25
-"""The idf of such a word for the score: without it every score in a small vault would be zero."""
+"""The idf of such a word in the score.
+
+Without it, every score in a small vault would be zero.
+"""
 MOST_OF_A_WORD = 2.2
-"""The upper bound of the rank of a word with idf 1: FTS5's k1 + 1."""
+"""The highest possible rank of a word with idf 1: FTS5's k1 + 1."""
 STEPS = {"chunk": 1.0, "prefix": 0.9, "note": 0.7, "scan": 0.7, "name": 0.6, "filter": 0.5, "any": 0.5}
 """The weight of each step in the score."""
 
@@ -55,7 +60,10 @@ STEPS = {"chunk": 1.0, "prefix": 0.9, "note": 0.7, "scan": 0.7, "name": 0.6, "fi
 def search(
     index: Index, query: str, limit: int = DEFAULT_LIMIT, within: Callable[[str], bool] | None = None
 ) -> Found:
-    """Searches the index in its current state. `within`: which paths are searched and counted."""
+    """Searches the index in its current state.
+
+    `within`: says whether a path is searched and counted; None for all paths.
+    """
     began = time.perf_counter()
     parsed = parse_query(query)
     limit = max(1, min(limit, MOST_RESULTS))
@@ -75,7 +83,7 @@ class _Search:
         self.query = query
         self.limit = limit
         self.order: dict[int, tuple[int, float, str]] = {}
-        """Note → its best row, rank and step."""
+        """By note: its best row, the rank and the step that found it."""
         self.total = 0
         self.relaxed = False
         self.hint = ""
@@ -104,13 +112,16 @@ class _Search:
         return self
 
     def _score(self, rank: float, step: str) -> float:
-        """Rises with the strength of a rank, also for ranks that contain only the floor's idf."""
+        """Returns the score of a rank: the stronger the rank, the higher.
+
+        Ranks that consist only of the tiny idf of frequent words get different scores, too.
+        """
         common = min(-rank / FLOOR, MOST_OF_A_WORD * max(1, len(self.query.terms)))
         strength = max(0.0, -rank + LEAST_IDF * common)
         return STEPS[step] * strength / (strength + HALF)
 
     def _patterns(self, step: str) -> Patterns:
-        """What counts as a match."""
+        """Returns the patterns of what counts as a match in this step."""
         query = (self.query.with_prefix() if step in ("prefix", "note", "any") else None) or self.query
         if step == "any":
             return [term.pattern for term in query.loosened()]
@@ -118,7 +129,7 @@ class _Search:
             return [re.compile(re.escape(term.literal or " ".join(term.words))) for term in query.terms]
         return [term.pattern for term in dict.fromkeys(query.terms)]
 
-    # --- steps -----------------------------------------------------------------------------------
+    # --- steps ---
 
     def _steps(self) -> None:
         query = self.query
@@ -142,7 +153,10 @@ class _Search:
         return len(self.order) < self.limit
 
     def _ranked(self, match: str, step: str, verified: bool = True) -> None:
-        """Adds notes in the order of their best rows until the answer is full."""
+        """Adds notes in the order of their best rows until the answer is full.
+
+        `match`: an FTS5 expression. `verified`: only notes that contain the query's literal texts.
+        """
         if not match:
             return
         seen = set(self.order)
@@ -157,7 +171,7 @@ class _Search:
                         return
 
     def _rows(self, match: str) -> Iterator[tuple[int, float]]:
-        """The matching rows, the best first."""
+        """Returns the matching rows with their ranks, the best first."""
         if self._count(match) <= MOST_ROWS:
             return self._best(match, MOST_ROWS)
         specific = self._best(f"{{title aliases headings tags}} : ({match})", MOST_ROWS)
@@ -171,13 +185,19 @@ class _Search:
         return self.connection.execute(query, (match, *self.values))
 
     def _count(self, match: str, what: str = "*") -> int:
-        """How many rows match; counts no further than the limit."""
+        """Returns how many rows match an FTS5 expression. Stops counting at `MOST_ROWS` + 1.
+
+        `what`: what SQL's `count` counts.
+        """
         inner = f"SELECT rowid FROM words WHERE words MATCH ?{self.where} LIMIT {MOST_ROWS + 1}"
         query = f"SELECT count({what}) FROM ({inner})"
         return int(self.connection.execute(query, (match, *self.values)).fetchone()[0])
 
     def _across(self, query: Query) -> None:
-        """Adds notes that match all groups in any of their chunks: checks the notes of the rarest group."""
+        """Adds notes that match all groups, no matter in which of their chunks.
+
+        Checks only the notes that match the rarest group.
+        """
         matches = [expression((group,)) for group in query.groups]
         counted = sorted((self._count(match), match) for match in matches if match)
         if not counted or counted[0][0] > MOST_CANDIDATES:
@@ -195,7 +215,10 @@ class _Search:
         return {row >> SHIFT for (row,) in rows}
 
     def _has(self, note: int, match: str | set[int]) -> bool:
-        """Whether any chunk of a note matches."""
+        """Whether any chunk of a note matches.
+
+        `match`: an FTS5 expression, or the set of all notes that match it.
+        """
         if isinstance(match, set):
             return note in match
         inside = "SELECT 1 FROM words WHERE words MATCH ? AND rowid >= ? AND rowid < ? LIMIT 1"
@@ -204,7 +227,7 @@ class _Search:
 
     def _names(self, group: Group) -> None:
         """Adds notes whose name contains the text."""
-        # The index is far smaller than the table.
+        # SQLite's index on the names is far smaller than the table, so reading it is faster.
         names = "SELECT id FROM notes INDEXED BY notes_by_name WHERE instr(name_key, ?) > 0"
         query = f"SELECT id FROM notes WHERE id IN ({names}){self.where_note} ORDER BY length(name_key), path"
         for term in group:
@@ -216,7 +239,10 @@ class _Search:
                         self.order.setdefault(note, (note << SHIFT, -1.0, "name"))
 
     def _any(self, query: Query) -> None:
-        """Adds notes with any of the words; very frequent words count only if there are no others."""
+        """Adds notes with any of the words.
+
+        Very frequent words count only if there are no others.
+        """
         words = tuple((term,) for term in query.loosened())
         if len(words) < 2:
             return
@@ -226,7 +252,7 @@ class _Search:
         self.relaxed = bool(self.order)
 
     def _scan(self) -> None:
-        """Adds notes by comparing the stored texts, for signs and emoji."""
+        """Adds notes whose stored text contains the terms, for terms of signs or emoji."""
         groups = self.query.groups
         compared = [group for group in groups if all(term.literal for term in group)]
         if not compared:
@@ -252,10 +278,10 @@ class _Search:
         for number, (note,) in enumerate(found[: self.limit]):
             self.order[note] = (note << SHIFT, -1.0 + number * 1e-6, "filter")
 
-    # --- filters ---------------------------------------------------------------------------------
+    # --- filters ---
 
     def _filters(self, within: Callable[[str], bool] | None) -> tuple[str, tuple[Any, ...]]:
-        """The condition of tags and paths on a row, and its values."""
+        """Returns the SQL condition on a row for tags and paths, and its values."""
         query, note = self.query, f" AND rowid >> {SHIFT}"
         out, values = "", []
         if within is not None:
@@ -275,7 +301,10 @@ class _Search:
         return out, tuple(values)
 
     def _passes(self, note: int, verified: bool = True) -> bool:
-        """Whether a note contains the literal texts of the query and none of the excluded terms."""
+        """Whether a note contains none of the excluded terms.
+
+        `verified`: and contains all literal texts of the query.
+        """
         query = self.query
         if any(self._has(note, term.expression) for term in query.without if term.words and not term.literal):
             return False
@@ -288,14 +317,14 @@ class _Search:
         return not verified or all(any(term.literal in where for term in group) for group in query.groups)
 
     def _text(self, note: int) -> tuple[str, str]:
-        """The folded text and the folded path."""
+        """Returns the folded text and the folded path of a note."""
         query = "SELECT text, path FROM texts JOIN notes USING (id) WHERE id = ?"
         text, path = self.connection.execute(query, (note,)).fetchone()
         return folded(text), folded(composed(path))
 
 
 def _falling(hits: list[Hit]) -> tuple[Hit, ...]:
-    """The hits with scores that never rise."""
+    """Returns the hits with scores that never rise from one hit to the next."""
     found: list[Hit] = []
     ceiling = 1.0
     for one in hits:

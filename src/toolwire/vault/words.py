@@ -1,12 +1,12 @@
-"""Splits texts and search queries into words as the full-text index does (FTS5's `unicode61`). Pure.
+"""Splits texts and search queries into words as the index does (FTS5's `unicode61`).
 
 A word is a run of letters and digits, without case and without the accents of Latin letters. Scripts without
 spaces (Chinese, Japanese, Thai, …, and Korean with its particles) are indexed letter by letter and searched
-as a phrase of letters, so that any part of a text is found, however short.
+as a phrase of letters, so that any part of a text is found, even a short one.
 
-A query has words, "phrases", `-without`, `tag:` or `#tag`, `path:` and `OR`; any text is a query. All groups
-must match (AND); within a group one term is enough (OR). A term is a sequence of words: `node.js` is the
-phrase "node js". A term with a meaningful sign (`C++`, `$x`, `->`) is looked up by its words and then
+A query has words, "phrases", `-without`, `tag:` or `#tag`, `path:` and `OR`; any text is a valid query. All
+groups must match (AND); within a group one term is enough (OR). A term is a sequence of words: `node.js` is
+the phrase "node js". A term with a meaningful sign (`C++`, `$x`, `->`) is looked up by its words and then
 compared letter by letter; a term without words is only compared.
 """
 
@@ -34,7 +34,7 @@ _TOKEN = re.compile(f"[{UNSPACED}]|[^\\W_{UNSPACED}]+")
 
 
 class _Fold(dict[int, int]):
-    """Maps a code point to the one it is compared as; filled on demand."""
+    """Maps a code point to the one that it is compared as. Filled on demand."""
 
     def __missing__(self, code: int) -> int:
         letter = chr(code)
@@ -51,22 +51,25 @@ _FOLD = _Fold()
 
 
 def storable(text: str) -> str:
-    """The text with spaces instead of what SQLite cannot store: NUL and lone surrogates."""
+    """Returns the text with spaces instead of NUL and lone surrogates: SQLite cannot store them."""
     return _UNSTORABLE.sub(" ", text)
 
 
 def composed(text: str) -> str:
-    """The text as it is indexed: letters and their accents are one character (NFC)."""
+    """Returns the text as it is indexed: a letter and its accent are one character (NFC)."""
     return text if text.isascii() else unicodedata.normalize("NFC", text)
 
 
 def folded(text: str) -> str:
-    """The text as it is compared, of the same length, so that positions are the same in both."""
+    """Returns the text as it is compared: without case and accents.
+
+    The length stays the same, so that a position means the same in both texts.
+    """
     return text.lower() if text.isascii() else text.translate(_FOLD)
 
 
 def indexed(text: str) -> str:
-    """The text for the index: folded, with spaces around each letter of scripts without spaces.
+    """Returns the text for the index: folded, with spaces around letters of unspaced scripts.
 
     Signs are left out, because FTS5's old Unicode tables treat newer ones, such as emoji, as letters.
     """
@@ -74,11 +77,11 @@ def indexed(text: str) -> str:
 
 
 def tokens(text: str) -> list[str]:
-    """The words of a folded text."""
+    """Returns the words of a folded text."""
     return _TOKEN.findall(text)
 
 
-# --- queries -------------------------------------------------------------------------------------
+# --- queries ---
 
 MOST_LETTERS = 1000
 MOST_TERMS = 32
@@ -87,14 +90,15 @@ PREFIX_LETTERS = 3
 _PART = re.compile(r'(-(?=[\w"#]))?(?:(tag|path|file|folder):)?(?:"([^"]*)(?:"|\Z)|(\S+))', re.I)
 _WRAPPING = ".,;:!?\"'`’‘“”«»()[]{}…、。，！？「」"
 _MEANINGFUL = re.compile(rf"[^\w\s{re.escape(_WRAPPING)}\-–—/]")
-"""Signs that are meaningful among letters."""
+"""Signs that distinguish a term, as in `C++`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One term.
+    """One term of a query.
 
-    `words`: as the index has them. `literal`: folded text that the note must contain, or empty.
+    `words`: the words as the index has them. `literal`: folded text that the note must contain, or empty.
+    `prefix`: the last word may continue.
     """
 
     words: tuple[str, ...]
@@ -108,7 +112,10 @@ class Term:
 
     @property
     def pattern(self) -> re.Pattern[str]:
-        """A pattern of the term in folded text: its literal, or its words without letters between them."""
+        """Returns a pattern of the term in folded text.
+
+        It matches the literal, or the words with no letters between them.
+        """
         if self.literal:
             return re.compile(re.escape(self.literal))
         letter = f"[^\\W_{UNSPACED}]"
@@ -121,7 +128,10 @@ class Term:
         return re.compile(out if self.prefix or _UNSPACED.match(self.words[-1]) else f"{out}(?!{letter})")
 
     def loosened(self) -> list[Term]:
-        """The terms of which any is enough: single words; quoted and unspaced terms stay together."""
+        """Returns terms of which one is enough: each word.
+
+        A quoted term, or one in a script without spaces, stays whole.
+        """
         if not self.words:
             return []
         if self.quoted or any(_UNSPACED.match(word) for word in self.words):
@@ -150,7 +160,7 @@ class Query:
         return bool(self.tags or self.paths or self.without_tags or self.without_paths)
 
     def with_prefix(self) -> Query | None:
-        """The query with its last word as a prefix; None if that is the same query."""
+        """Returns the query with its last word as a prefix; None if that word cannot be a prefix."""
         if not self.groups:
             return None
         last = self.groups[-1][-1]
@@ -164,7 +174,7 @@ class Query:
 
 
 def _term(text: str, quoted: bool) -> Term | None:
-    """The term of one part of the query; None if it has neither words nor signs."""
+    """Returns the term of one part of the query; None if it has neither words nor signs."""
     text = text.strip()
     compared = folded(composed(text if quoted else text.strip(_WRAPPING) or text))
     words = tuple(tokens(compared))
@@ -207,7 +217,7 @@ def parse_query(text: str) -> Query:
 
 
 def expression(groups: tuple[Group, ...], without: tuple[Term, ...] = (), joined: str = "AND") -> str:
-    """The FTS5 expression of a query; empty if no group has words."""
+    """Returns the FTS5 expression of a query; empty if no group has words."""
     parts = []
     for group in groups:
         alternatives = [one.expression for one in group if one.words]

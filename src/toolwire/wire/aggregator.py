@@ -1,16 +1,18 @@
 """ToolCallAggregator: collects tool calls from payloads of any known shape.
 
-It returns immutable records and the deltas that a server may send to its client.
+It returns immutable records of the calls, and the deltas that a server may send to its client.
 
 - Arguments are never parsed or changed, and payloads are never mutated. Deltas are increments, which a client
   concatenates; records hold the whole text.
 - Records only grow: a closing event or a final message adds what is missing. Nothing is sent twice.
 - Records are in order of creation. The calls of different choices are kept apart.
-- No payload makes it raise or loop. Unknown payloads are ignored; one that fails while it is read is counted
-  in `unreadable`.
-- Results of tools are not calls. Codex's start-up probes ("resources/list failed") are counted in `phantoms`.
+- No payload makes it raise or loop. Unknown payloads are ignored; a payload whose reading fails is counted in
+  `unreadable`.
+- Results of tools are not calls. The failed start-up probes of Codex ("resources/list failed") are counted in
+  `phantoms`.
 
-`payloads.py` knows the shapes, `core/assemble.py` is the engine. Standard library only.
+`payloads.py` knows the shapes of payloads, `core/assemble.py` puts the fragments together. Standard library
+only.
 """
 
 from __future__ import annotations
@@ -26,12 +28,12 @@ from toolwire.core.partial_call import PartialCall
 from toolwire.wire import payloads
 
 CallIdFactory = Callable[[int, int], str]
-"""Takes the choice and the number of the call in it, and returns a unique id."""
+"""Takes the index of the choice and the number of the call in it; returns a unique id."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCallDelta:
-    """The next piece to send. `id` and `name` appear once, in the call's first delta."""
+    """The next piece of a call to send. `id` and `name` are set only in the call's first delta."""
 
     index: int
     id: str | None = None
@@ -41,7 +43,7 @@ class ToolCallDelta:
     choice: int = 0
 
     def wire(self) -> dict[str, Any]:
-        """The delta as an entry of a chat chunk's `tool_calls`."""
+        """Returns the delta as an entry of `tool_calls` in a chat chunk."""
         key = "input" if self.type == "custom" else "arguments"
         body = {"name": self.name, key: self.arguments} if self.name is not None else {key: self.arguments}
         opener = {"id": self.id, "type": self.type} if self.id is not None else {}
@@ -50,7 +52,10 @@ class ToolCallDelta:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallRecord:
-    """A call so far. `arguments` is its text, verbatim (a custom tool's input); `name` may still be empty."""
+    """A call as far as it has arrived. `name` may still be empty.
+
+    `arguments` is the text as it was sent; for a custom tool, the tool's input.
+    """
 
     index: int
     id: str
@@ -59,14 +64,14 @@ class ToolCallRecord:
     type: CallKind = "function"
 
     def wire(self) -> dict[str, Any]:
-        """The record as an entry of a chat message's `tool_calls`."""
+        """Returns the record as an entry of `tool_calls` in a chat message."""
         key = "input" if self.type == "custom" else "arguments"
         return {"id": self.id, "type": self.type, self.type: {"name": self.name, key: self.arguments}}
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What a payload changed: whether any record did, and the deltas to send, in order."""
+    """The effect of a payload: whether any record changed, and the deltas to send, in order."""
 
     updated: bool = False
     deltas: tuple[ToolCallDelta, ...] = ()
@@ -74,7 +79,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class TextBlock:
-    """A call in text, from `start` to `end`."""
+    """A call found in text. `start` and `end` are its position; -1: unknown."""
 
     name: str
     arguments: str
@@ -89,9 +94,10 @@ _patterns: dict[str, Matcher] = {}
 
 
 def register_text_pattern(name: str, matcher: Matcher) -> Callable[[], None]:
-    """Adds a matcher that finds calls in text, tried after `<use_tool>`. Returns a function that removes it.
+    """Adds a matcher that finds calls in text. Returns a function that removes it.
 
-    An empty name or a matcher that is not callable is ignored.
+    Matchers are tried only if the text has no `<use_tool>` block. An empty name, or a matcher that is not
+    callable, is ignored.
     """
     if not name or not callable(matcher):
         return lambda: None
@@ -105,7 +111,10 @@ def register_text_pattern(name: str, matcher: Matcher) -> Callable[[], None]:
 
 
 def extract_use_tool_blocks(text: str, start: int = 0) -> tuple[tuple[TextBlock, ...], int]:
-    """The complete `<use_tool>` blocks from `start` on, and the position after the last one (or `start`)."""
+    """Returns the complete `<use_tool>` blocks from `start` on, and the position after them.
+
+    Without a block, the position is `start`.
+    """
     from toolwire.emulate.scanner import ToolCallParser
 
     start = max(start, 0)
@@ -115,7 +124,7 @@ def extract_use_tool_blocks(text: str, start: int = 0) -> tuple[tuple[TextBlock,
     blocks: list[TextBlock] = []
     name, pieces, after, plain, at = "", [""], start, 0, start
     while at < len(text):
-        end = text.find(">", at) + 1 or len(text)  # a block ends with ">", so it ends where a fed piece ends
+        end = text.find(">", at) + 1 or len(text)  # every block ends with ">", so feed up to each ">"
         for event in parser.feed(text[at:end]):
             if isinstance(event, CallBegin):
                 name, pieces = event.name, []
@@ -135,7 +144,7 @@ def extract_use_tool_blocks(text: str, start: int = 0) -> tuple[tuple[TextBlock,
 
 
 class _Choice:
-    """The calls of one choice. `held` are events of final messages that were not sent."""
+    """The calls of one choice. `held` are events of final messages that were not returned as deltas."""
 
     def __init__(self) -> None:
         self.assembler = CallAssembler(names=EVERY_NAME, ordered=False)
@@ -144,9 +153,9 @@ class _Choice:
 
 
 class ToolCallAggregator:
-    """Collects the calls of a turn, by choice.
+    """Collects the calls of a turn, separately for each choice.
 
-    `id_factory(choice, number)` creates the ids of calls that came without one; default: random ids.
+    `id_factory(choice, number)` creates the ids of calls that came without one. Default: random ids.
     """
 
     def __init__(self, id_factory: CallIdFactory | None = None) -> None:
@@ -158,14 +167,14 @@ class ToolCallAggregator:
         self._parallel = True
 
     def ingest_delta(self, payload: Any, choice: int = 0) -> Update:
-        """Reads a piece of a stream. `choice` is the number of the payload's first choice."""
+        """Reads a piece of a stream. `choice` is the index of the payload's first choice."""
         return self._ingest(payload, choice, whole=False, emit=True)
 
     def ingest_message(self, payload: Any, choice: int = 0, emit_if_missing: bool = False) -> Update:
         """Reads a final message, which completes the records.
 
-        With `emit_if_missing`, returns the deltas that have not been sent yet; if there is no call at all,
-        searches the message's text for calls.
+        With `emit_if_missing`, the update has the deltas that were not returned yet; if no call is known at
+        all, the message's text is searched for calls.
         """
         update = self._ingest(payload, choice, whole=True, emit=emit_if_missing)
         if emit_if_missing and not self.has_calls(choice):
@@ -179,7 +188,7 @@ class ToolCallAggregator:
         return update
 
     def snapshot(self, choice: int = 0) -> tuple[ToolCallRecord, ...]:
-        """The records of a choice, in order of creation."""
+        """Returns the records of a choice, in order of creation."""
         choice = max(choice, 0)
         state = self._choices.get(choice, _Choice())
         return tuple(
@@ -195,11 +204,11 @@ class ToolCallAggregator:
         )
 
     def supports_parallel_calls(self) -> bool:
-        """False once a payload contained `parallel_tool_calls: false`."""
+        """Returns False once a payload contained `parallel_tool_calls: false`, otherwise True."""
         return self._parallel
 
     def reset_turn(self, choice: int | None = None) -> None:
-        """Removes the calls of one choice, or of all. Text patterns stay."""
+        """Removes the calls of one choice; None: of all choices. Registered text patterns stay."""
         if choice is None:
             self._choices.clear()
             self._parallel = True
@@ -223,6 +232,10 @@ class ToolCallAggregator:
         return Update(any(update.updated for update in updates), deltas)
 
     def _take(self, fragments: list[Fragment], choice: int, emit: bool, all_held: bool) -> Update:
+        """Adds fragments to the calls of a choice.
+
+        `emit`: return deltas. `all_held`: also those of calls that these fragments do not change.
+        """
         if not fragments and choice not in self._choices:
             return Update()
         state = self._choices.setdefault(choice, _Choice())
@@ -239,7 +252,10 @@ class ToolCallAggregator:
         return Update(state.assembler.changes > before, tuple(deltas))
 
     def _deltas(self, state: _Choice, choice: int, number: int) -> Iterator[ToolCallDelta]:
-        """The held events of a call as deltas; the first delta includes the arguments after it."""
+        """Yields the held events of a call as deltas.
+
+        The first delta of a call also has the arguments that are held.
+        """
         call = state.assembler.calls[number]
         opener: ToolCallDelta | None = None
         for event in state.held.pop(number, ()):
@@ -255,7 +271,7 @@ class ToolCallAggregator:
             yield opener
 
     def _id(self, state: _Choice, choice: int, call: PartialCall) -> str:
-        """The call's id. It never changes, even if the upstream sends its own id later."""
+        """Returns the call's id. It never changes, even if the upstream sends its own id later."""
         if call.number not in state.ids:
             state.ids[call.number] = call.id or call.alias or self._mint(choice, call.number)
         return state.ids[call.number]
@@ -263,11 +279,12 @@ class ToolCallAggregator:
     def _text(self, payload: Any) -> str:
         try:
             return payloads.content(payload)
-        except Exception:  # as above
+        except Exception:  # a foreign object may raise anything
             self.unreadable += 1
             return ""
 
     def _blocks(self, text: str) -> list[TextBlock]:
+        """Returns the calls in a text: `<use_tool>` blocks, or else what the matchers find."""
         if not text:
             return []
         found = list(extract_use_tool_blocks(text)[0])

@@ -1,9 +1,9 @@
 """Parses the bytes of a request body as a JSON object.
 
-A body that passes is safe for everything after it: valid UTF-8 throughout (no lone surrogates), finite
-numbers, and at most `MAX_DEPTH` levels of nesting, so that no later walk over it exhausts the stack. Values
-are counted before they are created, because a body of tiny values takes a hundred times its size in memory.
-Of duplicate keys the last one counts.
+A body that passes is safe for all later code: it is valid UTF-8 (no lone surrogates), its numbers are finite,
+and it is nested at most `MAX_DEPTH` levels deep, so that no walk over it exhausts the stack. Values are
+counted before they are created, because a body of tiny values takes a hundred times its size in memory. If a
+key is repeated, its last value counts.
 """
 
 from __future__ import annotations
@@ -25,30 +25,32 @@ _surrogate = re.compile(rb"\\u[dD](?:[89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|[
 
 
 WINDOW = 1024 * 1024
-"""Bytes that are examined at once; other threads run in between."""
+"""Bytes that are examined at once. Other threads can run in between."""
 
 
 def parse(raw: bytes, *, nodes: int = 0, messages: int = 0, tools: int = 0) -> dict[str, Any]:
-    """The request body as a dict. Raises `ToolwireError` with a message of one line.
+    """Returns the request body as a dict. Raises `ToolwireError` with a one-line message.
 
-    `nodes`, `messages` and `tools` limit how many values, messages and tools it may hold; 0: any number.
+    `nodes`, `messages` and `tools` are the maximum numbers of JSON values, messages and tools; 0: no limit.
     """
     if nodes and len(raw) > nodes and _bound(raw, nodes) > nodes and _values(raw, nodes) > nodes:
         limit = f"{nodes:,} JSON values, this server's limit (limits.body_nodes)"
         raise ToolwireError("body_too_large", f"The request's body holds more than {limit}.")
     body = _decode(raw)
-    for names, most in ((("messages", "input"), messages), (("tools", "functions"), tools)):
-        for name in names:
-            given = body.get(name)
-            if type(given) is list and len(given) > most > 0:
-                length = f"maximum length {most}, but got an array with length {len(given)} instead"
-                message = f"Invalid '{name}': array too long. Expected an array with {length}."
-                raise ToolwireError("invalid_value", message, param=name, code="array_above_max_length")
+    for name, most in (("messages", messages), ("input", messages), ("tools", tools), ("functions", tools)):
+        given = body.get(name)
+        if type(given) is list and len(given) > most > 0:
+            length = f"maximum length {most}, but got an array with length {len(given)} instead"
+            message = f"Invalid '{name}': array too long. Expected an array with {length}."
+            raise ToolwireError("invalid_value", message, param=name, code="array_above_max_length")
     return body
 
 
 def _bound(raw: bytes, limit: int) -> int:
-    """An upper bound of the number of values, strings included; stops at the limit."""
+    """Returns an upper bound of the number of JSON values. Stops counting above `limit`.
+
+    Fast, but it also counts commas and brackets inside strings.
+    """
     found = 0
     for place in range(0, len(raw), WINDOW):
         found += sum(raw.count(mark, place, place + WINDOW) for mark in _MARKS)
@@ -58,7 +60,10 @@ def _bound(raw: bytes, limit: int) -> int:
 
 
 def _values(raw: bytes, limit: int) -> int:
-    """The number of values, strings excluded; stops at the limit."""
+    """Returns the number of JSON values without looking inside strings.
+
+    Stops counting above `limit`.
+    """
     found, start, inside = 0, 0, False
     while start < len(raw) and found <= limit:
         end = min(start + WINDOW, len(raw))
@@ -87,7 +92,7 @@ def _decode(raw: bytes) -> dict[str, Any]:
     if type(body) is not dict:
         found = f"expected an object, but got {json_type(body)} instead."
         raise ToolwireError("invalid_type", f"Invalid type for the request body: {found}")
-    # The number of brackets bounds the depth; only a body with many is walked.
+    # The number of brackets bounds the depth: only a body with many brackets has to be walked.
     if raw.count(b"{") + raw.count(b"[") > MAX_DEPTH and _deeper_than(body, MAX_DEPTH):
         raise _too_deep()
     return body
@@ -108,7 +113,7 @@ def _deeper_than(root: dict[str, Any], limit: int) -> bool:
 
 
 def _reason(raw: bytes, error: msgspec.DecodeError) -> str:
-    """Why the body is not JSON.
+    """Returns why the body is not JSON.
 
     msgspec reports a lone surrogate near the end as truncation, and a byte order mark as an invalid
     character.

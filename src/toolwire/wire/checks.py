@@ -1,10 +1,10 @@
 """Checks of single request fields, and the errors they raise.
 
-A rule is a function of (path, value) that raises `ToolwireError` or returns. The tables in `chat/decode.py`
-and `responses/decode.py` give a rule to each field that OpenAI checks; `check` applies such a table to a
-body. Null means absent. A path consists of known field names and indexes. An error message shortens and
-escapes a client's value and never contains its keys. `leftover` notes the members of objects that are not
-read, so that the report can name them.
+A rule is a function of (path, value) that raises `ToolwireError` if the value is wrong. The tables in
+`chat/decode.py` and `responses/decode.py` give a rule to each field that OpenAI checks; `check` applies such
+a table to a body. Null means absent. A path consists of known field names and indexes. An error message
+shortens and escapes a client's value and never contains its keys. `leftover` notes the members of objects
+that are not read, so that the report can name them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def json_type(value: Any) -> str:
 
 
 def shown(value: Any) -> str:
-    """A client's value for a message: at most `MAX_SHOWN` characters, control characters escaped."""
+    """Returns a client's value for an error message: shortened, control characters escaped."""
     text = value if isinstance(value, str) else str(value)
     cut = text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 1] + "…"
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in cut)
@@ -140,15 +140,15 @@ def integer(low: int, high: int = MAX_TOKENS) -> Rule:
 
 def one_of(*values: str) -> Rule:
     def rule(path: str, value: Any) -> None:
-        string(path, value)
         if value not in values:
+            string(path, value)
             raise not_one_of(path, value, values)
 
     return rule
 
 
 def members(rules: Mapping[str, Rule]) -> Rule:
-    """An object with rules for some members."""
+    """Returns a rule for an object; `rules` apply to those of its members that are present."""
 
     def rule(path: str, value: Any) -> None:
         object_(path, value)
@@ -211,9 +211,9 @@ COMMON: dict[str, Rule] = {
 
 
 HOLDERS: dict[str, str] = {"text": "format", "reasoning": "effort", "stream_options": "include_usage"}
-"""Fields whose members are reported one by one, and the member that is reported as the field itself."""
+"""Fields whose members are reported one by one. The value is the member reported as the field itself."""
 MOST_NOTES = 16
-"""The most unread fields that one report names."""
+"""The maximum number of unread fields that one report names."""
 _SAFE = re.compile(r"[a-zA-Z][a-zA-Z0-9_]{0,47}\Z")
 _INDEX = re.compile(r"\[\d+\]")
 
@@ -222,7 +222,7 @@ _INDEX = re.compile(r"\[\d+\]")
 
 
 def check(body: Mapping[str, Any], rules: Mapping[str, Rule]) -> frozenset[str]:
-    """Applies the rules to the sent fields. Returns the names of all fields that are not null.
+    """Applies the rules to the fields of the body. Returns the names of all fields that are not null.
 
     A camelCase alias is returned under OpenAI's name.
     """
@@ -242,12 +242,15 @@ def check(body: Mapping[str, Any], rules: Mapping[str, Rule]) -> frozenset[str]:
 
 
 def is_safe(name: str) -> bool:
-    """Whether a client's field name may appear in the report, which is a header."""
+    """Returns True if a client's field name may appear in the report, an HTTP header."""
     return all(map(_SAFE.match, name.split(".", 1)))
 
 
 def leftover(holder: Mapping[str, Any], read: frozenset[str], path: str, notes: list[Note]) -> None:
-    """Notes each non-empty member of an object that is not read: `messages.audio`."""
+    """Adds a note for each non-empty member of `holder` that is not in `read`.
+
+    The note names the member by its path without indexes, e.g. `messages.audio`.
+    """
     if holder.keys() <= read:
         return
     where = _INDEX.sub("", path)
@@ -258,7 +261,7 @@ def leftover(holder: Mapping[str, Any], read: frozenset[str], path: str, notes: 
 
 
 def aliased(body: Mapping[str, Any], name: str) -> Any:
-    """A field that clients also send in camelCase. OpenAI's spelling takes precedence."""
+    """Returns a field that clients may also send in camelCase. OpenAI's spelling takes precedence."""
     value = body.get(name)
     return body.get(_ALIAS_OF[name]) if value is None else value
 
@@ -271,7 +274,10 @@ def model(body: Mapping[str, Any]) -> str:
 
 
 def required(holder: Mapping[str, Any], name: str, path: str, rule: Rule) -> Any:
-    """`holder[name]`, which must be there and follow the rule. `path` is the holder's."""
+    """Returns `holder[name]`. Raises if it is null, or if the rule refuses it.
+
+    `path` is the holder's path.
+    """
     value = holder.get(name)
     if value is None:
         raise missing(f"{path}.{name}")
@@ -280,13 +286,13 @@ def required(holder: Mapping[str, Any], name: str, path: str, rule: Rule) -> Any
 
 
 def required_string(holder: Mapping[str, Any], name: str, path: str) -> str:
-    """`holder[name]`, a string that may be empty."""
+    """Returns the string `holder[name]`, which may be empty. Raises if it is null or not a string."""
     value: str = required(holder, name, path, string)
     return value
 
 
 def optional(holder: Mapping[str, Any], name: str, path: str, rule: Rule = string) -> Any:
-    """`holder[name]`, which follows the rule unless it is null."""
+    """Returns `holder[name]`, or None if it is null. Raises if the rule refuses it."""
     value = holder.get(name)
     if value is not None:
         rule(f"{path}.{name}", value)
@@ -294,9 +300,10 @@ def optional(holder: Mapping[str, Any], name: str, path: str, rule: Rule = strin
 
 
 def nested(holder: dict[str, Any], name: str, path: str, flat: str | None) -> tuple[dict[str, Any], str]:
-    """The object in `holder[name]` and its path, or the holder itself, if the client wrote the object flat.
+    """Returns the object `holder[name]` and its path.
 
-    A flat object must have the member `flat`, if one is given.
+    Some clients write the members of that object directly into the holder. Then the holder and its path are
+    returned; if `flat` is given, the holder must have a member of that name.
     """
     inner = holder.get(name)
     if inner is None and (flat is None or holder.get(flat) is not None):
@@ -312,7 +319,7 @@ def required_id(holder: Mapping[str, Any], name: str, path: str) -> str:
 
 
 def required_name(holder: Mapping[str, Any], path: str) -> str:
-    """The name of a tool, a namespace or a schema."""
+    """Returns the name of a tool, a namespace or a schema. Raises if it does not match `NAME`."""
     value = required_string(holder, "name", path)
     if NAME.fullmatch(value) is None:
         expected = f"Expected a string that matches the pattern '^{NAME.pattern}$'."
@@ -321,9 +328,10 @@ def required_name(holder: Mapping[str, Any], path: str) -> str:
 
 
 def called_name(holder: Mapping[str, Any], path: str) -> str:
-    """The name of a past call.
+    """Returns the name of a past call. Any printable name is accepted.
 
-    Models write names that no tool may have (`functions.look:0`), and the conversation must go on.
+    Models write names that no tool may have (`functions.look:0`), and such a conversation must be able to
+    continue.
     """
     value = required_string(holder, "name", path)
     if not value or len(value) > LONGEST_CALLED or not value.isprintable():

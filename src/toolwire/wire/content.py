@@ -7,7 +7,7 @@
 | image_url, input_image            | ImagePart; the URL may be a string or in an object         |
 | any other (audio, files, unknown) | OtherPart, unchanged, for backends that speak the same API |
 
-An empty string is no part, so that all spellings of a message without content are equal.
+An empty string becomes no part, so that a message without content is the same in every spelling.
 """
 
 from __future__ import annotations
@@ -44,7 +44,10 @@ _OF_FILE = frozenset({"type", "file_id", "file_data", "file_url", "filename"})
 
 
 def read(value: Any, path: str, notes: list[Note]) -> tuple[tuple[Part, ...], str | None]:
-    """The parts and the refusal of the content at `path`. Members that are not read are added to `notes`."""
+    """Returns the parts and the refusal (None: no refusal) of the content at `path`.
+
+    Members that are not read are added to `notes`.
+    """
     if type(value) is str:
         return ((TextPart(value),) if value else ()), None
     if type(value) is not list:
@@ -76,7 +79,7 @@ def read(value: Any, path: str, notes: list[Note]) -> tuple[tuple[Part, ...], st
 
 
 def read_parts(value: Any, path: str, notes: list[Note]) -> tuple[Part, ...]:
-    """The parts of a tool's result, in which a refusal is text."""
+    """Returns the parts of a tool's result. A refusal in it becomes a text part."""
     parts, refusal = read(value, path, notes)
     return (*parts, TextPart(refusal)) if refusal else parts
 
@@ -108,7 +111,7 @@ _OF_SCHEMA = frozenset({"type", "name", "schema", "strict", "description"})
 
 
 def read_format(value: Any, path: str, api: Api, notes: list[Note]) -> OutputFormat:
-    """The format at `path`. Members that are not read are added to `notes`."""
+    """Returns the output format at `path`. Members that are not read are added to `notes`."""
     object_(path, value)
     kind = required_string(value, "type", path)
     leftover(value, _OF_SCHEMA | {"json_schema"}, path, notes)
@@ -128,7 +131,10 @@ def read_format(value: Any, path: str, api: Api, notes: list[Note]) -> OutputFor
 
 
 def echo(output: OutputFormat) -> dict[str, Any]:
-    """The format as a Responses object repeats it; without a description if none was sent."""
+    """Returns the format as a Responses object repeats it.
+
+    The description is omitted if the client sent none.
+    """
     if output.type != "json_schema":
         return {"type": output.type}
     wire = {"type": "json_schema", "name": output.name, "schema": output.schema, "strict": output.strict}

@@ -1,9 +1,10 @@
 """The request fields of all APIs, and the report on how each was served.
 
-Law 10, no field is ignored in silence: by the table `FIELDS` and the backend's capabilities, each known field
-is `honoured`, `constrained` or `emulated` (by Toolwire instead of the backend), `ignored` or `refused`. An
-unknown field is `passed` to a server that accepts it, or `ignored`. The report names the fields that were not
-simply honoured. It names unknown fields only in a safe alphabet, and at most `MOST_NOTES` of them. Pure.
+Law 10: no field is ignored silently. The table `FIELDS` and the backend's capabilities decide how a known
+field is served: `honoured`, `constrained` or `emulated` (by Toolwire instead of the backend), `ignored` or
+`refused`. An unknown field is `passed` to a server that accepts it, or `ignored`. The report names the fields
+that were not simply honoured. An unknown field is named only if its name is safe for a header, and at most
+`MOST_NOTES` of them are. Pure.
 """
 
 from __future__ import annotations
@@ -61,11 +62,13 @@ _SERVED: tuple[tuple[Rule, tuple[Api, ...], str], ...] = (
     ("tokens", ("responses",), "include.message.output_text.logprobs"),
 )
 FIELDS = {name: (rule, apis) for rule, apis, names in _SERVED for name in names.split()}
-"""How each known field is served, and the APIs that have it; any other API ignores it.
+"""How each known field is served, and the APIs that have it. On any other API the field is ignored.
 
-`gateway`: by Toolwire. `stored`: by Toolwire on Responses, on chat by a backend that lists the field.
-`tools`, `choice`, `format`: by the strategy of the plan. `backend`: by a backend that lists the field.
-`tokens`: by a backend that lists `logprobs`, if the text is not scanned for calls.
+- `gateway`: by Toolwire.
+- `stored`: on Responses by Toolwire; on chat by a backend that lists the field in its capabilities.
+- `tools`, `choice`, `format`: depends on the strategy of the plan.
+- `backend`: by a backend that lists the field.
+- `tokens`: by a backend that lists `logprobs`, if the text is not scanned for calls.
 """
 TOKENS = frozenset(name for name, (rule, _) in FIELDS.items() if rule == "tokens")
 ALIKE = {
@@ -76,23 +79,25 @@ ALIKE = {
     "output_config.effort": "reasoning_effort",
     "metadata.user_id": "user",
 }
-"""A backend that honours the value also honours the key."""
+"""Fields with the same meaning: a backend that honours the value also honours the key."""
 _KNOWN = frozenset(FIELDS)
 _THOUGHTS: dict[Api, str] = {
     "chat": "messages.reasoning_content",
     "responses": "input.reasoning",
     "messages": "messages.thinking",
 }
-"""The field of each API that holds reasoning that the client sends back."""
+"""For each API, the field in which the client sends reasoning back."""
+NEVER_PASSED = frozenset({"model", "fallbacks"})
+"""Fields that name a model. Only Toolwire decides which models a key may use."""
 REPAIRED = "healed:"
-"""The prefix of a note on a repair. A report joins several repairs of one field."""
+"""The prefix of a note on a repair. The report joins several repairs of one field."""
 _NOTE = re.compile(r"[a-zA-Z][a-zA-Z0-9_.]{0,95}\Z")
 UNKNOWN = "unknown_fields"
-"""The report's name for unknown fields that are too many or not safe to name."""
+"""The name in the report for unknown fields that are too many or whose names are not safe."""
 
 
 class _Case(NamedTuple):
-    """Everything about a turn and its backend that decides how a field is served."""
+    """Everything about a turn and its backend that decides how its fields are served."""
 
     api: Api
     mode: str
@@ -108,12 +113,16 @@ def _case(turn: Turn, can: Capabilities, strategy: Strategy) -> _Case:
 
 
 def report(turn: Turn, capabilities: Capabilities, strategy: Strategy) -> tuple[tuple[str, str], ...]:
-    """How each sent field was served, for fields that were not simply honoured."""
+    """Returns (field, disposition) for each sent field that was not simply honoured."""
     can, known = capabilities, turn.sent & _KNOWN
+    if turn.api in can.speaks:  # the backend gets the request itself, but for these
+        return tuple(note for note in turn.notes if note[0] in NEVER_PASSED)
     served = _served(known, _case(turn, can, strategy))
-    offered = turn.offered() if strategy in ("native", "parked") else ()
-    strict = not can.strict and any(tool.strict for tool in offered)
-    custom = not can.custom_tools and any(tool.kind == "custom" for tool in offered)
+    strict = custom = False
+    if strategy in ("native", "parked"):
+        offered = turn.offered()
+        strict = not can.strict and any(tool.strict for tool in offered)
+        custom = not can.custom_tools and any(tool.kind == "custom" for tool in offered)
     if len(known) == len(turn.sent) and not strict and not custom and not turn.notes:  # nearly always
         return served
     out = {**unknown(turn.sent - _KNOWN, can.passes), **dict(served)}
@@ -130,7 +139,7 @@ def report(turn: Turn, capabilities: Capabilities, strategy: Strategy) -> tuple[
 
 
 def unknown(names: Iterable[str], passes: frozenset[str] = frozenset()) -> dict[str, str]:
-    """How unknown fields are served."""
+    """Returns the disposition of each unknown field. `passes`: fields that the backend forwards."""
     safe = sorted(filter(is_safe, names))[:MOST_NOTES]
     out = {
         name: "passed" if name in passes or ("*" in passes and "." not in name) else "ignored"
@@ -140,7 +149,10 @@ def unknown(names: Iterable[str], passes: frozenset[str] = frozenset()) -> dict[
 
 
 def passed(turn: Turn, capabilities: Capabilities) -> Mapping[str, Any]:
-    """The unread fields that the backend forwards: those that the report calls honoured or passed."""
+    """Returns the fields that the decoder did not read and the backend forwards.
+
+    They are those that the report calls honoured or passed.
+    """
     served = dict(_served(turn.sent & _KNOWN, _case(turn, capabilities, "none")))
     named = unknown(turn.sent - _KNOWN, capabilities.passes)
     return {
@@ -151,9 +163,9 @@ def passed(turn: Turn, capabilities: Capabilities) -> Mapping[str, Any]:
 
 
 def thoughts(turn: Turn, asked: Turn, capabilities: Capabilities) -> tuple[tuple[str, str], ...]:
-    """The report on reasoning that the client sent back and the backend does not get.
+    """Returns a report entry if reasoning that the client sent back does not reach the model.
 
-    `asked` is the turn that the backend runs.
+    `asked` is the turn that the backend runs. Empty if all reasoning reaches the model.
     """
     given = {id(item) for item in asked.items}
     for item in turn.items:
@@ -168,13 +180,19 @@ def thoughts(turn: Turn, asked: Turn, capabilities: Capabilities) -> tuple[tuple
 
 
 def keeps_logprobs(capabilities: Capabilities, strategy: Strategy) -> bool:
-    """Whether the backend returns log probabilities and the answer's text stays as the model wrote it."""
+    """Returns True if the answer can have log probabilities.
+
+    The backend must return them, and the answer's text must stay as the model wrote it.
+    """
     return "logprobs" in capabilities.fields and strategy not in ("emulated", "constrained")
 
 
 @lru_cache(1024)
 def _served(sent: frozenset[str], case: _Case) -> tuple[tuple[str, str], ...]:
-    """The fields that are not simply honoured. Cached, because most requests send the same fields."""
+    """Returns the dispositions of fields that are not simply honoured.
+
+    Cached, because most requests send the same fields.
+    """
     found = {name: _disposition(name, case) for name in sorted(sent)}
     return tuple(
         (name, what)
@@ -184,6 +202,7 @@ def _served(sent: frozenset[str], case: _Case) -> tuple[tuple[str, str], ...]:
 
 
 def _disposition(name: str, case: _Case) -> Disposition:
+    """Returns how a known field is served in this case."""
     (rule, apis), strategy, can = FIELDS[name], case.strategy, case.can
     if case.api not in apis:
         return "ignored"
@@ -195,12 +214,12 @@ def _disposition(name: str, case: _Case) -> Disposition:
         return strategy
     if rule == "choice":
         sent = can.allowed_tools if case.allowed else can.tool_choice or case.mode == "auto"
-        # Where the server does not take the choice, the gateway checks the answer and retries.
+        # If the server does not accept the choice, the gateway checks the answer and retries.
         return "emulated" if strategy == "emulated" or (strategy == "native" and not sent) else "honoured"
     if rule == "format":
         as_text = strategy in ("emulated", "constrained")
         if case.output == "text" or (as_text and case.mode == "required"):
-            return "honoured"  # a required call leaves no text to format
+            return "honoured"  # if a call is required, there is no text to format
         held = can.schema and (not as_text or (strategy == "constrained" and can.strict))
         return "honoured" if held else "emulated"
     return "honoured"

@@ -1,4 +1,4 @@
-"""Pairs the calls of a history with their results, so that every backend gets a legal history.
+"""Pairs the calls of a history with their results: every backend gets a legal history.
 
 A step is what the assistant produced at once: consecutive reasoning, texts and calls, in any order. In a
 legal history every call of a step has exactly one result, directly after that step.
@@ -42,13 +42,14 @@ from toolwire.wire.checks import Note, shown
 
 NO_RESULT = "No result was returned for this call."
 LEGACY_ID = ""
-"""The call id of a legacy result before pairing. Decoders refuse empty ids, so no client can send it."""
+"""The call id of a legacy result until it is paired. No client can send it: decoders refuse empty ids."""
 
 
 REPAIRS = (
     "duplicate_call duplicate_result joined_message moved_call moved_result missing_result reused_id".split()
 )
-"""The order in which a report names the repairs."""
+"""The names of the repairs, in the order in which a report lists them."""
+_PAIRED = frozenset({Call, Result})
 
 
 class Paired(NamedTuple):
@@ -57,13 +58,13 @@ class Paired(NamedTuple):
 
 
 def pair(items: Sequence[Item], paths: Sequence[str], field: str = "input") -> Paired:
-    """The items with calls and results paired, and notes on the repairs.
+    """Returns the items with calls and results paired, and notes on the repairs.
 
     `paths` has one entry per item: for a call or result the path of the field that holds its id
     (`input[2].call_id`; for a legacy result the path of its name), "" for other items and for stored ones.
-    `field` is the top-level field of the items.
+    `field` is the top-level field that holds the items.
     """
-    if not any(type(item) is Call or type(item) is Result for item in items):
+    if _PAIRED.isdisjoint(map(type, items)):
         return Paired(tuple(items), ())
     items, reused = _distinct(items)
     pairing = _Pairing(items, paths, field)
@@ -80,11 +81,11 @@ def pair(items: Sequence[Item], paths: Sequence[str], field: str = "input") -> P
 
 
 def _distinct(items: Sequence[Item]) -> tuple[Sequence[Item], int]:
-    """Gives a new id to each call whose id already has a result: some servers restart at `call_0`.
+    """Gives a new id to each call whose id already has a result.
 
-    Returns the items, and how many calls got a new id.
+    Some servers restart at `call_0`. Returns the items, and the number of calls that got a new id.
     """
-    now: dict[str, str] = {}  # client's id → id of the call that it currently names
+    now: dict[str, str] = {}  # client's id → current id of that call
     called: set[str] = set()
     answered: set[str] = set()
     taken = {item.call_id for item in items if type(item) is Call}
@@ -112,17 +113,19 @@ def _fresh(id: str, number: int, taken: set[str]) -> str:
 
 
 class _Step:
-    """Items without a result between them, and the ids of the calls among them."""
+    """A step of the new history: items without a result between them, and the ids of its calls."""
 
     __slots__ = ("calls", "items", "message")
 
     def __init__(self) -> None:
         self.items: list[Item] = []
         self.calls: list[str] = []
-        self.message: str | None = None  # on chat, the path of the message with the last call
+        self.message: str | None = None  # chat: the path of the last message with a call
 
 
 class _Pairing:
+    """The pairing of one history: `find_calls`, `find_results` and `place` run in this order."""
+
     def __init__(self, items: Sequence[Item], paths: Sequence[str], field: str) -> None:
         self.items, self.paths, self.field = items, paths, field
         self.calls: dict[str, Call] = {}
@@ -134,6 +137,7 @@ class _Pairing:
         self.out: list[Item] = []
 
     def find_calls(self) -> None:
+        """Finds the calls by id. Skips repeated calls and refuses ids that name two different calls."""
         for i, item in enumerate(self.items):
             if type(item) is not Call:
                 continue
@@ -147,6 +151,7 @@ class _Pairing:
             self.repairs["duplicate_call"] += 1
 
     def find_results(self) -> None:
+        """Finds the result of each call. Refuses results without a call."""
         by_id = {item.call_id for item in self.items if type(item) is Result}
         open_legacy: dict[str, list[str]] = {}
         last: dict[str, int] = {}
@@ -178,8 +183,9 @@ class _Pairing:
                 self.answers[call_id] = item if fits else replace(item, call_id=call_id, kind=call.kind)
 
     def place(self) -> None:
-        """Arranges the items as steps, each followed by its results. Any other message is a step without
-        calls.
+        """Arranges the items as steps, each followed by its results.
+
+        A message that is not part of an assistant's step becomes a step without calls.
         """
         number_of, goal_of = self._steps()
         steps = [_Step() for _ in range(number_of[-1] + 1)]
@@ -207,7 +213,10 @@ class _Pairing:
         self._write([step for step in steps if step.items])
 
     def _steps(self) -> tuple[list[int], dict[str, int]]:
-        """The step of each item, and for each answered call the step before its result."""
+        """Returns the step of each item, and by call id the new step of each answered call.
+
+        Steps are numbered from 0. A call's new step is the one directly before its result.
+        """
         number_of: list[int] = []
         goal_of: dict[str, int] = {}
         number, before = 0, "step"
@@ -230,7 +239,7 @@ class _Pairing:
         return number_of, goal_of
 
     def _count_joined(self, step: _Step, i: int) -> None:
-        """Counts a chat message that follows a message with calls in the same step."""
+        """Counts a chat message that is joined to the message with calls before it."""
         called = type(self.items[i]) is Call
         message = self.paths[i].partition(".")[0] if called else None
         if step.calls and (not called or step.message not in (None, message)):
@@ -238,6 +247,7 @@ class _Pairing:
         step.message = message
 
     def _write(self, steps: list[_Step]) -> None:
+        """Writes the steps to `out`, each followed by its results, and adds missing results."""
         for step in steps:
             self.out += step.items
             if step is steps[-1] and not any(call_id in self.answers for call_id in step.calls):
@@ -275,7 +285,10 @@ class _Pairing:
 
 
 def _same_call(one: Call, other: Call) -> bool:
-    """Whether both are one call. Clients serialize arguments again, so equal JSON counts as equal."""
+    """Returns True if both are the same call.
+
+    Clients may serialize arguments anew, so arguments that are equal as JSON are equal.
+    """
     if (one.name, one.kind, one.namespace) != (other.name, other.kind, other.namespace):
         return False
     if one.arguments == other.arguments:

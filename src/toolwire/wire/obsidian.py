@@ -1,7 +1,7 @@
-"""Output mode `obsidian-xml`: adds a `<use_tool>` block to the text after every completed call.
+"""Output mode `obsidian-xml`: adds a `<use_tool>` block to the text after every call.
 
 A pure stage between `policy` and the encoder, for clients that read tool requests from the text. The calls
-themselves pass unchanged.
+themselves pass unchanged. A call that was cut off gets no block.
 
     <use_tool>
       <name>localSearch</name>
@@ -21,7 +21,7 @@ import re
 
 from toolwire.core.events import CallArgs, CallBegin, CallEnd, Event, Failure, Finish, Text
 
-_DECODER = json.JSONDecoder(parse_int=str, parse_float=str)  # numbers are only measured, never converted
+_DECODER = json.JSONDecoder(parse_int=str, parse_float=str)  # numbers are only skipped, never converted
 _SPACE = re.compile(r"[ \t\n\r]*")
 _XML_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _OWN_TAGS = frozenset({"name", "args"})
@@ -30,7 +30,7 @@ _JSON_ESCAPES = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
 
 
 def to_obsidian_xml(name: str, arguments: str) -> str:
-    """The `<use_tool>` block of a call. Never raises, and keeps all of name and arguments."""
+    """Returns the `<use_tool>` block of a call, with its whole name and arguments. Never raises."""
     members = _members(arguments)
     if members is not None and all(_XML_NAME.fullmatch(key) and key not in _OWN_TAGS for key, _ in members):
         lines = [f"  <name>{name.translate(_XML_ESCAPES)}</name>"]
@@ -41,9 +41,9 @@ def to_obsidian_xml(name: str, arguments: str) -> str:
 
 
 def _members(arguments: str) -> list[tuple[str, str]] | None:
-    """Keys and values of a JSON object in order; None if it is not an object.
+    """Returns the keys and values of a JSON object in order, or None if it is not an object.
 
-    A string is returned as its text, any other value as it is written.
+    A string value is returned decoded, any other value as it is written.
     """
     try:
         at = _skip(arguments, 0)
@@ -84,7 +84,10 @@ def _is_json(text: str) -> bool:
 
 
 class ObsidianXml:
-    """Adds the block after each completed call; `delimiter` separates blocks. A truncated call gets none."""
+    """Adds a `<use_tool>` block to the text after each complete call. A truncated call gets none.
+
+    `delimiter` separates the blocks.
+    """
 
     def __init__(self, delimiter: str = "") -> None:
         self._delimiter = delimiter

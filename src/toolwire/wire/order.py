@@ -1,29 +1,32 @@
-"""The one table of legal order.
+"""Turns the events of a run into steps in an order that every API allows.
 
 Law 2: whatever a backend sends, the encoders see only the steps that this automaton produces, and every
 sequence of steps is legal on the wire:
 
-    (Open(item) Delta(item)* Sign(item)? Close(item))* (End | Fail)
+    (Open(item) (Delta(item) | Sign(item))* Close(item))* (End | Fail)
 
 One item is open at a time. Text after a call opens a new item; a call closes open text. An empty text
 produces no step. A call that ends without arguments gets "{}". Events that come too late (after the end, or
-for a call that is no longer open) are dropped and counted. A run that stops without an end is a failure.
-`Usage` and `Dropped` are recorded and produce no steps.
+for a call that is no longer open) are dropped and counted. A run that stops without a `Finish` or `Failure`
+becomes a failure. `Usage` and `Dropped` are recorded and produce no steps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
 from toolwire.core.errors import KINDS
 from toolwire.core.events import (
+    Block,
+    Border,
     CallArgs,
     CallBegin,
     CallEnd,
+    Citation,
     Dropped,
     Event,
     Failure,
@@ -39,22 +42,27 @@ from toolwire.core.events import (
 from toolwire.core.ids import IdFactory
 from toolwire.wire.sse import scrub
 
-ItemKind = Literal["text", "refusal", "thought", "summary", "redacted", "function", "custom"]
+ItemKind = Literal["text", "refusal", "thought", "summary", "redacted", "block", "function", "custom"]
 ItemStatus = Literal["completed", "incomplete"]
 
 CONTENT_KINDS: tuple[ItemKind, ...] = ("text", "refusal", "thought", "summary")
 THOUGHT_KINDS: tuple[ItemKind, ...] = ("thought", "summary")
+WHOLE_KINDS: tuple[ItemKind, ...] = ("redacted", "block")
+"""Items that arrive whole, and are opened and closed at once."""
 CALL_KINDS: tuple[ItemKind, ...] = ("function", "custom")
 EMPTY_ARGUMENTS = "{}"
 CUT = frozenset({"length", "content_filter"})
-"""Reasons for which an answer ends before it is complete."""
+"""Finish reasons of an answer that is not complete."""
 
 
 # --- steps ---
 
 
 class Item(msgspec.Struct, frozen=True, gc=False):
-    """A message, reasoning or call. `index` counts all items of the run, `call_index` its calls, from 0."""
+    """A message, reasoning or call in a run's output.
+
+    `index` counts all items of the run from 0, `call_index` only its calls.
+    """
 
     kind: ItemKind
     index: int
@@ -74,7 +82,10 @@ class Delta(msgspec.Struct, frozen=True, gc=False):
 
 
 class Sign(msgspec.Struct, frozen=True, gc=False):
-    """The signature of an open thought, or the whole content of a redacted one."""
+    """What is added to an open item at its end.
+
+    The signature of a thought, a citation of a text, or the whole content of a redacted thought or a block.
+    """
 
     item: Item
     text: str
@@ -91,6 +102,7 @@ class End(msgspec.Struct, frozen=True, gc=False):
     reason: FinishReason
     stop: str | None = None
     window: bool = False
+    extra: Mapping[str, Any] | None = None
 
 
 class Fail(msgspec.Struct, frozen=True):
@@ -104,7 +116,10 @@ Step: TypeAlias = Open | Delta | Sign | Close | End | Fail
 
 OPEN, DELTA, SIGN, CLOSE, BREAK = "open", "delta", "sign", "close", "break"
 END, FAIL, LATE = "end", "fail", "late"
-"""Actions. CLOSE completes the open item, BREAK closes it as incomplete, LATE drops and counts the event."""
+"""Actions of the table, each of which produces a step or changes the state.
+
+CLOSE completes the open item, BREAK closes it as incomplete, LATE drops and counts the event.
+"""
 
 Actions: TypeAlias = tuple[str, ...]
 
@@ -112,7 +127,9 @@ _ROWS: dict[str, tuple[Actions, Actions, Actions, Actions]] = {
     # symbol       nothing open     content open           call open              ended
     "content": ((OPEN, DELTA), (CLOSE, OPEN, DELTA), (CLOSE, OPEN, DELTA), (LATE,)),
     "sign": ((OPEN, SIGN, CLOSE), (CLOSE, OPEN, SIGN, CLOSE), (CLOSE, OPEN, SIGN, CLOSE), (LATE,)),
-    "redacted": ((OPEN, SIGN, CLOSE), (CLOSE, OPEN, SIGN, CLOSE), (CLOSE, OPEN, SIGN, CLOSE), (LATE,)),
+    "whole": ((OPEN, SIGN, CLOSE), (CLOSE, OPEN, SIGN, CLOSE), (CLOSE, OPEN, SIGN, CLOSE), (LATE,)),
+    "cite": ((LATE,),) * 4,
+    "border": ((), (CLOSE,), (), ()),
     "begin": ((OPEN,), (CLOSE, OPEN), (CLOSE, OPEN), (LATE,)),
     "args": ((LATE,), (LATE,), (DELTA,), (LATE,)),
     "end": ((), (), (CLOSE,), ()),
@@ -125,35 +142,39 @@ _ROWS: dict[str, tuple[Actions, Actions, Actions, Actions]] = {
 
 
 def _expanded() -> dict[str, dict[str, Actions]]:
-    """The table by state (`idle`, the kind of the open item, `ended`) and symbol.
+    """Returns the table by state (`idle`, the kind of the open item, `ended`) and symbol.
 
-    Content of the open item's own kind is a DELTA. A signature signs an open thought.
+    It differs from `_ROWS` in two cases: content of the open item's own kind is a DELTA, and a signature
+    signs an open thought, as a citation does an open text.
     """
-    columns: dict[str, int] = {"idle": 0, "ended": 3, "redacted": 1, **dict.fromkeys(CONTENT_KINDS, 1)}
+    columns: dict[str, int] = {"idle": 0, "ended": 3, **dict.fromkeys((*CONTENT_KINDS, *WHOLE_KINDS), 1)}
     columns.update(dict.fromkeys(CALL_KINDS, 2))
     table: dict[str, dict[str, Actions]] = {}
     for state, column in columns.items():
         table[state] = {symbol: cells[column] for symbol, cells in _ROWS.items()}
-        content = table[state].pop("content")
+        content, whole = table[state].pop("content"), table[state].pop("whole")
         table[state] |= {kind: (DELTA,) if kind == state else content for kind in CONTENT_KINDS}
+        table[state] |= dict.fromkeys(WHOLE_KINDS, whole)
         if state in THOUGHT_KINDS:
             table[state]["sign"] = (SIGN, CLOSE)
+    table["text"]["cite"] = (SIGN,)
     return table
 
 
 TABLE = _expanded()
 IN_TEXT = TABLE["text"]
-"""The row while a text item is open."""
+"""The row of the table while a text item is open."""
 
 
 # --- engine ---
 
 
 class Order:
-    """Turns a run's events into steps.
+    """Turns the events of one run into steps.
 
-    `single_call`: the API can carry only one call (legacy functions); more are dropped and counted.
-    `signed`: the API can carry the signatures of thoughts; other APIs get no step for them.
+    `single_call`: the API can express only one call (legacy functions); more are dropped and counted.
+    `signed`: the API is Anthropic's, which has signatures, blocks, citations and borders. For other APIs they
+    produce no step.
     """
 
     def __init__(self, ids: IdFactory, *, single_call: bool = False, signed: bool = False) -> None:
@@ -164,15 +185,11 @@ class Order:
         self._single_call = single_call
         self._signed = signed
         self.row = TABLE["idle"]
-        """The row of the current state."""
+        """The row of the table for the current state."""
         self._item = Item("text", -1)
         self._items = 0
         self._source = -1  # the backend's index of the open call
-        self._bare = False  # the open call has no arguments yet
-
-    @property
-    def ended(self) -> bool:
-        return self.row is TABLE["ended"]
+        self._bare = False  # the open call has no arguments so far
 
     def feed(self, events: Sequence[Event]) -> list[Step]:
         steps: list[Step] = []
@@ -200,17 +217,20 @@ class Order:
         return steps
 
     def finish(self) -> list[Step]:
-        """The steps after the backend has stopped: none if the run ended properly."""
-        if self.ended:
+        """Returns the steps after the backend has stopped.
+
+        Empty if the run ended with `Finish` or `Failure`. Otherwise the run ends as a failure.
+        """
+        if self.row is TABLE["ended"]:
             return []
         return self.feed([Failure("backend_cut", "The model's answer broke off before it was complete.")])
 
     def stop(self) -> None:
-        """Ends the run without a step, because another choice has failed."""
+        """Ends the run without a step, because another choice of the same answer has failed."""
         self.row = TABLE["ended"]
 
     def _read(self, event: Event) -> tuple[str, str]:
-        """The symbol of any event but Text, Usage and CallArgs, and its text."""
+        """Returns the symbol and the text of an event other than Text, Usage and CallArgs."""
         if isinstance(event, Finish):
             return ("cut" if event.reason in CUT else "finish"), ""
         if isinstance(event, CallBegin):
@@ -226,6 +246,12 @@ class Order:
             return "refusal", event.text
         elif isinstance(event, Signature) and self._signed and event.text:
             return ("redacted" if event.redacted else "sign"), event.text
+        elif isinstance(event, Border) and self._signed:
+            return "border", ""
+        elif isinstance(event, Block | Citation):
+            if self._signed:
+                return ("block" if isinstance(event, Block) else "cite"), event.json
+            self._drop(type(event).__name__.lower(), 1)
         elif isinstance(event, Dropped):
             self._drop(event.kind, event.count)
         elif isinstance(event, Failure):
@@ -233,7 +259,7 @@ class Order:
         return "nothing", ""
 
     def _act(self, action: str, event: Event, text: str, steps: list[Step]) -> None:
-        """Performs any action but DELTA and OPEN."""
+        """Performs an action other than DELTA and OPEN."""
         if action is SIGN:
             steps.append(Sign(self._item, text))
         elif action is CLOSE or action is BREAK:
@@ -242,7 +268,7 @@ class Order:
             steps.append(Close(self._item, "completed" if action is CLOSE else "incomplete"))
             self._enter("idle")
         elif action is END and isinstance(event, Finish):
-            steps.append(End(self._finish_reason(event.reason), event.stop, event.window))
+            steps.append(End(self._finish_reason(event.reason), event.stop, event.window, event.extra))
             self._enter("ended")
         elif action is FAIL and isinstance(event, Failure):
             steps.append(Fail(event if event.kind in KINDS else replace(event, kind="server")))
@@ -251,7 +277,7 @@ class Order:
             self._drop("late", len(text) or 1)
 
     def _opened(self, event: Event, symbol: str) -> Item:
-        """Opens a call, or content of the kind that the symbol names."""
+        """Opens an item and returns it: a call, or content of the kind that `symbol` names."""
         if isinstance(event, CallBegin):
             id = scrub(event.id) if event.id else self._ids("call_")
             self._item = Item(event.kind, self._items, self.calls, id, scrub(event.name))

@@ -1,9 +1,10 @@
-"""The payload shapes that carry tool calls, as a table: how each is recognized and read.
+"""The payload shapes that contain tool calls, as a table: how each is recognized and read.
 
 Known shapes: Codex's JSON-RPC notifications and requests (also the older `codex/event/*`), Responses events
-and items, chat deltas and messages with `tool_calls` or `function_call`. Envelopes are opened to any depth,
-cyclic ones once, in at most `STEPS` steps. Unknown shapes are ignored. Nothing is parsed or changed. Standard
-library only.
+and items, chat deltas and messages with `tool_calls` or `function_call`. Payloads may be wrapped in other
+objects, called envelopes here (`params`, `delta`, `choices`, …), to any depth. An object that contains itself
+is read once, and at most `STEPS` objects are read. Unknown shapes are ignored. Nothing is parsed or changed.
+Standard library only.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def _number(node: Payload, *keys: str) -> int | None:
 
 
 def _arguments(value: Any) -> Any:
-    """The arguments, if they are text or a JSON value."""
+    """Returns the arguments if they are text or a JSON value, otherwise None."""
     return value if isinstance(value, str | dict | list | tuple | int | float) else None
 
 
@@ -80,7 +81,7 @@ def _read_item(item: Payload, complete: bool) -> Fragment:
 
 
 def _item(node: Payload, whole: bool) -> list[Fragment]:
-    """A call as an item: in Codex's raw items, and in the output of a response."""
+    """Reads a call that is an item, as in Codex's raw items and in the output of a response."""
     return [_read_item(node, complete=node.get("status") != "in_progress")]
 
 
@@ -103,7 +104,7 @@ def _growing(node: Payload, whole: bool) -> list[Fragment]:
 
 
 def _agent_call(node: Payload, whole: bool) -> list[Fragment]:
-    """Codex's call of a dynamic tool, with parsed arguments.
+    """Reads Codex's call of a dynamic tool, whose arguments are already parsed.
 
     This is `item/tool/call`, its item, or the older `dynamic_tool_call_request`.
     """
@@ -123,7 +124,7 @@ def _entry(entry: Payload, whole: bool, position: int | None) -> Fragment:
 
 
 def _chat(node: Payload, whole: bool) -> list[Fragment]:
-    """`tool_calls` and the older `function_call`, in a chunk's delta or in a message."""
+    """Reads `tool_calls` and the older `function_call` of a chunk's delta or of a message."""
     listed = node.get("tool_calls") or node.get("toolCalls")
     listed = listed if isinstance(listed, list | tuple) else ()
     entries = [entry for entry in listed if isinstance(entry, Mapping)]
@@ -138,7 +139,10 @@ def _chat(node: Payload, whole: bool) -> list[Fragment]:
 
 
 def _distinguish(entries: list[Fragment]) -> None:
-    """Makes every entry of a message a separate call: a repeated id or index gives way to the position."""
+    """Makes every entry of a final message a separate call.
+
+    An id or index that an earlier entry has is removed, so that the entry's position identifies it.
+    """
     ids: set[str | None] = {None}
     indexes: set[int | None] = {None}
     for entry in entries:
@@ -164,27 +168,27 @@ SHAPES: tuple[Shape, ...] = (
     (_is_agent_call, _agent_call),
     (lambda node: any(map(node.get, CHAT_KEYS)), _chat),
 )
-"""How each shape is recognized and read. The first row that matches counts."""
+"""For each shape, a function that recognizes it and one that reads it. The first match counts."""
 
 
 def fragments(node: Payload, whole: bool) -> list[Fragment]:
-    """The fragments of calls in one object. `whole`: it is part of a final message."""
+    """Returns the fragments of calls in one object. `whole`: it is part of a final message."""
     read = next((read for fits, read in SHAPES if fits(node)), None)
     return [] if read is None else read(node, whole)
 
 
 def is_result(node: Payload) -> bool:
-    """Whether the object is a tool's result."""
+    """Returns True if the object is a tool's result."""
     return _type(node) in RESULT_TYPES or (_text(node, "method") or "").endswith(RESULT_TYPES)
 
 
 def is_phantom(node: Payload) -> bool:
-    """Whether a result belongs to Codex's own start-up probe."""
+    """Returns True if a result belongs to the probe that Codex itself makes at start-up."""
     return any(PHANTOM in text for text in _texts(node.get("output", node)))
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Every text in a value, at any depth."""
+    """Yields every text in a value, at any depth."""
     seen: set[int] = set()
     queue = [value]
     for inner in islice(queue, STEPS):
@@ -205,9 +209,9 @@ _READ_WHOLE = ("output_item.added", "output_item.done", *GROWING, *ITEM_KINDS)
 
 
 def nodes(payload: Any, choice: int) -> Iterator[tuple[Payload, int]]:
-    """Every object in the payload's envelopes, outermost first, with its choice.
+    """Yields the payload and every object in its envelopes, outermost first, with its choice.
 
-    An object that a shape reads whole is not opened again.
+    The envelopes of an object that a shape reads whole are not searched.
     """
     seen: set[int] = set()
     queue: list[tuple[Any, int, bool]] = [(payload, choice, False)]
@@ -227,9 +231,9 @@ def nodes(payload: Any, choice: int) -> Iterator[tuple[Payload, int]]:
 
 
 def content(payload: Any) -> str:
-    """The text of a message: a string or parts, also inside its envelopes."""
+    """Returns the text of a message: its string or its text parts, also if wrapped in envelopes."""
     texts: list[str] = []
-    path: set[int] = set()  # values being read, so that a cycle is read once
+    path: set[int] = set()  # the values that are being read, so that a cycle is read once
     stack: list[tuple[Any, bool]] = [(payload, False)]
     steps = iter(range(STEPS))
     while stack and next(steps, None) is not None:
@@ -247,7 +251,10 @@ def content(payload: Any) -> str:
 
 
 def _text_of(node: Payload, steps: Iterator[int]) -> Any:
-    """The object's own text or parts, else those of the first object in its envelopes that has some."""
+    """Returns the content or text of the object itself.
+
+    Without any, returns that of the first object in its envelopes that has some, or None.
+    """
     own = node.get("content") or node.get("text")
     if own or not any(key in node for key in ENVELOPES):
         return own

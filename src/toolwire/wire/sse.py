@@ -1,9 +1,9 @@
-"""Server-sent events in both directions, and the JSON in them.
+"""Reads and writes server-sent events, and the JSON in them.
 
 - A frame is written whole. A comment never contains a line break, so it cannot end a frame early.
 - JSON encoding never fails on a text: a lone surrogate, which UTF-8 cannot represent, becomes U+FFFD.
-- The reader returns the same events however the bytes are cut (inside a UTF-8 character, between CR and LF),
-  in linear time, and holds no more than its limit.
+- The reader returns the same events however the bytes are split (even inside a UTF-8 character, or between CR
+  and LF), in linear time, and holds no more than its limit.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ KEEP_ALIVE = b": keep-alive\n\n"
 READ_LIMIT = 16 * 1024 * 1024
 
 json_bytes = msgspec.json.Encoder().encode
-"""The fast encoder. Raises UnicodeEncodeError on a lone surrogate."""
+"""Encodes a value as JSON, fast. Raises UnicodeEncodeError on a lone surrogate."""
 
 
 # --- writing ---
 
 
 def scrub(text: str) -> str:
-    """The text as valid Unicode: surrogate pairs joined, lone surrogates replaced by U+FFFD."""
+    """Returns the text as valid Unicode: surrogate pairs are joined, lone ones become U+FFFD."""
     if text.isascii():
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def encode(value: Any) -> bytes:
-    """A JSON value as bytes; never raises on a text."""
+    """Encodes a value as JSON. Never raises on a text: lone surrogates become U+FFFD."""
     try:
         return json_bytes(value)
     except UnicodeEncodeError:
@@ -51,7 +51,10 @@ def _scrubbed(value: Any) -> Any:
 
 
 def joined(parts: list[str]) -> str:
-    """The parts as one text. Scrubbed one by one, so that the whole equals what the client concatenates."""
+    """Joins the parts of a text.
+
+    Each part is scrubbed separately, so that the result equals what a client concatenates from the deltas.
+    """
     text = "".join(parts)
     if text.isascii():
         return text
@@ -67,7 +70,7 @@ def data_frame(value: Any) -> bytes:
 
 
 def comment_frame(text: str) -> bytes:
-    """A comment, which every client skips."""
+    """Returns a comment frame, which clients skip."""
     return b": " + " ".join(scrub(text).splitlines()).encode() + b"\n\n"
 
 
@@ -75,7 +78,7 @@ def comment_frame(text: str) -> bytes:
 
 
 class SseEvent(NamedTuple):
-    """A named event. Events without a name are returned as their data."""
+    """An event with a name. `SseReader` returns an event without a name as its data."""
 
     name: str
     data: bytes
@@ -85,8 +88,9 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class SseReader:
-    """Parses blocks of bytes into events: `bytes`, or `SseEvent` if named. Skips comments, ids and retry
-    times.
+    """Parses a stream of bytes into events: `bytes`, or `SseEvent` if the event has a name.
+
+    Skips comments, ids and retry times.
     """
 
     def __init__(self, limit: int = READ_LIMIT) -> None:
@@ -100,7 +104,7 @@ class SseReader:
         self._head: bytes | None = b""  # the first bytes, while they may be a byte order mark
 
     def feed(self, block: bytes) -> list[bytes | SseEvent]:
-        """The events that this block completes. Raises if an event exceeds the limit."""
+        """Returns the events that this block completes. Raises if an event exceeds the limit."""
         is_pending = self._partial or self._data or self._name or self._head or self._after_cr
         if block[:6] == b"data: " and block[-2:] == b"\n\n" and b"\r" not in block and not is_pending:
             self._head = None
@@ -140,7 +144,7 @@ class SseReader:
         return events
 
     def finish(self) -> list[bytes | SseEvent]:
-        """The last event, if the stream ended without the blank line that should close it."""
+        """Returns the last event if the stream ended without the blank line after it, else nothing."""
         events: list[bytes | SseEvent] = []
         if self._head:
             self._keep(self._head)

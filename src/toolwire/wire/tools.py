@@ -40,7 +40,7 @@ from toolwire.wire.checks import (
 )
 
 Choice = tuple[ToolChoice, Any]
-"""A choice, and how a Responses object repeats it (None: the client sent none)."""
+"""A tool choice, and how a Responses object repeats it (None: the client sent no choice)."""
 
 HOSTED = frozenset(
     "apply_patch code_interpreter computer computer_use computer_use_preview file_search image_generation "
@@ -48,11 +48,14 @@ HOSTED = frozenset(
     "web_search_preview web_search_preview_2025_03_11".split()
 )
 REDACTED = "<redacted>"
-"""Capturing tools write this in place of a value, and captured requests are replayed."""
+"""Tools that capture requests write this in place of a value.
+
+It is accepted as a `tool_choice`, so that captured requests can be replayed.
+"""
 OF_FUNCTION = frozenset({"type", "function", "name", "description", "parameters", "strict"})
 OF_CUSTOM = frozenset({"type", "custom", "name", "description", "format"})
 OF_NAMESPACE = frozenset({"type", "name", "tools"})
-"""The members of a tool that are read. Others are noted."""
+"""The members of a tool that are read. Others get a note."""
 MODES = ("none", "auto", "required")
 CALLABLE = ("function", "custom")
 NOTHING = ToolChoice("none")
@@ -60,10 +63,13 @@ ANYTHING = ToolChoice("auto")
 
 
 class RequestTools:
-    """The tools of one request: `read` or `read_legacy` them, then `choose` or `choose_legacy`."""
+    """The tools of one request.
+
+    Call `read` or `read_legacy` first, then `choose` or `choose_legacy`.
+    """
 
     def __init__(self, api: Api) -> None:
-        self._flat = "name" if api == "chat" else None  # chat nests, and needs it of a flat tool or choice
+        self._flat = "name" if api == "chat" else None  # what a flat tool or choice must have
         self._specs: dict[str, ToolSpec] = {}
         self.echo: list[Any] = []
         self.notes: list[Note] = []
@@ -103,7 +109,7 @@ class RequestTools:
     def _callable(
         self, kind: str, tool: dict[str, Any], path: str, namespace: str | None = None
     ) -> tuple[ToolSpec, dict[str, Any]]:
-        """A function or custom tool, and its flat form."""
+        """Returns a function or custom tool, and its flat form for the echo."""
         inner, path = nested(tool, kind, path, self._flat if namespace is None else None)
         read = OF_CUSTOM if kind == "custom" else OF_FUNCTION
         leftover(tool, read, "tools", self.notes)
@@ -176,7 +182,7 @@ class RequestTools:
         raise not_one_of("tool_choice.type", kind, (*CALLABLE, "allowed_tools"))
 
     def choose_legacy(self, choice: Any) -> ToolChoice:
-        """Reads `function_call`: none, auto or a name."""
+        """Reads `function_call`: `none`, `auto`, or an object with the name of a function."""
         if type(choice) is dict:
             name = required_string(choice, "name", "function_call")
             return ToolChoice("required", self._known(name, "function", "function_call.name"))
@@ -187,6 +193,7 @@ class RequestTools:
         return ANYTHING if choice == "auto" and self._specs else NOTHING
 
     def _allowed(self, choice: dict[str, Any]) -> Choice:
+        """Reads a choice of type `allowed_tools`."""
         inner, path = nested(choice, "allowed_tools", "tool_choice", "tools" if self._flat else None)
         mode: Literal["auto", "required"] = required(inner, "mode", path, one_of("auto", "required"))
         tools = required(inner, "tools", path, array)
@@ -211,11 +218,12 @@ class RequestTools:
         return NOTHING, echo
 
     def _declared(self, kind: str, entry: dict[str, Any], path: str) -> str:
-        """The declared tool that a choice names, nested or flat."""
+        """Returns the name of the declared tool that a choice names, in the nested or flat form."""
         inner, path = nested(entry, kind, path, self._flat)
         return self._known(required_string(inner, "name", path), kind, f"{path}.name")
 
     def _known(self, name: str, kind: str, path: str) -> str:
+        """Returns the name if a tool of that name and kind is declared; otherwise raises."""
         self._need_tools(path)
         spec = self._specs.get(name)
         if spec is None or spec.kind != kind:

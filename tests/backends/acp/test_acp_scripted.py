@@ -321,7 +321,7 @@ ASKS: list[tuple[dict[str, Any], str, dict[str, Any], str, Any]] = [
 
 
 @pytest.mark.parametrize(("step", "tool", "arguments", "result", "back"), ASKS)
-async def test_what_the_agent_asks_of_its_editor_becomes_the_clients_tool(
+async def test_an_agents_editor_request_becomes_a_call_of_the_clients_tool(
     agent: Agent, talk: Talks, log: Any, step: Any, tool: str, arguments: Any, result: str, back: Any
 ) -> None:
     client = talk(agent([step, {"say": "done"}]))
@@ -345,7 +345,7 @@ async def test_what_the_agent_asks_of_its_editor_becomes_the_clients_tool(
         {"ask": "no/such_method", "params": None},
     ],
 )
-async def test_what_no_tool_of_the_clients_does_gets_an_error_at_once(
+async def test_a_request_without_a_matching_client_tool_gets_an_error_at_once(
     agent: Agent, talk: Talks, log: Any, step: Any
 ) -> None:
     client = talk(agent([step, {"say": "done"}]), tools=("get_weather",))

@@ -220,7 +220,7 @@ def test_an_announcement_that_comes_late_takes_its_call_over() -> None:
     assert not calls.expected
 
 
-def test_what_failed_or_is_not_the_clients_is_not_waited_for() -> None:
+def test_failed_calls_and_an_agents_own_calls_are_not_expected() -> None:
     calls = AgentCalls(NAMES)
     calls.announce(_announcement("a", "bash", kind="execute"))
     calls.announce(_announcement("b"))

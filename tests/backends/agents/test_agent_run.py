@@ -309,7 +309,7 @@ async def test_unread_output_is_bounded_and_ends_the_run_with_an_error(
     await run.cancel()
 
 
-async def test_what_the_work_raises_is_the_failure_of_the_run(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_error_in_the_work_is_the_failure_of_the_run(caplog: pytest.LogCaptureFixture) -> None:
     async def known(run: AgentRun) -> None:
         raise ToolwireError("rate_limit", "slowly", retry_after_s=3)
 

@@ -18,7 +18,7 @@ import pytest
 
 from toolwire.backends.agents.mcp_server import ToolServer, content
 from toolwire.core.errors import ToolwireError
-from toolwire.core.turn import ImagePart, OtherPart, Part, TextPart, ToolSpec
+from toolwire.core.turn import ImagePart, OtherPart, Result, TextPart, ToolSpec
 
 WEATHER = ToolSpec(
     "get_weather", "The weather.", {"properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -36,13 +36,14 @@ class Desk:
         self.go.set()
         self.fails = ""
 
-    async def __call__(self, name: str, arguments: dict[str, Any]) -> list[Part]:
+    async def __call__(self, name: str, arguments: dict[str, Any]) -> Result:
         self.asked.append((name, arguments))
         self.came.set()
         await self.go.wait()
         if self.fails:
             raise ToolwireError("backend", self.fails)
-        return [TextPart(f"sun in {arguments.get('city')}")]
+        city = arguments.get("city")
+        return Result("c", (TextPart(f"sun in {city}"),), is_error=city == "Nowhere")
 
 
 @pytest.fixture
@@ -83,6 +84,7 @@ async def test_the_official_client_lists_and_calls_the_tools(
         result = await client.call_tool("get_weather", {"city": "Oslo"})
         assert (result.is_error, result.content[0].text) == (False, "sun in Oslo")
         assert desk.asked == [("get_weather", {"city": "Oslo"})]
+        assert (await client.call_tool("get_weather", {"city": "Nowhere"})).is_error
     assert server.listed.is_set()
 
 
@@ -224,7 +226,7 @@ async def test_another_path_is_not_found(server: ToolServer) -> None:
         (json.dumps(_call("get_weather", {"city": float("nan")})).encode(), 400, -32700),
     ],
 )
-async def test_what_is_no_fair_request_gets_a_clear_error(
+async def test_an_invalid_request_gets_a_clear_error(
     server: ToolServer, message: Any, status: int, code: int
 ) -> None:
     async with aiohttp.ClientSession() as http:
@@ -258,7 +260,7 @@ async def test_notifications_are_taken_and_versions_are_settled(server: ToolServ
         assert (status, body["error"]["code"]) == (400, -32022)
 
 
-async def test_a_stream_of_an_agent_that_hung_up_does_no_harm(server: ToolServer, desk: Desk) -> None:
+async def test_an_agent_that_disconnects_from_a_stream_does_no_harm(server: ToolServer, desk: Desk) -> None:
     desk.go.clear()
     async with aiohttp.ClientSession() as http:
         async with http.post(
@@ -279,7 +281,7 @@ async def test_the_server_is_on_loopback_only(server: ToolServer) -> None:
 
 
 async def test_a_start_that_is_cancelled_at_any_moment_leaves_no_socket() -> None:
-    async def call(name: str, arguments: dict[str, Any]) -> list[Part]:
+    async def call(name: str, arguments: dict[str, Any]) -> Result:
         raise AssertionError
 
     before = len(os.listdir("/dev/fd"))

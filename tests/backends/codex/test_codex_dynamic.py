@@ -251,7 +251,7 @@ async def test_a_run_may_park_again_and_again(make: Make, new_codex: str, provid
 
 
 @pytest.mark.parametrize("model", ["gpt-5.5", "our-model", "team/our-model"])
-async def test_a_parked_call_keeps_long_results_whole_and_the_history_as_it_is(
+async def test_a_parked_call_keeps_long_results_and_the_history_unchanged(
     make: Make, new_codex: str, provider: Any, model: str
 ) -> None:
     full = {

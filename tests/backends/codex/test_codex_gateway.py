@@ -251,7 +251,7 @@ async def test_after_a_forced_call_the_model_has_all_tools_again(
 
 
 @pytest.mark.parametrize("why", [*COLD, "expired", "killed worker", "restarted gateway"])
-async def test_what_cannot_continue_is_replayed_cold_with_the_right_answer(
+async def test_a_run_that_cannot_continue_is_replayed_from_its_history(
     table: Any, judge: Judge, make: Make, new_codex: str, provider: Any, why: str
 ) -> None:
     provider.play(

@@ -86,7 +86,7 @@ def test_a_line_beyond_the_limit_is_not_kept_and_the_next_one_is_read() -> None:
     assert (message.id, bytes(message.result)) == (1, b"2")
 
 
-def test_what_is_sent_is_one_line_without_a_jsonrpc_field() -> None:
+def test_a_sent_message_is_one_line_without_a_jsonrpc_field() -> None:
     sent = encoded(method="thread/start", id=1, params={"model": "m\n"})
     assert json.loads(sent) == {"method": "thread/start", "id": 1, "params": {"model": "m\n"}}
     assert sent.endswith(b"\n") and sent.count(b"\n") == 1

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from toolwire.backends.codex.home import _sweep, config_toml, patched_catalog
-from toolwire.backends.codex.items import output_schema, output_words, tool_json
+from toolwire.backends.codex.items import answer_json, output_schema, output_words, tool_json
 from toolwire.backends.codex.options import SINCE, CodexOptions, Features, Version, features_of, parse_version
 from toolwire.backends.codex.protocol import TurnError
 from toolwire.backends.codex.reading import (
@@ -27,7 +27,7 @@ from toolwire.backends.codex.reading import (
 from toolwire.backends.registry import check
 from toolwire.core.errors import KINDS
 from toolwire.core.events import Failure, Finish
-from toolwire.core.turn import OutputFormat, ToolSpec
+from toolwire.core.turn import OutputFormat, Result, TextPart, ToolSpec
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_a_version_is_found_in_the_output_of_codex(text: str, version: Version |
     assert parse_version(text) == version
 
 
-def test_features_begin_with_their_version() -> None:
+def test_features_depend_on_the_version() -> None:
     assert features_of(Version(0, 89)) == Features()
     assert not features_of(Version(0, 132, 9)).native_tools and features_of(Version(0, 133)).native_tools
     assert not features_of(Version(0, 125, 9)).follow_ups and features_of(Version(0, 126)).follow_ups
@@ -160,7 +160,7 @@ def test_an_incomplete_answer_is_no_error() -> None:
     assert isinstance(end_of(TurnError("Incomplete response returned, reason: boredom", "other")), Failure)
 
 
-def test_what_codex_refuses_names_the_clients_field() -> None:
+def test_a_refusal_of_codex_names_the_clients_field() -> None:
     assert (
         refused("turn/start", "Invalid request: unknown variant `x`, expected one of `none`, `minimal`").param
         == "reasoning_effort"
@@ -242,3 +242,9 @@ def test_conversations_that_a_killed_process_left_are_removed_once_they_are_old(
     os.utime(folder / "rollout-old.jsonl", (time.time() - 7200,) * 2)
     _sweep(tmp_path)
     assert [file.name for file in folder.iterdir()] == ["rollout-new.jsonl"]
+
+
+def test_codex_learns_that_a_tool_failed() -> None:
+    for failed in (True, False):
+        answer = answer_json(Result("c", (TextPart("x"),), is_error=failed))
+        assert answer == {"contentItems": [{"type": "inputText", "text": "x"}], "success": not failed}

@@ -226,7 +226,7 @@ async def test_thoughts_and_real_token_counts_are_passed_on(
     assert body["usage"]["completion_tokens_details"]["reasoning_tokens"] == 2
 
 
-async def test_each_response_of_a_run_tells_its_own_tokens(
+async def test_each_response_of_a_run_reports_its_own_tokens(
     table: Any, judge: Judge, make: Make, bridge: FakeCursorBridge
 ) -> None:
     bridge.play(
@@ -306,7 +306,7 @@ async def test_the_agent_that_saw_another_image_is_not_asked(
 
 
 @pytest.mark.parametrize(("api", "stream"), EVERYWHERE)
-async def test_a_follow_up_goes_on_with_the_same_agent_and_tells_it_only_what_is_new(
+async def test_a_follow_up_sends_the_same_agent_only_the_new_messages(
     table: Any, judge: Judge, make: Make, bridge: FakeCursorBridge, api: Api, stream: bool
 ) -> None:
     bridge.play([PARIS, {"text": "It is {result}."}], [{"text": "Rain."}])
@@ -324,7 +324,7 @@ async def test_a_follow_up_goes_on_with_the_same_agent_and_tells_it_only_what_is
     assert "Be kind." in prompts[0] and prompts[1] == "And tomorrow?"
 
 
-async def test_another_history_or_other_tools_go_to_a_fresh_agent_as_a_whole(
+async def test_a_changed_history_or_changed_tools_start_a_fresh_agent(
     table: Any, judge: Judge, make: Make, bridge: FakeCursorBridge
 ) -> None:
     bridge.play([{"text": "One."}])
@@ -376,7 +376,7 @@ async def test_an_agent_that_the_bridge_forgot_is_replaced_within_the_same_reque
     assert text_of("chat", second) == "One." and len(bridge.bodies("CreateAgent")) == 2
 
 
-async def test_agents_that_nobody_comes_back_to_are_closed(
+async def test_agents_without_a_next_turn_are_closed(
     table: Any, judge: Judge, make: Make, bridge: FakeCursorBridge
 ) -> None:
     backend = make(sessions=1)
@@ -439,7 +439,7 @@ COLD: dict[str, Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("why", [*COLD, "expired", "dead bridge", "dead launcher", "restarted gateway"])
-async def test_what_cannot_continue_is_replayed_cold_with_the_right_answer(
+async def test_a_run_that_cannot_continue_is_replayed_from_its_history(
     table: Any, judge: Judge, make: Make, launcher: Any, why: str
 ) -> None:
     script = [
@@ -609,7 +609,7 @@ async def test_a_client_that_hangs_up_cancels_the_run(
     await until(lambda: not bridge.agents)
 
 
-async def test_a_run_that_is_cancelled_before_it_said_anything_is_found_and_cancelled(
+async def test_a_run_cancelled_before_its_first_message_is_found_and_cancelled(
     make: Make, bridge: FakeCursorBridge
 ) -> None:
     from toolwire.core.turn import Message, TextPart, Turn
@@ -727,7 +727,7 @@ async def test_keep_alives_keep_a_thinking_agent_from_timing_out(
     assert text_of("chat", (await send(table, judge, "chat", ask("chat"), False))[0]) == "At last."
 
 
-async def test_what_is_not_set_up_is_said_with_what_would_help(
+async def test_a_missing_setup_is_reported_with_its_fix(
     table: Any, make: Make, bridge: FakeCursorBridge, launcher: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table.serve(make(bridge_token="guessed"))

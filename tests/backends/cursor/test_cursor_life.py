@@ -102,7 +102,7 @@ async def test_the_bridge_has_its_own_folder_and_sees_no_secret(
 
 
 @pytest.mark.parametrize("how", ["file", "inline", "noisy"])
-async def test_a_bridge_may_say_in_several_ways_that_it_is_ready(make: Make, launcher: Any, how: str) -> None:
+async def test_every_format_of_the_ready_line_is_accepted(make: Make, launcher: Any, how: str) -> None:
     backend = make(bridge_bin=launcher(flags=f"--ready {how}"))
     assert said(await gather(backend.run(TURN))) == "Hello from the fake bridge."
 

@@ -99,7 +99,7 @@ async def test_the_follow_up_with_tools_gets_text_and_the_agent_keeps_them(
 
 
 @pytest.mark.parametrize("with_tools", [True, False])
-async def test_the_whole_flow_with_the_ids_that_came(
+async def test_a_tool_loop_works_with_the_received_ids(
     url: str, judge: Judge, bridge: FakeCursorBridge, with_tools: bool
 ) -> None:
     first = json.loads(FIRST)

@@ -24,7 +24,7 @@ from toolwire.backends.cursor.options import CursorOptions, find_bridge
 from toolwire.backends.cursor.session import create_agent
 from toolwire.backends.registry import OptionError, check, is_source
 from toolwire.core.errors import KINDS, ToolwireError
-from toolwire.core.turn import ImagePart, OtherPart, TextPart, ToolSpec
+from toolwire.core.turn import ImagePart, OtherPart, Result, TextPart, ToolSpec
 
 # --- Connect ---
 
@@ -55,7 +55,7 @@ def test_a_stream_that_ends_with_an_error_raises_it_with_its_details() -> None:
 @pytest.mark.parametrize(
     "raw", [b"\x01\x00\x00\x00\x02{}", b"\x00\xff\xff\xff\xff", envelope([1]), b"\x00\x00\x00\x00\x03{{{"]
 )
-def test_what_is_no_connect_is_refused(raw: bytes) -> None:
+def test_invalid_connect_messages_are_refused(raw: bytes) -> None:
     with pytest.raises(Malformed):
         list(Envelopes().feed(raw))
 
@@ -140,11 +140,12 @@ def test_a_result_keeps_its_parts() -> None:
         ImagePart("https://x/y.png"),
         OtherPart("file", {}),
     )
-    made = tool_result(parts)
+    made = tool_result(Result("c", parts))
     assert [part["type"] for part in made["content"]] == ["text", "image", "text", "text"] and made[
         "isError"
     ] is False
-    assert tool_result(())["content"] == [{"type": "text", "text": ""}]
+    assert tool_result(Result("c", ()))["content"] == [{"type": "text", "text": ""}]
+    assert tool_result(Result("c", parts, is_error=True))["isError"] is True
 
 
 @pytest.mark.parametrize(
@@ -157,7 +158,7 @@ def test_a_result_keeps_its_parts() -> None:
         (None, None),
     ],
 )
-def test_images_that_are_there_are_taken(url: str | None, found: tuple[str, str] | None) -> None:
+def test_inline_images_are_extracted(url: str | None, found: tuple[str, str] | None) -> None:
     assert inline(ImagePart(url)) == found
 
 

@@ -259,7 +259,7 @@ async def test_text_comes_as_it_is_decoded_with_usage_at_the_end(local: LocalBac
     assert isinstance(usage, Usage) and usage.output_tokens == 24 and usage.input_tokens > 8
 
 
-async def test_a_given_beginning_is_continued_and_a_repeated_prompt_is_cached(local: LocalBackend) -> None:
+async def test_a_prefilled_answer_is_continued_and_a_repeated_prompt_is_cached(local: LocalBackend) -> None:
     turn = said(
         "Name the capital of France.",
         "The capital of France is",

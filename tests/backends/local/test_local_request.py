@@ -31,7 +31,7 @@ def test_how_long_an_answer_may_be(constraint: Constraint | None, sent: int | No
     assert json.loads(render(turn, LocalOptions(), ""))["max_tokens"] == most
 
 
-def test_what_the_model_cannot_read_is_refused() -> None:
+def test_content_that_the_model_cannot_read_is_refused() -> None:
     turn = Turn(
         "chat", "m", (Message("user", (TextPart("hear"), OtherPart("input_audio", {"type": "input_audio"}))),)
     )
@@ -45,7 +45,7 @@ def test_what_the_model_cannot_read_is_refused() -> None:
     ]  # as the decoding thread reports it
 
 
-def test_what_a_schema_leaves_open_ends_early_for_a_small_model_only() -> None:
+def test_limits_for_open_schemas_depend_on_the_models_size() -> None:
     small, large = LocalOptions().limits(98_000_000), LocalOptions().limits(4_000_000_000)
     assert (small.string, small.items) == (96, 4) and (large.string, large.items) == (8192, 64)
     assert LocalOptions(max_string=7, max_items=2).limits(98_000_000).string == 7

@@ -85,7 +85,7 @@ def test_a_damaged_file_is_pulled_again(index: Path) -> None:
         (lambda folder: None, "pip could not download tiny-model==0.1.0: ERROR"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line_and_leaves_nothing(
+def test_a_failed_download_is_one_line_and_leaves_no_files(
     index: Path, make: Callable[[Path], object], says: str
 ) -> None:
     make(index)

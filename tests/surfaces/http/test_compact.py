@@ -414,6 +414,10 @@ def test_a_memory_holds_one_conversation_and_forgets_it() -> None:
         memory.enter(lane)
         memory.keep(lane, (Message("user", (TextPart("x" * 60),)),))
     assert memory.recall("one") is None and memory.recall("two") is not None  # the older one was dropped
+    for lane in ("three", "four"):
+        memory.enter(lane)
+        memory.keep(lane, (Message("user", (TextPart("x" * 5),)),))
+    assert memory.recall("three") is not None and memory.recall("four") is not None  # exactly the limit
 
 
 async def test_turns_with_compactions_and_remembered_ones_replay_from_the_journal(

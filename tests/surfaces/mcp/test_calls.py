@@ -51,7 +51,7 @@ async def ended(call: McpCall) -> None:
     await asyncio.gather(call.task, return_exceptions=True)
 
 
-async def test_a_question_for_a_form_is_news(serve: Any) -> None:
+async def test_news_returns_at_a_question_for_a_form(serve: Any) -> None:
     call = begun(serve(), Slow(), form=True)
     async with asyncio.timeout(SOON_S):
         while call.open is None:
@@ -59,7 +59,7 @@ async def test_a_question_for_a_form_is_news(serve: Any) -> None:
     await ended(call)
 
 
-async def test_a_question_that_is_left_to_the_inbox_is_news(serve: Any) -> None:
+async def test_news_returns_at_a_question_for_the_inbox(serve: Any) -> None:
     call = begun(serve(), Slow(), form=False)
     async with asyncio.timeout(SOON_S):
         while call.left is None:
@@ -67,7 +67,7 @@ async def test_a_question_that_is_left_to_the_inbox_is_news(serve: Any) -> None:
     await ended(call)
 
 
-async def test_a_form_that_was_answered_is_news_while_the_call_still_runs(serve: Any) -> None:
+async def test_news_returns_when_a_form_is_answered_and_the_call_still_runs(serve: Any) -> None:
     tool = Slow()
     call = begun(serve(), tool, form=True)
     async with asyncio.timeout(SOON_S):
@@ -82,7 +82,7 @@ async def test_a_form_that_was_answered_is_news_while_the_call_still_runs(serve:
         assert (await call.task).status == "done"
 
 
-async def test_a_form_that_another_surface_decided_is_news_while_the_call_still_runs(serve: Any) -> None:
+async def test_news_returns_when_another_surface_decides_and_the_call_still_runs(serve: Any) -> None:
     served, tool = serve(), Slow()
     call = begun(served, tool, form=True)
     async with asyncio.timeout(SOON_S):

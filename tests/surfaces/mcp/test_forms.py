@@ -54,12 +54,12 @@ def test_a_form_says_why_a_call_cannot_work_and_what_approving_means() -> None:
     )
 
 
-def test_a_form_is_flat_as_elicitation_demands() -> None:
+def test_a_form_is_flat_as_elicitation_requires() -> None:
     properties = forms.schema(question(Preview(FILES, pick=True)))["properties"]
     assert {one["type"] for one in properties.values()} == {"boolean", "string"}
 
 
-def test_where_nothing_can_be_picked_there_are_no_boxes_for_it() -> None:
+def test_a_call_without_anything_to_pick_has_no_boxes_for_it() -> None:
     assert list(forms.schema(question(Preview(FILES)))["properties"]) == ["approve", "reason"]
 
 
@@ -85,11 +85,11 @@ def test_only_a_literal_true_is_a_yes(ticked: Any) -> None:
     ("action", "content"),
     [("decline", None), ("cancel", None), ("decline", {"approve": True}), ("accept", None), ("accept", {})],
 )
-def test_whatever_is_no_clear_yes_is_a_no(action: str, content: dict[str, Any] | None) -> None:
+def test_anything_but_a_clear_yes_is_a_no(action: str, content: dict[str, Any] | None) -> None:
     assert not forms.decision(question(Preview(FILES, pick=True)), action, content).approved
 
 
-def test_a_box_for_what_was_not_shown_grants_nothing() -> None:
+def test_a_box_for_a_thing_that_was_not_shown_grants_nothing() -> None:
     decision = forms.decision(
         question(Preview(FILES, pick=True)),
         "accept",
@@ -105,12 +105,12 @@ def test_the_reason_of_a_refusal_is_kept_short_and_clean() -> None:
     assert reason.startswith("private␛[2J") and len(reason) <= forms.MOST_REASON
 
 
-def test_the_message_shows_the_whole_difference() -> None:
+def test_the_message_shows_the_whole_diff() -> None:
     diff = "\n".join(f"+line {number}" for number in range(200))
     assert "+line 199" in forms.message(question(Preview(FILES[:1], diff)), None)
 
 
-def test_a_path_can_not_forge_lines_of_the_form() -> None:
+def test_a_path_cannot_forge_lines_of_the_form() -> None:
     shown = Preview((Touched("k", "a.md\nApproved by the person", 1),), pick=True)
     asked = question(shown)
     assert "\n" not in forms.schema(asked)["properties"]["share_1"]["title"]

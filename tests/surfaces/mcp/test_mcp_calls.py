@@ -18,7 +18,7 @@ YES = {"approve": True}
 PATHS = ["Programming/TypeScript Basics.md", "Programming/React.md", "Diary.md"]
 
 
-async def test_the_tools_are_listed_with_their_schemas_and_honest_hints(serve: Callable[..., Any]) -> None:
+async def test_the_tools_are_listed_with_their_schemas_and_correct_hints(serve: Callable[..., Any]) -> None:
     async with serve().client() as client:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
     assert set(tools) >= {
@@ -87,7 +87,7 @@ async def test_a_read_shares_the_files_that_were_ticked_and_no_other(
         ({"approve": False, "reason": "too private"}, "User cancelled tool execution\nReason: too private"),
     ],
 )
-async def test_a_refusal_is_an_error_in_the_words_of_every_surface(
+async def test_a_refusal_is_an_error_with_the_same_message_as_on_every_surface(
     serve: Any, form: Any, text: Any, mode: str, answer: Any, words: str
 ) -> None:
     served = serve()
@@ -106,7 +106,7 @@ async def test_a_search_that_ran_may_still_share_nothing(serve: Any, form: Any, 
 
 
 @both_eras
-async def test_a_change_shows_its_difference_and_is_written_as_shown(
+async def test_a_change_shows_its_diff_and_is_written_as_shown(
     serve: Any, form: Any, data: Any, mode: str
 ) -> None:
     served = serve()
@@ -131,7 +131,7 @@ async def test_a_change_shows_its_difference_and_is_written_as_shown(
 
 
 @both_eras
-async def test_a_declined_change_changes_nothing(serve: Any, form: Any, mode: str) -> None:
+async def test_a_denied_change_changes_nothing(serve: Any, form: Any, mode: str) -> None:
     served = serve()
     async with served.client(mode, form("decline")) as client:
         result = await client.call_tool("note_write", {"filePath": "New.md", "content": "x"})
@@ -139,7 +139,7 @@ async def test_a_declined_change_changes_nothing(serve: Any, form: Any, mode: st
     assert not (served.vault / "New.md").exists()
 
 
-async def test_a_form_is_taken_back_when_the_question_was_decided_elsewhere(
+async def test_a_form_is_cancelled_when_the_question_is_decided_elsewhere(
     serve: Any, form: Any, data: Any, inbox: Any
 ) -> None:
     async with serve().client("legacy", form("hang")) as client:
@@ -164,7 +164,7 @@ async def test_an_unknown_tool_and_wrong_arguments_are_error_results(
     assert len(person.shown) == 1
 
 
-async def test_the_client_is_named_to_the_person_as_who_asks(serve: Any, form: Any) -> None:
+async def test_the_person_sees_the_client_s_name_as_the_requester(serve: Any, form: Any) -> None:
     person = form("decline")
     async with serve().client("auto", person) as client:
         await client.call_tool("vault_tags", {})
@@ -178,7 +178,7 @@ async def _first_round(client: Any, arguments: dict[str, Any]) -> Any:
     return await client.session.call_tool("file_read", arguments, allow_input_required=True)
 
 
-async def test_the_state_of_a_question_is_good_for_one_answer_to_that_very_call(
+async def test_a_request_state_is_valid_for_one_answer_to_the_same_call(
     serve: Any, form: Any, text: Any
 ) -> None:
     served = serve()
@@ -204,7 +204,7 @@ async def test_the_state_of_a_question_is_good_for_one_answer_to_that_very_call(
         assert second.is_error and text(second) == mcp_server.OVER
 
 
-async def test_an_answer_to_another_question_is_no_answer(serve: Any, form: Any) -> None:
+async def test_an_answer_to_another_question_is_ignored(serve: Any, form: Any) -> None:
     served = serve()
     async with served.client("auto", form()) as client:
         asked = await _first_round(client, {"filePaths": ["Diary.md"]})
@@ -223,7 +223,7 @@ async def test_an_answer_to_another_question_is_no_answer(serve: Any, form: Any)
         assert [one.status for one in await served.approvals.records.listed()] == ["pending"]
 
 
-async def test_the_first_decision_stands_when_a_form_comes_back_too_late(
+async def test_the_first_decision_counts_if_a_form_comes_back_too_late(
     serve: Any, form: Any, inbox: Any, text: Any
 ) -> None:
     async with serve().client("auto", form()) as client:
@@ -270,7 +270,7 @@ async def test_without_elicitation_the_question_waits_in_the_inbox(
 
 
 @both_eras
-async def test_a_question_that_nobody_decided_is_expired_and_the_result_says_where_to_decide(
+async def test_a_question_without_a_decision_expires_and_the_result_names_the_inbox(
     serve: Any, text: Any, mode: str
 ) -> None:
     served = serve(lifetime_s=0.3)
@@ -281,14 +281,16 @@ async def test_a_question_that_nobody_decided_is_expired_and_the_result_says_whe
     assert [one.status for one in await served.approvals.records.listed()] == ["expired"]
 
 
-async def test_a_client_whose_forms_fail_gets_the_inbox(serve: Any, form: Any, inbox: Any, data: Any) -> None:
+async def test_the_inbox_is_used_if_the_client_s_forms_fail(
+    serve: Any, form: Any, inbox: Any, data: Any
+) -> None:
     async with serve().client("legacy", form("error")) as client:
         calling = asyncio.ensure_future(client.call_tool("vault_list", {}))
         await inbox.decide(await inbox.next(), Decision(True))
         assert data(await calling)["result"]["files"] == [{"path": "Diary.md", "size": 61}]
 
 
-async def test_the_inbox_alone_can_be_asked_for(serve: Any, form: Any, inbox: Any, data: Any) -> None:
+async def test_the_inbox_can_be_the_only_channel(serve: Any, form: Any, inbox: Any, data: Any) -> None:
     person = form(YES)
     async with serve(form=False).client("auto", person) as client:
         calling = asyncio.ensure_future(client.call_tool("vault_tags", {}))
@@ -312,7 +314,7 @@ async def test_without_elicitation_and_without_inbox_the_call_is_refused(
     assert [one.status for one in await served.approvals.records.listed()] == ["expired"]
 
 
-async def test_a_remembered_grant_answers_where_nobody_can_be_asked(
+async def test_a_remembered_grant_counts_if_nobody_can_be_asked(
     serve: Any, form: Any, data: Any, text: Any
 ) -> None:
     asked = serve()
@@ -333,7 +335,7 @@ async def test_a_remembered_grant_answers_where_nobody_can_be_asked(
 
 
 @both_eras
-async def test_a_client_that_leaves_while_a_question_is_open_leaves_it_expired(
+async def test_a_question_expires_if_its_client_disconnects(
     serve: Any, form: Any, inbox: Any, mode: str
 ) -> None:
     served = serve()
@@ -351,7 +353,7 @@ async def test_a_client_that_leaves_while_a_question_is_open_leaves_it_expired(
     assert found is not None and found.status == "expired"
 
 
-async def test_no_more_calls_wait_than_a_person_could_answer(
+async def test_the_number_of_waiting_calls_is_limited(
     serve: Any, text: Any, monkeypatch: Any, inbox: Any
 ) -> None:
     monkeypatch.setattr("toolwire.surfaces.mcp.calls.MOST_OPEN", 2)

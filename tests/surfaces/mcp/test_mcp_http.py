@@ -44,7 +44,7 @@ async def test_a_client_searches_and_reads_with_consent(
 
 
 @both_eras
-async def test_a_client_without_forms_is_decided_for_in_the_inbox(
+async def test_a_call_of_a_client_without_forms_is_decided_in_the_inbox(
     serve: Any, on_http: Any, connect: Any, inbox: Any, data: Any, mode: str
 ) -> None:
     async with on_http(serve()) as url, connect(url, mode) as client:
@@ -65,7 +65,7 @@ async def test_a_client_without_forms_is_decided_for_in_the_inbox(
         ({"origin": "null"}, 403, "forbidden_origin"),
     ],
 )
-async def test_strangers_are_refused_before_anything_runs(
+async def test_unauthorized_requests_are_refused_before_anything_runs(
     serve: Any, on_http: Any, headers: dict[str, str], status: int, code: str
 ) -> None:
     served = serve()
@@ -78,7 +78,7 @@ async def test_strangers_are_refused_before_anything_runs(
     assert await served.approvals.records.listed() == []
 
 
-async def test_a_header_that_decides_may_be_sent_only_once(serve: Any, on_http: Any) -> None:
+async def test_a_header_that_controls_access_may_be_sent_only_once(serve: Any, on_http: Any) -> None:
     sent, other = list(HEADERS.items()), ("authorization", "Bearer other")
     async with on_http(serve()) as url, httpx2.AsyncClient() as http:
         assert (await http.post(url, json=HELLO, headers=sent)).status_code == 200
@@ -86,7 +86,7 @@ async def test_a_header_that_decides_may_be_sent_only_once(serve: Any, on_http: 
             assert (await http.post(url, json=HELLO, headers=doubled)).status_code == 400
 
 
-async def test_other_paths_than_the_endpoint_are_not_there(serve: Any, on_http: Any) -> None:
+async def test_other_paths_than_the_endpoint_are_not_found(serve: Any, on_http: Any) -> None:
     async with on_http(serve()) as url, httpx2.AsyncClient() as http:
         assert (
             await http.post(url.replace("/mcp", "/v1/models"), json=HELLO, headers=HEADERS)
@@ -111,7 +111,7 @@ async def test_a_page_on_this_machine_may_ask_with_the_bearer_and_reads_the_sess
         assert "mcp-session-id" in answer.headers["access-control-expose-headers"]
 
 
-async def test_a_client_that_drops_its_connection_leaves_its_question_expired(
+async def test_a_question_expires_if_its_client_drops_the_connection(
     serve: Any, on_http: Any, inbox: Any
 ) -> None:
     served = serve()
@@ -132,7 +132,9 @@ async def test_a_client_that_drops_its_connection_leaves_its_question_expired(
         await _expired(inbox, approval.id)
 
 
-async def test_the_same_of_the_newer_protocol(serve: Any, on_http: Any, connect: Any, inbox: Any) -> None:
+async def test_a_question_of_the_newer_protocol_expires_if_its_client_drops_the_connection(
+    serve: Any, on_http: Any, connect: Any, inbox: Any
+) -> None:
     async with on_http(serve()) as url:
         async with connect(url, "auto") as client:
             calling = asyncio.ensure_future(client.call_tool("file_read", {"filePaths": ["Diary.md"]}))
@@ -151,7 +153,7 @@ async def _expired(inbox: Any, id: str) -> None:
     assert found.status == "expired"
 
 
-async def test_a_session_of_one_client_is_no_session_of_another(
+async def test_a_client_cannot_use_the_session_of_another(
     serve: Any, on_http: Any, connect: Any, form: Any, inbox: Any
 ) -> None:
     """A grant for a session answers that client's calls and no other's."""

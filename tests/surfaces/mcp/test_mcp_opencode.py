@@ -130,7 +130,7 @@ async def test_opencode_searches_the_vault_and_a_person_decides_in_the_inbox(
 
 
 @pytest.mark.timeout(240)
-async def test_opencode_is_told_of_a_refusal_and_the_model_sees_nothing(
+async def test_opencode_gets_the_refusal_and_the_model_sees_nothing(
     opencode: str, process: Any, inbox: Any
 ) -> None:
     async with FakeUpstream(_model) as upstream:

@@ -52,7 +52,7 @@ async def answers(client: Client, text: Any, calls: list[tuple[str, dict[str, An
     return told
 
 
-async def test_nothing_of_a_note_is_read_by_what_fails(process: Any, inbox: Any, text: Any) -> None:
+async def test_failures_reveal_nothing_about_a_note(process: Any, inbox: Any, text: Any) -> None:
     (process.vault / NOTE).write_text(SECRET)
     calls = probes()
 
@@ -75,7 +75,9 @@ async def test_nothing_of_a_note_is_read_by_what_fails(process: Any, inbox: Any,
     assert (process.vault / NOTE).read_text() == SECRET
 
 
-async def test_nothing_of_a_note_is_read_where_nobody_decides(process: Any, inbox: Any, text: Any) -> None:
+async def test_calls_without_a_decision_reveal_nothing_about_a_note(
+    process: Any, inbox: Any, text: Any
+) -> None:
     (process.vault / NOTE).write_text(SECRET)
     calls = probes()[:TOGETHER]
     async with Client(process.parameters("--inbox", "--lifetime", "2")) as client:

@@ -64,7 +64,7 @@ asyncio.run(decide(*sys.argv[1:]))
 """
 
 
-async def test_a_client_that_closes_stdin_leaves_its_question_expired(process: Any, inbox: Any) -> None:
+async def test_a_question_expires_if_its_client_closes_stdin(process: Any, inbox: Any) -> None:
     async with Client(process.parameters()) as client:
         calling = asyncio.ensure_future(client.call_tool("file_read", {"filePaths": ["Diary.md"]}))
         approval = await inbox.next()
@@ -73,7 +73,9 @@ async def test_a_client_that_closes_stdin_leaves_its_question_expired(process: A
     assert found is not None and found.status == "expired"
 
 
-async def test_a_stopped_server_leaves_its_questions_expired_and_ends_well(process: Any, inbox: Any) -> None:
+async def test_the_questions_of_a_stopped_server_expire_and_it_exits_cleanly(
+    process: Any, inbox: Any
+) -> None:
     server = await asyncio.create_subprocess_exec(
         *process.command(),
         env=process.environment,
@@ -130,7 +132,7 @@ async def test_a_killed_server_loses_no_question(process: Any, inbox: Any) -> No
     assert found is not None and found.status == "expired"
 
 
-async def test_over_http_the_bearer_is_printed_once_to_stderr_and_lets_in(
+async def test_over_http_the_bearer_is_printed_once_to_stderr_and_grants_access(
     process: Any, connect: Any, inbox: Any, data: Any
 ) -> None:
     server = await asyncio.create_subprocess_exec(
@@ -168,12 +170,12 @@ async def test_over_http_the_bearer_is_printed_once_to_stderr_and_lets_in(
         (["--lifetime", "0"], "--lifetime"),
     ],
 )
-def test_what_can_not_be_served_is_said_in_one_line(vault: Path, more: list[str], words: str) -> None:
+def test_an_invalid_setup_is_a_config_error(vault: Path, more: list[str], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         run_mcp(_parsed("--vault", str(vault), *more))
 
 
-def test_both_ways_to_ask_at_once_is_a_wrong_call(vault: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_both_channel_options_at_once_are_an_error(vault: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["mcp", "--vault", str(vault), "--inbox", "--no-inbox"])
     said = capsys.readouterr().err
@@ -184,7 +186,7 @@ def test_both_ways_to_ask_at_once_is_a_wrong_call(vault: Path, capsys: pytest.Ca
     )
 
 
-def test_a_vault_that_is_no_folder_is_said_in_one_line(tmp_path: Path) -> None:
+def test_a_vault_that_is_not_a_folder_is_reported_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is not a folder"):
         run_mcp(_parsed("--vault", str(tmp_path / "nowhere")))
 

@@ -83,7 +83,9 @@ async def test_nothing_is_pending_at_first(shell: Shell) -> None:
     )
 
 
-async def test_list_and_show_tell_the_whole_question_but_its_token(shell: Shell, waiting: Waiting) -> None:
+async def test_list_and_show_print_the_whole_question_except_its_token(
+    shell: Shell, waiting: Waiting
+) -> None:
     listed = await shell()
     assert waiting.id in listed and "qwen" in listed and "file_read" in listed
     shown = await shell("show", waiting.id)
@@ -103,7 +105,7 @@ async def test_list_and_show_tell_the_whole_question_but_its_token(shell: Shell,
     ("pick", "picked"),
     [(["1"], ("0",)), (["P/B.md", "1"], ("1", "0")), (["all"], ("0", "1")), (["none"], ())],
 )
-async def test_approve_takes_numbers_paths_all_or_none(
+async def test_approve_accepts_numbers_paths_all_or_none(
     shell: Shell, waiting: Waiting, pick: list[str], picked: tuple[str, ...]
 ) -> None:
     assert await shell("approve", waiting.id, "--pick", *pick) == f"{waiting.id}: approved\n"
@@ -112,15 +114,13 @@ async def test_approve_takes_numbers_paths_all_or_none(
     assert decided.decision is not None and decided.decision.picked == picked
 
 
-async def test_deny_tells_the_reason(shell: Shell, waiting: Waiting) -> None:
+async def test_deny_stores_the_reason(shell: Shell, waiting: Waiting) -> None:
     assert (await shell.json("deny", waiting.id, "--reason", "not now"))["status"] == "denied"
     decided = await waiting.decided()
     assert decided.decision is not None and (decided.status, decided.decision.reason) == ("denied", "not now")
 
 
-async def test_the_beginning_of_an_id_is_enough_when_it_means_only_one(
-    shell: Shell, waiting: Waiting
-) -> None:
+async def test_a_unique_prefix_of_an_id_is_enough(shell: Shell, waiting: Waiting) -> None:
     await shell("deny", waiting.id.removeprefix("appr_")[:6])
     assert (await waiting.decided()).status == "denied"
 
@@ -145,7 +145,7 @@ async def test_arguments_can_be_edited(shell: Shell, waiting: Waiting) -> None:
         (["revoke", "grant_1"], "there is none"),
     ],
 )
-async def test_what_makes_no_sense_is_one_line_and_decides_nothing(
+async def test_an_invalid_command_prints_one_line_and_decides_nothing(
     shell: Shell, waiting: Waiting, arguments: list[str], words: str
 ) -> None:
     told = await shell(*(waiting.id if one == "ID" else one for one in arguments), status=2)
@@ -153,9 +153,9 @@ async def test_what_makes_no_sense_is_one_line_and_decides_nothing(
     assert [one["id"] for one in await shell.json("list")] == [waiting.id]
 
 
-async def test_what_is_decided_is_decided(shell: Shell, waiting: Waiting) -> None:
+async def test_a_decision_cannot_be_changed(shell: Shell, waiting: Waiting) -> None:
     await shell("deny", waiting.id)
-    assert "denied already" in await shell("approve", waiting.id, "--pick", "all", status=2)
+    assert "already denied" in await shell("approve", waiting.id, "--pick", "all", status=2)
     assert (await shell.json("list", "--all"))[0]["status"] == "denied"
 
 

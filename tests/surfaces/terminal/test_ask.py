@@ -32,17 +32,17 @@ def ask(
     return done
 
 
-def test_the_answer_goes_to_stdout_as_it_is_and_the_status_is_0(place: Any) -> None:
+def test_the_answer_is_written_to_stdout_unchanged_and_the_status_is_0(place: Any) -> None:
     done = ask(place, 'think Hm.\nchunk 3\nsay "**Alpha** is 漢字\\nand more"')
     assert (done.stdout, done.stderr) == ("**Alpha** is 漢字\nand more\n", "")
 
 
-def test_what_comes_in_by_a_pipe_is_appended_to_the_question(place: Any) -> None:
+def test_piped_input_is_appended_to_the_question(place: Any) -> None:
     done = ask(place, "say Asked: {user}", stdin="some context\n")
     assert done.stdout == "Asked: What is alpha?\n\nsome context\n"
 
 
-def test_a_model_that_fails_is_status_1_and_a_line_on_stderr(place: Any) -> None:
+def test_a_model_failure_is_status_1_and_a_line_on_stderr(place: Any) -> None:
     done = ask(place, "fail backend The model is down.", status=1)
     assert (done.stdout, done.stderr) == ("", "the model failed: The model is down.\n")
 
@@ -56,12 +56,14 @@ def test_a_model_that_fails_is_status_1_and_a_line_on_stderr(place: Any) -> None
         (["--bogus"], "--bogus"),
     ],
 )
-def test_a_wrong_call_is_one_line_and_status_2(place: Any, arguments: list[str], words: str) -> None:
+def test_a_wrong_command_line_prints_one_line_with_status_2(
+    place: Any, arguments: list[str], words: str
+) -> None:
     done = ask(place, "say x", *arguments, status=2)
     assert done.stdout == "" and done.stderr.count("\n") == 1 and words in done.stderr
 
 
-def test_without_a_question_it_says_so(place: Any) -> None:
+def test_a_missing_question_is_reported(place: Any) -> None:
     place.script("say x")
     assert "there is no question" in place.run("ask", status=2).stderr
 
@@ -79,7 +81,7 @@ def test_in_a_pipe_every_call_is_denied_by_default(place: Any) -> None:
     assert {approval.status for approval in place.asked()} == {"denied"}
 
 
-def test_a_rule_allows_what_it_names_and_no_more(place: Any) -> None:
+def test_a_rule_allows_only_what_it_names(place: Any) -> None:
     done = ask(
         place, f"{READ}\n{ANSWER}", "--allow", "file_read:Projects/**", "--allow", "note_write:Inbox/*.md"
     )
@@ -93,7 +95,7 @@ def test_a_rule_allows_what_it_names_and_no_more(place: Any) -> None:
     assert approval.decided_by == "rule file_read:Projects/**"
 
 
-def test_a_rule_for_a_search_shares_what_fits(place: Any) -> None:
+def test_a_rule_for_a_search_shares_matching_results(place: Any) -> None:
     done = ask(place, f"{SEARCH}\n{ANSWER}", "--allow", "vault_search:Projects/**")
     assert (
         place.steps == ["search alpha"]
@@ -102,7 +104,7 @@ def test_a_rule_for_a_search_shares_what_fits(place: Any) -> None:
     )
 
 
-def test_a_write_needs_a_rule_that_holds_its_path(place: Any) -> None:
+def test_a_write_needs_a_rule_that_matches_its_path(place: Any) -> None:
     ask(place, f"{WRITE}\n{ANSWER}", "--allow", "note_write:Outbox/*.md")
     assert place.steps == []
     ask(place, f"{WRITE}\n{ANSWER}", "--allow", "note_write:Inbox/*.md")
@@ -117,7 +119,7 @@ def test_a_model_that_the_settings_do_not_name_is_offered_no_tools(place: Any) -
     assert ask(place, "say x", "--model", "other").stderr == ""
 
 
-def test_what_was_remembered_counts_in_a_pipe_too(place: Any, terminal: Callable[..., Any]) -> None:
+def test_remembered_grants_count_in_a_pipe_too(place: Any, terminal: Callable[..., Any]) -> None:
     place.script(f"{WRITE}\n{ANSWER}")
     one = terminal("chat", "--vault", str(place.vault))
     one.say("Write it")
@@ -129,7 +131,7 @@ def test_what_was_remembered_counts_in_a_pipe_too(place: Any, terminal: Callable
     assert place.steps == ["write Inbox/A.md"] * 2
 
 
-def test_json_tells_everything_in_one_object(place: Any) -> None:
+def test_json_prints_everything_as_one_object(place: Any) -> None:
     told = json.loads(
         ask(
             place,
@@ -152,7 +154,7 @@ def test_json_tells_everything_in_one_object(place: Any) -> None:
     assert (failed["ended"], failed["error"]) == ("failed", "Down.")
 
 
-def test_a_reader_that_goes_away_ends_it_quietly(place: Any) -> None:
+def test_a_closed_output_ends_the_command_quietly(place: Any) -> None:
     place.script("chunk 1\n" + "\n".join(["say " + "word " * 2000] * 5))
     command = place.command("ask", "Talk")
     with subprocess.Popen(
@@ -172,7 +174,7 @@ def test_a_reader_that_goes_away_ends_it_quietly(place: Any) -> None:
 # --- at a terminal ------------------------------------------------------------------------------
 
 
-def test_at_a_terminal_it_asks(place: Any, terminal: Callable[..., Any]) -> None:
+def test_on_a_terminal_it_asks(place: Any, terminal: Callable[..., Any]) -> None:
     place.script(f"{WRITE}\n{ANSWER}")
     one = terminal("ask", "Write it", "--vault", str(place.vault))
     one.answer("ctrl-c stop", "a")
@@ -180,7 +182,7 @@ def test_at_a_terminal_it_asks(place: Any, terminal: Callable[..., Any]) -> None
     assert one.end() == 0 and place.steps == ["write Inbox/A.md"]
 
 
-def test_ctrl_c_ends_it_and_the_question_lapses(place: Any, terminal: Callable[..., Any]) -> None:
+def test_ctrl_c_ends_the_command_and_the_question_expires(place: Any, terminal: Callable[..., Any]) -> None:
     place.script(f"{WRITE}\n{ANSWER}")
     one = terminal("ask", "Write it", "--vault", str(place.vault))
     one.see("ctrl-c stop")
@@ -217,7 +219,7 @@ def without_extra(place: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("without_extra")
-def test_without_the_extra_ask_works_in_a_pipe_and_chat_says_what_is_missing(place: Any) -> None:
+def test_without_the_extra_ask_works_in_a_pipe_and_chat_names_what_is_missing(place: Any) -> None:
     assert ask(place, "say plain").stdout == "plain\n"
     assert "pip install 'toolwire[chat]'" in place.run("chat", status=2).stderr
 
@@ -245,7 +247,9 @@ def test_without_the_extra_ask_asks_by_lines(place: Any, terminal: Callable[...,
         ),
     ],
 )
-def test_what_is_not_needed_yet_is_not_loaded(modules: tuple[str, ...], unloaded: tuple[str, ...]) -> None:
+def test_modules_are_not_loaded_before_they_are_needed(
+    modules: tuple[str, ...], unloaded: tuple[str, ...]
+) -> None:
     program = "import sys, " + ", ".join(f"toolwire.{name}" for name in modules) + "; print(*sys.modules)"
     loaded = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True

@@ -55,7 +55,7 @@ def files(*paths: str, pick: bool = True) -> Preview:
 # --- cards --------------------------------------------------------------------------------------
 
 
-def test_a_card_says_who_asks_for_what_with_which_arguments_and_files(notes: Notes) -> None:
+def test_a_card_shows_the_requester_tool_arguments_and_files(notes: Notes) -> None:
     tool = {tool.name: tool for tool in notes.tools()}["file_read"]
     text = cards.plain(
         cards.card(asked(shown=files("A.md", "gone.md"), filePaths=["A.md", "gone.md"]), tool, place="1 of 2")
@@ -89,7 +89,7 @@ def test_a_card_of_a_write_shows_the_diff_in_its_colours() -> None:
     ]
 
 
-def test_a_long_card_says_that_there_is_more_and_the_whole_one_leaves_nothing_out() -> None:
+def test_a_long_card_is_clipped_with_a_hint_and_the_whole_card_is_complete() -> None:
     shown = Preview(
         files(*(f"{number}.md" for number in range(99))).touched,
         diff="\n".join(f"+{number}" for number in range(99)),
@@ -116,7 +116,7 @@ def test_a_card_says_why_a_call_cannot_work_and_what_approving_means() -> None:
     assert "If you approve, nothing is run or changed, and qwen gets this reason." in text
 
 
-def test_nothing_foreign_can_hide_on_a_card() -> None:
+def test_untrusted_text_cannot_hide_anything_on_a_card() -> None:
     evil = "Notes/\x1b[2J\u202edm.terces\nApproved: yes"
     text = cards.plain(
         cards.card(asked(shown=files(evil), filePaths=[evil], arguments={"a\x1b]0;x": "b\r\nc"}), None)
@@ -124,7 +124,7 @@ def test_nothing_foreign_can_hide_on_a_card() -> None:
     assert not {letter for letter in text if letter in "\x1b\r\u202e"} and "\nApproved" not in text
 
 
-def test_text_is_made_safe_and_ordinary_text_is_left_alone() -> None:
+def test_text_is_made_safe_and_ordinary_text_does_not_change() -> None:
     assert clean("tab\tand\nline 漢字 😀 äß") == "tab\tand\nline 漢字 😀 äß"
     assert prose("tab\tand\nline 漢字 😀 👩‍👩‍👧") == "tab\tand\nline 漢字 😀 👩‍👩‍👧"
     assert clean("\x00\x1b\x7f\x9b\u2066\U000e0041") == "␀␛␡⟨U+009B⟩⟨U+2066⟩⟨U+E0041⟩"
@@ -138,7 +138,7 @@ def test_text_is_made_safe_and_ordinary_text_is_left_alone() -> None:
     ]
 
 
-def test_no_row_of_a_screen_can_drive_the_terminal(capfd: pytest.CaptureFixture[str]) -> None:
+def test_no_row_of_a_screen_can_send_terminal_escapes(capfd: pytest.CaptureFixture[str]) -> None:
     rows: list[cards.Row] = [("plain", "model \x1b]0;owned\x07\x9b2J")]
     PlainScreen().rows(rows)
     TerminalScreen().rows(rows)
@@ -154,7 +154,7 @@ def test_no_row_of_a_screen_can_drive_the_terminal(capfd: pytest.CaptureFixture[
     ("paths", "folder"),
     [(["P/A.md", "P/B.md"], "P"), (["P/D/A.md", "P/B.md"], "P"), (["A.md", "P/B.md"], ""), ([], "")],
 )
-def test_the_folder_that_could_be_remembered_holds_everything(paths: list[str], folder: str) -> None:
+def test_the_folder_that_can_be_remembered_contains_everything_touched(paths: list[str], folder: str) -> None:
     assert folder_of(files(*paths)) == folder
 
 
@@ -167,7 +167,7 @@ def test_the_folder_that_could_be_remembered_holds_everything(paths: list[str], 
         ("failed", "Tool execution error: x", "Tool execution error: x"),
     ],
 )
-def test_what_became_of_a_call_is_one_line(status: str, notice: str, line: str) -> None:
+def test_the_outcome_of_a_call_is_one_line(status: str, notice: str, line: str) -> None:
     read = ToolCall("c", "file_read", "{}")
     outcome = Outcome(read, {}, status, notice, ("A.md",))  # type: ignore[arg-type]
     assert [text for _, text in cards.did(outcome)] == [line]
@@ -201,26 +201,26 @@ def test_nothing_is_picked_before_the_person_picks() -> None:
         (["home", "up", "x", " "], ("0",)),
     ],
 )
-def test_space_toggles_a_takes_all_n_none_and_what_is_missing_can_not_be_taken(
+def test_space_toggles_a_picks_all_n_picks_none_and_missing_files_cannot_be_picked(
     keys: list[str], chosen: tuple[str, ...]
 ) -> None:
     assert pressed(*keys).chosen() == chosen
 
 
-def test_enter_makes_the_choice_and_no_other_key_does() -> None:
+def test_only_enter_ends_the_choice() -> None:
     assert pressed().press("enter") and not any(
         pressed().press(key) for key in (" ", "a", "n", "up", "down", "x")
     )
 
 
-def test_a_picker_without_anything_to_pick_takes_every_key() -> None:
+def test_a_picker_without_anything_to_pick_accepts_every_key() -> None:
     picker = Picker(())
     assert [picker.press(key) for key in (" ", "down", "end", "a", "enter")] == [False] * 4 + [
         True
     ] and picker.text()
 
 
-def test_what_could_not_be_read_is_told_with_its_reason_and_not_as_shared() -> None:
+def test_an_unread_file_is_shown_with_its_reason_and_not_as_shared() -> None:
     call = ToolCall("c", "file_read", "{}")
     some = Outcome(
         call,
@@ -239,7 +239,7 @@ def test_what_could_not_be_read_is_told_with_its_reason_and_not_as_shared() -> N
     assert rows[0] == "file_read: nothing was read" and len(rows) == 7 and rows[-1] == "not read: 2 more"
 
 
-def test_what_is_there_and_can_not_be_read_says_so_where_its_size_would_stand() -> None:
+def test_an_unreadable_file_shows_its_reason_instead_of_its_size() -> None:
     assert (
         cards.touched(Touched("k", "big.md", 5_000_000, missing=True, reason="too large: 4.8 MB"))
         == "big.md  (too large: 4.8 MB)"
@@ -256,7 +256,7 @@ def says(rule: str, approval: Approval, effect: str = "read") -> tuple[bool, tup
     return decision.approved, decision.picked
 
 
-def test_without_a_rule_everything_is_denied_and_the_model_is_told_why() -> None:
+def test_without_a_rule_everything_is_denied_and_the_model_gets_the_reason() -> None:
     decision, by = rules.decision([], asked(), "read")
     assert not decision.approved and "no --allow rule" in decision.reason and by == "no rule"
 
@@ -284,23 +284,23 @@ def test_a_rule_for_a_tool_allows_it_and_no_other() -> None:
         ("a.c.md", ["a.c.md"], ["abc.md"]),
     ],
 )
-def test_a_pattern_fits_what_it_says(glob: str, fits: list[str], others: list[str]) -> None:
+def test_a_pattern_matches_its_paths(glob: str, fits: list[str], others: list[str]) -> None:
     (rule,) = rules.parse([f"file_read:{glob}"], KNOWN)
     assert [path for path in (*fits, *others) if rule.allows(path)] == fits
 
 
-def test_what_fits_is_picked_and_the_rest_stays_untouched() -> None:
+def test_matching_files_are_picked_and_the_others_are_not_touched() -> None:
     assert says("file_read:Projects/**", asked(shown=files("Projects/A.md", "Diary.md"))) == (True, ("0",))
     assert says("file_read:Projects/**", asked(shown=files("Diary.md")))[0] is False
 
 
-def test_several_rules_for_a_tool_allow_what_any_of_them_fits() -> None:
+def test_several_rules_for_a_tool_allow_what_any_of_them_matches() -> None:
     both = rules.parse(["file_read:Projects/**", "file_read:Inbox/*"], KNOWN)
     decision, _ = rules.decision(both, asked(shown=files("Projects/A.md", "Diary.md", "Inbox/B.md")), "read")
     assert (decision.approved, decision.picked) == (True, ("0", "2"))
 
 
-def test_a_write_outside_of_the_pattern_is_denied_whole() -> None:
+def test_a_write_outside_of_the_pattern_is_denied() -> None:
     assert says("note_write:Inbox/*", asked("note_write", files("Inbox/A.md", pick=False)), "write") == (
         True,
         None,
@@ -322,7 +322,7 @@ def test_a_search_by_a_rule_for_a_folder_runs_in_that_folder_and_shares_nothing_
     ) == (True, ())
 
 
-def test_a_search_runs_by_its_rule_and_shares_what_fits() -> None:
+def test_a_search_runs_by_its_rule_and_shares_matching_results() -> None:
     assert says("vault_search:Projects/**", asked("vault_search"), "search") == (True, None)
     assert says(
         "vault_search:Projects/**",
@@ -332,7 +332,7 @@ def test_a_search_runs_by_its_rule_and_shares_what_fits() -> None:
     assert says("vault_search", asked("vault_search", files(), "share"), "search") == (True, ())
 
 
-async def test_a_person_who_is_there_is_asked_where_a_rule_would_share_nothing(approvals: Approvals) -> None:
+async def test_a_person_is_asked_if_a_rule_would_share_nothing(approvals: Approvals) -> None:
     asked_for: list[str] = []
 
     class Asks(PersonSurface):
@@ -357,7 +357,7 @@ async def test_a_person_who_is_there_is_asked_where_a_rule_would_share_nothing(a
         ("file_read:", "pattern is missing"),
     ],
 )
-def test_a_rule_that_means_nothing_is_an_error(rule: str, words: str) -> None:
+def test_an_invalid_rule_is_an_error(rule: str, words: str) -> None:
     with pytest.raises(ConfigError) as raised:
         rules.parse([rule], KNOWN)
     assert words in str(raised.value)
@@ -381,7 +381,7 @@ def test_a_rule_that_means_nothing_is_an_error(rule: str, words: str) -> None:
         ("a", True, None),
     ],
 )
-def test_a_written_answer_is_read_or_asked_for_again(
+def test_a_written_answer_is_parsed_or_asked_for_again(
     written: str | None, pick: bool, decision: Decision | None
 ) -> None:
     assert read_answer(written, asked(shown=files("A.md", "B.md", "gone.md", pick=pick))) == decision

@@ -37,7 +37,7 @@ def chat(place: Any, terminal: Start) -> Start:
     return start
 
 
-def test_an_answer_is_streamed_as_markdown_and_thoughts_stand_apart(chat: Start) -> None:
+def test_an_answer_is_streamed_as_markdown_and_thoughts_are_separate(chat: Start) -> None:
     one = chat(
         'think Hm, a greeting.\nchunk 3\nsay "# Hello\\n\\nThis is **bold** and 漢字 is wide.\\n\\n- one\\n- '
         'two"'
@@ -53,7 +53,7 @@ def test_an_answer_is_streamed_as_markdown_and_thoughts_stand_apart(chat: Start)
 # --- consent ------------------------------------------------------------------------------------
 
 
-def test_the_question_tells_everything_and_nothing_is_touched_before_it_is_answered(
+def test_the_question_shows_everything_and_nothing_is_touched_before_the_answer(
     chat: Start, place: Any
 ) -> None:
     one = chat(f"say Let me look.\n{READ}\n{ANSWER}")
@@ -71,7 +71,7 @@ def test_the_question_tells_everything_and_nothing_is_touched_before_it_is_answe
     assert place.steps == [] and [approval.status for approval in place.asked()] == ["pending"]
 
 
-def test_approve_runs_what_was_picked_and_the_conversation_goes_on_with_it(chat: Start, place: Any) -> None:
+def test_approve_runs_what_was_picked_and_the_conversation_continues_with_it(chat: Start, place: Any) -> None:
     one = chat(f"{READ}\n{ANSWER}")
     one.say("What is alpha?")
     one.answer(QUESTION, "a")
@@ -84,7 +84,7 @@ def test_approve_runs_what_was_picked_and_the_conversation_goes_on_with_it(chat:
     assert place.steps == ["read Projects/Alpha.md"] and "alpha was hard" not in shown
 
 
-def test_all_and_none_are_a_key_each_and_escape_goes_back(chat: Start, place: Any) -> None:
+def test_all_and_none_have_a_key_each_and_escape_goes_back(chat: Start, place: Any) -> None:
     one = chat(f"{READ}\n{ANSWER}")
     one.say("What is alpha?")
     one.answer(QUESTION, "a")
@@ -177,7 +177,7 @@ def test_two_calls_of_one_turn_are_shown_together_and_decided_one_by_one(chat: S
     assert place.steps == ["write Inbox.md"]
 
 
-def test_an_unknown_tool_and_a_tool_that_fails_are_told_to_the_person_and_the_model(
+def test_an_unknown_tool_and_a_tool_error_are_reported_to_the_person_and_the_model(
     chat: Start, place: Any
 ) -> None:
     place.environment["TOOLWIRE_TOOLS__UNKNOWN_TOOL"] = "forward"
@@ -194,7 +194,7 @@ def test_an_unknown_tool_and_a_tool_that_fails_are_told_to_the_person_and_the_mo
     )
 
 
-def test_keys_that_were_typed_before_the_question_was_there_do_not_answer_it(chat: Start, place: Any) -> None:
+def test_keys_typed_before_the_question_was_shown_do_not_answer_it(chat: Start, place: Any) -> None:
     one = chat(f"pause 300ms\n{WRITE}\n{ANSWER}")
     one.say("Write it")
     one.press("aaa")
@@ -206,7 +206,7 @@ def test_keys_that_were_typed_before_the_question_was_there_do_not_answer_it(cha
     one.see("✓ note_write: Inbox.md")
 
 
-def test_a_grant_is_remembered_only_by_keys_of_its_own_and_can_be_listed_and_revoked(
+def test_a_grant_is_remembered_only_by_separate_keys_and_can_be_listed_and_revoked(
     chat: Start, place: Any
 ) -> None:
     one = chat(f"{WRITE}\n---\nsay First.\n---\n{WRITE}\n---\nsay Second.\n---\n{WRITE}\n---\nsay Third.")
@@ -232,7 +232,7 @@ def test_a_grant_is_remembered_only_by_keys_of_its_own_and_can_be_listed_and_rev
     assert place.steps == ["write Inbox.md"] * 2
 
 
-def test_a_folder_can_be_remembered_where_there_is_one(chat: Start, place: Any) -> None:
+def test_a_folder_can_be_remembered_if_there_is_one(chat: Start, place: Any) -> None:
     one = chat('call note_write {"path": "Projects/Alpha.md", "content": "x"}\n---\nsay ok')
     one.say("Write it")
     one.answer(QUESTION, "r")
@@ -256,7 +256,7 @@ def test_ctrl_c_stops_an_answer_and_keeps_the_chat(chat: Start) -> None:
     one.see("Then go on")
 
 
-def test_ctrl_c_at_a_question_stops_the_turn_and_the_question_lapses(chat: Start, place: Any) -> None:
+def test_ctrl_c_at_a_question_stops_the_turn_and_the_question_expires(chat: Start, place: Any) -> None:
     one = chat(f"{WRITE}\n---\nsay Still here.")
     one.say("Write it")
     one.see(QUESTION)
@@ -277,7 +277,7 @@ def test_ctrl_c_at_the_prompt_clears_the_line_and_ctrl_d_ends_the_chat(chat: Sta
     assert one.end() == 0
 
 
-def test_a_model_that_fails_is_told_and_the_chat_goes_on(chat: Start) -> None:
+def test_a_model_failure_is_shown_and_the_chat_continues(chat: Start) -> None:
     one = chat("fail backend The model is down.")
     one.say("Hi")
     one.see("the model failed: The model is down.")
@@ -302,9 +302,7 @@ def test_a_question_can_be_decided_from_another_process(chat: Start, place: Any)
 
 
 @pytest.mark.parametrize("first", ["approve", "list"])
-def test_the_question_of_a_chat_that_is_killed_can_not_be_approved_for_nobody_waits_for_it(
-    chat: Start, place: Any, first: str
-) -> None:
+def test_the_question_of_a_killed_chat_cannot_be_approved(chat: Start, place: Any, first: str) -> None:
     one = chat(f"{WRITE}\n{ANSWER}")
     one.say("Write it")
     one.see(QUESTION)
@@ -315,11 +313,11 @@ def test_the_question_of_a_chat_that_is_killed_can_not_be_approved_for_nobody_wa
     if first == "list":
         assert place.json("approvals", "list") == []
     late = place.run("approvals", "approve", asked["id"], status=2)
-    assert "is expired already" in late.stderr and place.asked()[0].status == "expired"
+    assert "is already expired" in late.stderr and place.asked()[0].status == "expired"
     assert place.steps == [] and (place.vault / "Inbox.md").read_text() == "old line"
 
 
-def test_a_question_that_expires_while_it_is_asked_is_no_denial(chat: Start, place: Any) -> None:
+def test_a_question_that_expires_while_it_is_shown_is_not_a_denial(chat: Start, place: Any) -> None:
     one = chat(f"{WRITE}\n{ANSWER}", lifetime_s=2)
     one.say("Write it")
     one.see(QUESTION)
@@ -350,7 +348,7 @@ def test_model_vault_help_and_new_do_what_they_say(chat: Start, place: Any) -> N
     one.see("there is no /nonsense; /help lists what there is")
 
 
-def test_a_vault_that_is_kept_from_a_model_is_said_wherever_the_vault_is_named(
+def test_a_model_that_may_not_use_the_vault_is_reported_wherever_the_vault_is_shown(
     chat: Start, place: Any
 ) -> None:
     place.environment["TOOLWIRE_VAULT__MODELS"] = '["other"]'
@@ -367,7 +365,7 @@ def test_a_vault_that_is_kept_from_a_model_is_said_wherever_the_vault_is_named(
     one.until(lambda shown: shown.count(told) == 3, "the same, by /model")
 
 
-def test_a_conversation_is_saved_into_a_note_and_never_over_one(chat: Start, place: Any) -> None:
+def test_a_conversation_is_saved_into_a_new_note_and_overwrites_none(chat: Start, place: Any) -> None:
     one = chat("say The answer.")
     one.say("The question?")
     one.see("The answer.")
@@ -429,7 +427,7 @@ def test_without_a_vault_no_tools_are_offered(place: Any, terminal: Start) -> No
     assert "ctrl-c stop" not in one.shown and place.steps == []
 
 
-def test_without_a_terminal_lines_come_in_plain_text_goes_out_and_tools_are_denied(place: Any) -> None:
+def test_without_a_terminal_chat_reads_lines_writes_plain_text_and_denies_tools(place: Any) -> None:
     place.script(f"say Let me **look**.\n{WRITE}\n{ANSWER}")
     done = place.run("chat", "--vault", str(place.vault), stdin="Write it\n/quit\n")
     assert (
@@ -440,7 +438,7 @@ def test_without_a_terminal_lines_come_in_plain_text_goes_out_and_tools_are_deni
     assert "Tool execution cancelled: note_write" in done.stderr and place.steps == []
 
 
-def test_a_slash_command_that_can_not_be_done_ends_no_chat(place: Any) -> None:
+def test_a_slash_command_that_fails_does_not_end_the_chat(place: Any) -> None:
     place.script("say still here")
     done = place.run(
         "chat",

@@ -41,7 +41,7 @@ And then?
 """
 
 
-def test_a_note_of_the_plugin_is_read_whole() -> None:
+def test_a_note_of_the_plugin_is_read_completely() -> None:
     told = parse(NOTE)
     assert (told.model, told.system) == ("openai@gpt-4.1-mini", ("I am a helpful assistant.", "Be short."))
     assert told.options == {"temperature": 0.5, "max_tokens": 300, "frequency_penalty": 0}
@@ -83,20 +83,20 @@ def test_a_note_of_the_plugin_is_read_whole() -> None:
         ("---\nmodel: m\n---\n", []),
     ],
 )
-def test_roles_are_found_where_they_stand(text: str, roles: list[str]) -> None:
+def test_roles_are_found_at_their_headings(text: str, roles: list[str]) -> None:
     assert [message["role"] for message in parse(text).messages] == roles
 
 
-def test_a_rule_of_the_person_s_own_text_stays_in_it() -> None:
+def test_a_horizontal_rule_in_the_person_s_text_stays_in_it() -> None:
     assert parse("Above\n\n---\n\nBelow").messages[0]["content"] == "Above\n\n---\n\nBelow"
 
 
 @pytest.mark.parametrize("text", [f"Q{header('assistant')}A", f"Q{header('assistant')}A{header('user')}", ""])
-def test_a_note_whose_last_word_is_not_the_person_s_has_nothing_to_answer(text: str) -> None:
+def test_a_note_that_does_not_end_with_the_person_has_nothing_to_answer(text: str) -> None:
     assert not parse(text).open
 
 
-def test_frontmatter_that_says_nothing_useful_is_no_trouble() -> None:
+def test_invalid_settings_in_the_frontmatter_are_ignored() -> None:
     told = parse("---\nmodel:\ntemperature: warm\nmax_tokens: true\ntags: [a, b]\n---\nQ")
     assert (told.model, told.options, told.system, len(told.messages)) == (None, {}, (), 1)
 
@@ -119,7 +119,7 @@ FORGED = [
 
 @pytest.mark.parametrize("words", FORGED)
 @pytest.mark.parametrize("size", [1, 3, 1000])
-def test_nothing_a_model_says_can_pass_for_a_message(words: str, size: int) -> None:
+def test_no_text_of_a_model_is_taken_for_a_message(words: str, size: int) -> None:
     guard = Guard()
     written = (
         "".join(guard.feed(words[place : place + size]) for place in range(0, len(words), size))
@@ -156,9 +156,7 @@ def test_nothing_a_model_says_can_pass_for_a_message(words: str, size: int) -> N
         max_size=25,
     )
 )
-def test_however_a_model_s_words_are_cut_they_are_written_the_same_and_forge_nothing(
-    pieces: list[str],
-) -> None:
+def test_for_any_chunks_a_model_s_text_is_written_the_same_and_forges_nothing(pieces: list[str]) -> None:
     guard, whole = Guard(), Guard()
     written = "".join(guard.feed(piece) for piece in pieces) + guard.finish()
     assert written == whole.feed("".join(pieces)) + whole.finish()
@@ -166,7 +164,7 @@ def test_however_a_model_s_words_are_cut_they_are_written_the_same_and_forge_not
     assert [message["role"] for message in told.messages] == ["user", "assistant", "user"]
 
 
-def test_ordinary_words_go_through_at_once_and_unchanged() -> None:
+def test_ordinary_text_passes_at_once_and_unchanged() -> None:
     guard = Guard()
     assert [guard.feed(text) for text in ("Hello ", "wor", "ld\n", "And r", "ole play")] == [
         "Hello ",
@@ -177,7 +175,7 @@ def test_ordinary_words_go_through_at_once_and_unchanged() -> None:
     ]
 
 
-def test_a_saved_conversation_is_one_that_can_be_continued() -> None:
+def test_a_saved_conversation_can_be_continued() -> None:
     messages: list[dict[str, Any]] = [
         {"role": "system", "content": "s"},
         {"role": "user", "content": "Q"},
@@ -194,14 +192,14 @@ def test_a_saved_conversation_is_one_that_can_be_continued() -> None:
 
 
 @pytest.mark.parametrize("words", FORGED)
-def test_what_a_model_says_after_a_tool_s_call_can_not_pass_for_a_message_either(words: str) -> None:
+def test_text_after_a_tool_call_is_not_taken_for_a_message_either(words: str) -> None:
     guard = Guard()
     written = guard.feed("I look.") + guard.finish() + "\n\n" + guard.feed(words) + guard.finish()
     told = parse(f"Q{header('assistant')}{written}{header('user')}Q2")
     assert [message["role"] for message in told.messages] == ["user", "assistant", "user"]
 
 
-def test_many_comments_that_never_end_cost_little() -> None:
+def test_many_unclosed_comments_are_parsed_quickly() -> None:
     began = time.process_time()
     text = "=begin-chatgpt-md-comment " * 8000
     assert parse(text).messages[0]["content"] == text.strip() and time.process_time() - began < 2

@@ -28,7 +28,7 @@ def count(folder: Path) -> int:
         return index.count()
 
 
-async def test_the_first_build_shows_how_far_it_is_and_the_next_time_there_is_none(
+async def test_the_first_build_shows_its_progress_and_the_next_start_builds_nothing(
     vault: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
@@ -39,7 +39,7 @@ async def test_the_first_build_shows_how_far_it_is_and_the_next_time_there_is_no
     assert capsys.readouterr().err == "" and count(vault) == 250
 
 
-async def test_a_stopped_build_ends_soon_and_leaves_the_index_whole(vault: Path) -> None:
+async def test_a_stopped_build_ends_soon_and_leaves_the_index_consistent(vault: Path) -> None:
     task = asyncio.ensure_future(first_build(vault, (), ()))
     await asyncio.sleep(0)
     task.cancel()

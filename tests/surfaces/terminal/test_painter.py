@@ -110,7 +110,7 @@ def test_a_whole_page_is_painted_in_order() -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 40])
 @pytest.mark.parametrize("lines", [200, 12])
-def test_however_the_text_is_cut_the_screen_shows_the_same_in_the_end(size: int, lines: int) -> None:
+def test_the_final_screen_is_the_same_for_any_chunks(size: int, lines: int) -> None:
     glass = Glass(lines=lines).paint(*(TEXT[place : place + size] for place in range(0, len(TEXT), size)))
     glass.painter.finish()
     assert glass.shown == at_once(TEXT)
@@ -137,7 +137,7 @@ def test_however_the_text_is_cut_the_screen_shows_the_same_in_the_end(size: int,
         max_size=30,
     )
 )
-def test_any_text_is_shown_whole_however_it_came(pieces: list[str]) -> None:
+def test_any_text_is_shown_completely_for_any_chunks(pieces: list[str]) -> None:
     glass = Glass(columns=40, lines=200).paint(*pieces)
     glass.painter.finish()
     blocks = Blocks()
@@ -146,7 +146,7 @@ def test_any_text_is_shown_whole_however_it_came(pieces: list[str]) -> None:
     assert glass.shown == at_once("".join(pieces), columns=40)
 
 
-def test_what_is_complete_is_never_painted_again() -> None:
+def test_a_complete_block_is_never_painted_again() -> None:
     glass = Glass().paint("First paragraph.\n\n", "Second ", "paragraph ", "grows.")
     assert sum("First" in written for written in glass.written) == 1
 
@@ -156,7 +156,7 @@ def test_only_the_lines_that_changed_are_painted() -> None:
     assert glass.written[-1].count("word") < 10 and "\x1b[1A\r\x1b[J" in glass.written[-1]
 
 
-def test_text_that_comes_too_fast_is_painted_a_little_later() -> None:
+def test_text_that_arrives_too_fast_is_painted_a_little_later() -> None:
     glass = Glass().paint("one ", pause=0)
     glass.now += 0.0001
     glass.painter.feed("two ")
@@ -186,7 +186,7 @@ def test_a_terminal_that_is_resized_meanwhile_loses_nothing() -> None:
     )
 
 
-def test_foreign_text_can_not_drive_the_terminal() -> None:
+def test_untrusted_text_cannot_send_terminal_escapes() -> None:
     glass = Glass().paint("before \x1b[2J\x1b]0;title\x07\u202eafter\u202c")
     glass.painter.finish()
     assert "\x1b[2J\x1b]" not in "".join(glass.written) and "before ␛[2J␛]0;title␇" in glass.shown[0]

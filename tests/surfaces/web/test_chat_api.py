@@ -339,7 +339,7 @@ async def test_a_turn_that_arrives_slowly_does_not_bring_a_deleted_conversation_
         assert (await house.call("GET", "/conversations"))["conversations"] == []
 
 
-async def test_a_turn_that_is_stopped_as_it_begins_has_an_end(open_house: Any) -> None:
+async def test_a_turn_that_is_stopped_before_its_first_step_ends(open_house: Any) -> None:
     async with open_house("hang") as house:
         state = await house.call("POST", "/conversations", {"model": "m"})
         talk = next(api for api in house.pages._apis if hasattr(api, "_talks"))._talks[state["id"]]

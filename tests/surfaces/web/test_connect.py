@@ -164,7 +164,7 @@ async def test_a_browser_app_is_checked_for_its_preflight_first(desk: Serve) -> 
 
 async def test_a_parked_run_is_resumed_and_the_step_says_so(desk: Serve) -> None:
     async with desk(tools="parked") as one:
-        assert "went on" in (await one.test("ai-sdk"))["steps"][-1]["detail"]
+        assert "parked run continued" in (await one.test("ai-sdk"))["steps"][-1]["detail"]
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ async def test_a_parked_run_is_resumed_and_the_step_says_so(desk: Serve) -> None
     [
         ("say I would rather talk.", "native", "made no call"),
         ("say I would rather talk.", "emulated", "made no call"),
-        (f'call {NAME} {{"word": "a"}}\ncall {NAME} {{"word": "b"}}', "native", "2 came"),
+        (f'call {NAME} {{"word": "a"}}\ncall {NAME} {{"word": "b"}}', "native", "received 2"),
         (f"call {NAME} {{}}", "native", "do not fit"),
         (f'call {NAME} {{"wor', "native", ""),
         ("fail rate_limit Too many at once.", "native", "Too many at once."),
@@ -230,9 +230,11 @@ async def test_a_server_that_cannot_be_reached_fails_the_step(desk: Serve) -> No
     async with desk() as one:
         one.url = "http://127.0.0.1:9"
         result = await one.test("curl")
-    assert [step["ok"] for step in result["steps"]] == [False, None, None] and "cannot be reached" in result[
-        "steps"
-    ][0]["detail"]
+    assert [step["ok"] for step in result["steps"]] == [
+        False,
+        None,
+        None,
+    ] and "cannot reach itself" in result["steps"][0]["detail"]
 
 
 @pytest.mark.parametrize("client", IDS)

@@ -66,7 +66,7 @@ async def test_edited_arguments_are_previewed_by_the_tool_and_run_as_edited(
         assert (vault / "Other.md").read_text() == "three\n" and not (vault / "New.md").exists()
 
 
-async def test_of_edited_arguments_only_what_was_picked_is_read(open_house: Any) -> None:
+async def test_with_edited_arguments_only_picked_files_are_read(open_house: Any) -> None:
     async with open_house('call file_read {"filePaths": ["None.md"]}\n---\nsay Read.', on=True) as house:
         id = await begun(house)
         question = (await house.until(house.pending))[0]

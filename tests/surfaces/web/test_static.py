@@ -36,7 +36,7 @@ def test_every_script_can_be_read(file: Path) -> None:
     assert [line for line in lines if len(line) > 110 and file.name != "icons.js"] == []
 
 
-def test_the_shell_has_no_script_and_no_style_of_its_own() -> None:
+def test_the_html_file_has_no_inline_scripts_or_styles() -> None:
     shell = (STATIC / "index.html").read_text("utf-8")
     assert re.findall(r"<script[^>]*>", shell) and all(
         " src=" in tag for tag in re.findall(r"<script[^>]*>", shell)
@@ -44,7 +44,7 @@ def test_the_shell_has_no_script_and_no_style_of_its_own() -> None:
     assert "<style" not in shell and " style=" not in shell and not re.search(r"\son\w+=", shell)
 
 
-def test_every_module_that_is_imported_is_there_and_every_one_is_used() -> None:
+def test_every_imported_module_exists_and_every_module_is_used() -> None:
     named = {
         name
         for file in SCRIPTS

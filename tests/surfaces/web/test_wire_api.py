@@ -217,7 +217,7 @@ async def test_a_turn_whose_contents_are_deleted_still_has_its_line(open_house: 
         await house.call("GET", f"/turns/{turn['id']}/fixture", status=404)
 
 
-async def test_the_charts_count_what_happened(open_house: OpenHouse) -> None:
+async def test_the_charts_count_the_turns(open_house: OpenHouse) -> None:
     async with open_house(SCRIPT) as house:
         await complete(house)
         await complete(house, temperature="hot")

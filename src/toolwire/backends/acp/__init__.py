@@ -1,4 +1,4 @@
-"""Agents of the Agent Client Protocol as backends: OpenCode, Gemini CLI, Codex, Claude Code and others."""
+"""Agents of the Agent Client Protocol as backends: OpenCode, Gemini CLI, Codex and others."""
 
 from toolwire.backends.acp.backend import AcpBackend, inspect
 from toolwire.backends.acp.profiles import AcpOptions

@@ -16,7 +16,7 @@ MISSING = "The backend acp needs the extra 'acp': pip install 'toolwire[acp]'"
 
 
 class AcpBackend(AgentBackend[Any]):
-    """One configured agent. Every session is a process."""
+    """An agent from the settings. Each session is a separate process."""
 
     def __init__(self, id: str, options: AcpOptions) -> None:
         super().__init__(id, options)
@@ -36,7 +36,7 @@ class AcpBackend(AgentBackend[Any]):
         self.live.add(session)
         opening = asyncio.ensure_future(session.open())
         try:
-            # `start_timeout_s` limits the start: the run must not time out before.
+            # `open` has its own limit, `start_timeout_s`. Until then the run must not time out.
             while not (await asyncio.wait({opening}, timeout=self.options.timeout_s / 4))[0]:
                 run.alive()
             opening.result()
@@ -49,7 +49,10 @@ class AcpBackend(AgentBackend[Any]):
 
 
 async def inspect(options: AcpOptions) -> tuple[str, str]:
-    """The agent's title and its problem, for `toolwire doctor`. Does not ask the agent's model."""
+    """Returns the agent's title and a problem ("" if none), for `toolwire doctor`.
+
+    This opens a session, but sends no prompt.
+    """
     profile = profile_of(options.profile, options.command)
     try:
         from toolwire.backends.acp.session import AcpSession

@@ -1,4 +1,4 @@
-"""How an agent is started: command, environment and files, its private folder, and its process."""
+"""Starts an agent: its command, environment, files, private folder and process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ PREFIX = "toolwire-acp-"
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """`secrets` are values that no message may contain."""
+    """The command, environment and files of an agent.
+
+    `secrets`: values that no message may contain.
+    """
 
     command: tuple[str, ...]
     env: Mapping[str, str]
@@ -53,15 +56,16 @@ def launch(
     environ: Mapping[str, str],
     tools: Sequence[str] = (),
 ) -> Launch:
-    """`home` and `tmp` are the agent's private folders, `tools` the names of the client's tools. Pure.
+    """Returns how to start the agent. Pure.
 
-    Toolwire's settings override those of the operator that would give the agent its own tools.
+    `home` and `tmp` are the agent's private folders; `tools` are the names of the client's tools. Toolwire's
+    values override settings of the operator that would enable the agent's own tools.
     """
     env = {name: environ[name] for name in PASSED_ON if name in environ}
     env |= {"HOME": home, "TMPDIR": tmp}
     env |= {name: value.format(home=home) for name, value in profile.environment.items()}
     env |= options.env
-    for name in ("NO_PROXY", "no_proxy"):  # the client's tools are on loopback
+    for name in ("NO_PROXY", "no_proxy"):  # the MCP server with the client's tools is on loopback
         env[name] = ",".join(filter(None, (env.get(name, ""), LOOPBACK)))
     command = [program, *options.command[1:], *profile.arguments]
     config: dict[str, Any] = {}
@@ -84,7 +88,7 @@ def launch(
 
 
 def _for_each(value: Any, tools: Sequence[str]) -> Any:
-    """Repeats list entries with {tool} for each tool."""
+    """Replaces each list entry that contains {tool} by one entry per tool."""
     if isinstance(value, Mapping):
         return {key: _for_each(one, tools) for key, one in value.items()}
     if not isinstance(value, list):
@@ -102,7 +106,10 @@ def _json_variable(name: str, env: Mapping[str, str]) -> dict[str, Any]:
 
 
 def merged(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
-    """Merges tables; any other value of ours wins. Ours come last, because some agents go by the order."""
+    """Merges two nested tables. A value in `ours` overrides the one in `theirs`.
+
+    Our keys come last, because in some agents the last rule decides.
+    """
     out = {key: value for key, value in theirs.items() if key not in ours}
     for key, value in ours.items():
         other = theirs.get(key)
@@ -113,7 +120,7 @@ def merged(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]
 
 
 def without(given: Mapping[str, Any], dropped: Sequence[str]) -> dict[str, Any]:
-    """The table without some keys: `a`, `a.b`, or `a.*.b`."""
+    """Returns the table without the keys at these paths: `a`, `a.b`, or `a.*.b`."""
     out = dict(given)
     for path in dropped:
         head, _, rest = path.partition(".")
@@ -126,10 +133,10 @@ def without(given: Mapping[str, Any], dropped: Sequence[str]) -> dict[str, Any]:
 
 
 class Workspace:
-    """A session's private folder: home, temporary files, and an empty folder to work in.
+    """A session's private folder: home, temporary files, and an empty working folder.
 
-    The person's login is linked into the home, never read. If the agent replaces the link by a renewed
-    file, `close` copies that file back. `close` removes the folder.
+    The person's login file is linked into the home; Toolwire does not read it. If the agent replaces the link
+    with a renewed file, `close` copies that file back. `close` removes the folder.
     """
 
     def __init__(self, cwd: str = "") -> None:
@@ -164,7 +171,10 @@ class Workspace:
 
 
 class AgentProcess(Child):
-    """An agent's process, as a transport of the ACP package. `start` it first; `end` it whatever happens."""
+    """An agent's process, as a transport of the ACP package.
+
+    Call `start` first, and `end` in any case.
+    """
 
     LOG = logging.getLogger("toolwire.acp")
     END = ((0.5, signal.SIGTERM), (1.5, signal.SIGKILL), (5.0, signal.SIGKILL))
@@ -190,7 +200,7 @@ class AgentProcess(Child):
         return await self._messages.get()
 
     async def close(self) -> None:
-        """Closes the connection; `end` ends the process."""
+        """Closes the connection. To end the process, call `end`."""
 
     def _read(self, data: bytes) -> None:
         for line in self._lines.feed(data):

@@ -1,6 +1,7 @@
 """The options of ACP agents, and what Toolwire knows about each agent, as data.
 
-A profile only takes powers away. Where one is outdated, Toolwire still refuses what the agent requests.
+A profile only disables features of an agent. If a profile is outdated, the agent may request more, and
+Toolwire refuses these requests.
 """
 
 from __future__ import annotations
@@ -24,46 +25,73 @@ _STRANGE = re.compile(r"[^a-zA-Z0-9_-]")
 
 @dataclass(frozen=True, slots=True)
 class AgentProfile:
-    """`name` is the value of the option `profile`. `start` is the agent's usual command."""
+    """An agent that Toolwire knows.
+
+    `name` is the value of the option `profile`. `start` is the agent's usual command.
+    """
 
     name: str
     title: str
     start: tuple[str, ...] = ()
     programs: tuple[str, ...] = ()
-    """Other names of its program."""
+    """Other names of the agent's program."""
     install: str = ""
     log_in: str = ""
     arguments: tuple[str, ...] = ()
-    """More arguments of the command."""
+    """Arguments that are added to the command."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables that the operator did not set. {home} is the agent's home."""
+    """Environment variables, unless the operator sets them. {home} is the agent's home."""
     config: tuple[str, Mapping[str, Any]] | None = None
-    """A variable with JSON, and what is merged into the operator's value."""
+    """An environment variable that contains JSON, and the values that are merged into it."""
     config_dropped: tuple[str, ...] = ()
-    """Keys that are removed from the operator's value, because they give powers back. `a.*.b` is a path."""
+    """Paths of keys that are removed from the operator's JSON, because they enable features.
+
+    `*` in a path matches any key: `a.*.b`.
+    """
     files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """JSON files in the agent's home. A list entry with {tool} is repeated for each of the client's tools."""
+    """JSON files in the agent's home.
+
+    A list entry with {tool} is repeated for each client tool.
+    """
     meta: Mapping[str, Any] = field(default_factory=dict)
-    """`_meta` of session/new."""
+    """The field `_meta` of the request session/new."""
     mode: str = ""
-    """The session's mode, if the agent has it."""
+    """The session mode to set, if the agent offers it."""
     shown: tuple[str, ...] = ("{server}_{tool}",)
-    """The agent's names of a client's tool: first for its model, then in requests for permission."""
+    """Patterns of the names that the agent uses for a client's tool.
+
+    The first pattern is the name that its model sees. Requests for permission may use any of them.
+    """
     approvals: tuple[str, ...] = ()
-    """Titles of requests for permission that name no tool: the announcement with the same id does."""
+    """Titles of permission requests that do not contain the tool's name.
+
+    In this case the tool is known from the announced call with the same id.
+    """
     longest: int = 64
-    """The longest name of a tool, including the agent's prefix."""
+    """The most characters in a tool's name, including the agent's prefix."""
     announces: bool = False
-    """Session updates announce the calls of one answer together, about when they reach the MCP server."""
+    """Whether session updates announce all calls of an answer at about the same time.
+
+    The calls themselves reach the MCP server at about this time too.
+    """
     login: tuple[str, ...] = ()
-    """Login files below the person's home: linked into the agent's home, never read."""
+    """Login files below the person's home.
+
+    They are linked into the agent's home and never read.
+    """
     authenticate: Mapping[str, str] = field(default_factory=dict)
-    """Authentication without a person: method → its variable. The agent may describe more methods."""
+    """Authentication methods that need no person, each with the environment variable it uses.
+
+    The agent may list more methods.
+    """
     model_by: tuple[Literal["arguments", "environment", "config", "session"], tuple[str, ...]] = (
         "session",
         (),
     )
-    """Where the model goes: {model} in arguments, a variable, a key of the config, or a session option."""
+    """How the model's name is passed to the agent.
+
+    It is passed in arguments with {model}, in an environment variable, in the config, or as a session option.
+    """
 
 
 _CODEX_OFF = "apply_patch_freeform view_image_tool collab js_repl code_mode".split()
@@ -72,7 +100,7 @@ _CODEX_SETTINGS: dict[str, Any] = {
     **dict.fromkeys(("include_apply_patch_tool", "tools.view_image"), False),
     **{f"features.{name}": False for name in _CODEX_OFF},
 }
-"""Those of Codex's app-server, and more for what the adapter adds."""
+"""The settings of Codex's app-server, and more for features that the ACP adapter adds."""
 
 _KNOWN = (
     AgentProfile(
@@ -96,7 +124,7 @@ _KNOWN = (
         config=(
             "OPENCODE_CONFIG_CONTENT",
             {
-                "permission": {"*": "deny", f"{SERVER}_*": "allow"},  # the last rule that fits decides
+                "permission": {"*": "deny", f"{SERVER}_*": "allow"},  # the last rule that matches decides
                 "agent": {"title": {"disable": True}, "build": {"prompt": PLAIN}},
                 "default_agent": "build",
                 "share": "disabled",
@@ -200,7 +228,10 @@ PROFILES: dict[str, AgentProfile] = {profile.name: profile for profile in (*_KNO
 
 
 def profile_of(name: str, command: Sequence[str]) -> AgentProfile:
-    """By name, or for "auto" by the first known program in the command, which may begin with npx."""
+    """Returns the profile with this name. "auto": of the first known program in the command.
+
+    The command may begin with npx or another launcher.
+    """
     if name != "auto":
         return PROFILES[name]
     programs = {program: profile for profile in _KNOWN for program in (profile.start[0], *profile.programs)}
@@ -212,7 +243,7 @@ def profile_of(name: str, command: Sequence[str]) -> AgentProfile:
 
 
 def shown_names(profile: AgentProfile, tools: Collection[str]) -> dict[str, str]:
-    """The client's tool by every name that the agent may show it under."""
+    """Returns a mapping from each name that the agent may use for a tool to the client's name."""
     out: dict[str, str] = {}
     for tool in tools:
         for pattern in profile.shown:
@@ -222,7 +253,10 @@ def shown_names(profile: AgentProfile, tools: Collection[str]) -> dict[str, str]
 
 
 def listed_names(profile: AgentProfile, tools: Sequence[str]) -> dict[str, str]:
-    """Name on the MCP server → own name. Names that are too long with the agent's prefix are cut."""
+    """Returns a mapping from each tool's name on the MCP server to the client's name.
+
+    Names that would be too long with the agent's prefix are shortened.
+    """
     room = profile.longest - len(profile.shown[0].format(server=SERVER, tool=""))
     out: dict[str, str] = {tool: tool for tool in tools if len(tool) <= room}
     for tool in tools:
@@ -239,15 +273,18 @@ class AcpOptions(AgentOptions):
     """The keys of `[models.ID]` with `backend = "acp"`."""
 
     command: tuple[str, ...]
-    """The command that starts the agent, and its arguments: ["opencode", "acp"]."""
+    """The command that starts the agent, with its arguments, such as ["opencode", "acp"]."""
     cwd: str = ""
-    """The folder that the agent works in; empty: a fresh, empty one for every session."""
+    """The agent's working folder; empty: a new, empty folder for each session."""
     env: dict[str, str] = field(default_factory=dict)
-    """Variables for the agent. With a `HOME` the agent uses that home, else a private one."""
+    """Environment variables for the agent.
+
+    With `HOME`, the agent uses that home, otherwise a private one.
+    """
     profile: str = "auto"
-    """The name of a profile; "auto": by the command's name."""
+    """The name of a profile; "auto": chosen by the name of the program in `command`."""
     model: str = ""
-    """The agent's name of the model to use; empty: its own choice."""
+    """The model, by the agent's own name for it; empty: the agent chooses."""
 
     def __post_init__(self) -> None:
         if not self.command or not self.command[0]:

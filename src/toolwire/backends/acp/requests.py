@@ -1,4 +1,4 @@
-"""What an agent requests besides the client's tools: permissions, files, terminals.
+"""Answers an agent's requests for permissions, files and terminals.
 
 A request for a file or a terminal becomes a call of the client's own tool for it, if the client declared one.
 Every other request gets an error at once. Nothing runs on the gateway's host.
@@ -31,19 +31,22 @@ NO_METHOD, FAILED = -32601, -32603
 
 
 class Refused(Exception):
-    """The client does not offer what the agent requests. The message is for the agent."""
+    """Raised if the client has no tool for the agent's request. The message is for the agent."""
 
 
 # --- permissions ---
 #
-# An agent may call the client's tools and nothing else. A request for permission names its tool only by a
-# title, which a model can shape. So the title must be exactly the name of a client's tool, and the call must
-# not be of another kind. A plain name that agents give to their own tools is refused: a client's `bash` is
-# no reason to let an agent run its own.
+# An agent may call the client's tools and nothing else. A permission request names its tool only in a title,
+# which a model can influence. So the title must be exactly the name of a client's tool, and the kind of the
+# call must be one that MCP tools have. Names that agents use for their own tools are always refused: if the
+# client has a tool `bash`, the agent must not run its own `bash` instead.
 
 ALLOW, REFUSE = ("allow_once", "allow_always"), ("reject_once", "reject_always")
 HARMLESS_KINDS = {"", "other"}
-"""Kinds that a call of an MCP tool has: agents mark their own tools as read, edit, execute …"""
+"""The kinds that calls of MCP tools have.
+
+Agents use other kinds (read, edit, execute…) for their own tools.
+"""
 
 OWN_NAMES = frozenset(
     (
@@ -57,7 +60,11 @@ OWN_NAMES = frozenset(
 def is_clients(
     tool_call: Params, names: Mapping[str, str], announced: Announced | None, approvals: Collection[str] = ()
 ) -> bool:
-    """Whether the permission is for a client's tool. `approvals` are titles that name no tool."""
+    """Returns whether a permission request is for a client's tool.
+
+    `names`: the client's tools by the agent's names for them. `announced`: the announcement of the same call.
+    `approvals`: titles that contain no tool name.
+    """
     kinds, given = {str(tool_call.get("kind") or "")}, [tool_call.get("title")]
     if announced is not None:
         kinds.add(announced.kind)
@@ -68,7 +75,10 @@ def is_clients(
 
 
 def outcome(options: Sequence[Json], allow: bool) -> dict[str, Json]:
-    """The mildest option that allows or refuses; cancelled if there is none."""
+    """Returns the option that allows or refuses, preferably only once.
+
+    If there is none, the outcome is "cancelled".
+    """
     usable = [one for one in options if isinstance(one, Mapping) and one.get("optionId") is not None]
     for kind in ALLOW if allow else REFUSE:
         for option in usable:
@@ -80,7 +90,7 @@ def outcome(options: Sequence[Json], allow: bool) -> dict[str, Json]:
 # --- files and terminals as calls of the client's tools ---
 
 TOOLS = {"fs/read_text_file": "read", "fs/write_text_file": "write", "terminal/create": "bash"}
-"""The client's tool that serves a request."""
+"""The name of the client's tool that serves a request, by ACP method."""
 NEEDED = {
     "fs/read_text_file": ("path",),
     "fs/write_text_file": ("path", "content"),
@@ -104,7 +114,7 @@ def arguments_of(method: str, params: Params) -> dict[str, Json]:
 
 
 def _shell_line(params: Params) -> str:
-    """A command line for a shell, from a program with arguments or a whole line, and its variables."""
+    """Returns a shell command line for the request's program, arguments and variables."""
     line = str(params["command"])
     if params.get("args"):
         line = shlex.join([line, *map(str, params["args"])])
@@ -117,7 +127,10 @@ def _shell_line(params: Params) -> str:
 
 
 def shell_result(text: str) -> tuple[str, int]:
-    """Output and exit code. A result that is not JSON with a known key is the output of a success."""
+    """Returns the output and the exit code of a shell tool's result.
+
+    A result that is not JSON with one of the known keys is taken as the output of a successful command.
+    """
     found = load_object(text) or {}
     if not {"stdout", "stderr", "exitCode"} & set(found):
         return text, 0
@@ -127,7 +140,10 @@ def shell_result(text: str) -> tuple[str, int]:
 
 
 class Terminal:
-    """One call of the client's shell tool. It has no output until the client has answered."""
+    """A terminal of the agent: one call of the client's shell tool.
+
+    It has no output until the client has returned the result.
+    """
 
     LIMIT = 2**20
 
@@ -146,7 +162,7 @@ class Terminal:
         return self._status()
 
     def output(self) -> dict[str, Json]:
-        """The output so far, cut from its beginning to the limit."""
+        """Returns the output so far. If it is longer than the limit, its beginning is cut off."""
         if not self._task.done():
             return {"output": "", "truncated": False}
         text = "" if self._task.cancelled() else self._task.result()[0]
@@ -165,9 +181,11 @@ class Terminal:
 
 
 class AgentRequests:
-    """`names`: the client's tools by the agent's names; `declared`: by their own names.
+    """Answers the requests of one session.
 
-    `running` returns the current run, or raises. `seen` returns what a call was announced as.
+    `names`: the client's tools by the agent's names for them. `declared`: the client's own names of the
+    tools. `running` returns the current run, or raises. `seen` returns the announcement of the call with this
+    id.
     """
 
     def __init__(
@@ -195,14 +213,14 @@ class AgentRequests:
             "terminal/kill": lambda params: self._terminal(params).kill(),
             "terminal/release": self._release,
         }
-        """The result of a method, or an awaitable of it."""
+        """The handler of each method. It returns the result, or an awaitable of the result."""
 
     def serves(self, method: str) -> bool:
-        """Whether the client declared the tool for this request."""
+        """Returns whether the client declared the tool that serves this request."""
         return TOOLS[method] in self._declared
 
     async def answer(self, method: str, params: Params) -> Json:
-        """The result, or a `RequestError` for the agent."""
+        """Returns the result for the agent. Raises `RequestError` if the request is refused."""
         handler = self._methods.get(method)
         if handler is None:
             log.info("%s asked for %s, which is refused", self._profile.title, method[:80])
@@ -228,7 +246,7 @@ class AgentRequests:
         return outcome(options if isinstance(options, Sequence) else (), allowed)
 
     def _call(self, method: str, params: Params) -> Coroutine[Any, Any, str]:
-        """Calls the client's tool that serves the request. Raises `Refused` at once if there is none."""
+        """Calls the client's tool that serves the request. Raises `Refused` if the client has none."""
         if not self.serves(method):
             raise Refused(f"{method} is not available here: the client has no tool '{TOOLS[method]}'.")
         try:

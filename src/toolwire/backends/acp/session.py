@@ -1,7 +1,8 @@
-"""One session of one agent: a process, its folder, and the MCP server with the client's tools.
+"""One session of an agent: a process, its folder, and an MCP server for the client's tools.
 
-Each session has its own process: the client's tools decide the agent's configuration, a cancelled run can be
-ended for sure, and no conversation can reach another. Calls between turns get an error. Nothing runs here.
+Each session has its own process for three reasons: the agent's configuration depends on the client's tools, a
+cancelled run can be ended reliably, and conversations cannot reach each other. Calls between turns get an
+error. No tool runs on the gateway's host.
 """
 
 from __future__ import annotations
@@ -33,19 +34,19 @@ from toolwire.backends.agents.history import images, inline, news
 from toolwire.backends.agents.mcp_server import ToolServer
 from toolwire.backends.agents.run import AgentRun
 from toolwire.core.errors import ToolwireError, unavailable
-from toolwire.core.turn import ImagePart, Part, ToolSpec, Turn
+from toolwire.core.turn import ImagePart, Result, ToolSpec, Turn
 
 Json = Any
 Params = Mapping[str, Json]
 PROTOCOL = 1
 HOLD_S = 15.0
-"""How long a call waits for its own announcement, and for other calls announced with it."""
+"""How long a call waits for its own announcement, and for other calls of the same answer."""
 LIST_S = 5.0
 """How long the agent may take to list the client's tools before Toolwire logs a warning."""
 
 
 class AcpSession:
-    """`open` it, `prompt` it turn by turn, `close` it."""
+    """An ACP session: call `open`, then `prompt` for each turn, and `close` at the end."""
 
     def __init__(self, options: AcpOptions, profile: AgentProfile, tools: Sequence[ToolSpec]) -> None:
         self._options = options
@@ -87,14 +88,17 @@ class AcpSession:
     # --- opening and closing ---
 
     async def open(self) -> None:
-        """Starts the agent and opens its session; raises an error with the agent's own words."""
+        """Starts the agent and opens its session.
+
+        Raises an error that contains the agent's message.
+        """
         self._opener = asyncio.current_task()
         try:
             async with asyncio.timeout(self._options.start_timeout_s):
                 await self._open()
         except BaseException as error:
             late = self._late() if isinstance(error, TimeoutError) else ""
-            if self._closing is None:  # else `close` waits for this task
+            if self._closing is None:  # otherwise `close` already waits for this task
                 self._opener = None
                 await self.close()
             if not late:
@@ -111,7 +115,7 @@ class AcpSession:
         start, workspace = self._prepare(find(self._options, self._profile))
         if self._server is not None:
             await self._server.start()
-        self._process = AgentProcess(start, title, self._heard)
+        self._process = AgentProcess(start, title, self._on_message)
         await self._process.start(str(workspace.cwd))
         self._connection = Connection(self._handle, self._process)
         serves = self._requests.serves
@@ -165,7 +169,10 @@ class AcpSession:
         return [{"type": "http", "name": SERVER, "url": self._server.url, "headers": headers}]
 
     async def _new_session(self, params: dict[str, Json], methods: Json, env: Mapping[str, str]) -> Params:
-        """Opens the session; if the agent wants a login first, with a method that needs no person."""
+        """Opens the session.
+
+        If a login is required, an authentication method that needs no person is used.
+        """
         try:
             return await self._ask("session/new", params)
         except _Refusal as refusal:
@@ -176,7 +183,7 @@ class AcpSession:
         return await self._ask("session/new", params)
 
     async def _set_up(self, opened: Params) -> None:
-        """Sets the mode and the model, if they are options of the session."""
+        """Sets the session's mode and model, if the agent offers these options."""
         mode, model = self._profile.mode, self._options.model
         modes = _tables(_table(opened, "modes").get("availableModes"))
         if mode and any(one.get("id") == mode for one in modes):
@@ -197,7 +204,7 @@ class AcpSession:
 
     async def _close(self) -> None:
         self._run = None
-        if self._opener is not None:  # it may be about to start a process
+        if self._opener is not None:  # `open` may be about to start a process
             self._opener.cancel()
             await asyncio.wait({self._opener})
         self._requests.close()
@@ -205,7 +212,8 @@ class AcpSession:
         if connection is not None and self._prompting and process is not None and process.alive:
             with suppress(Exception):
                 await connection.send_notification("session/cancel", {"sessionId": self._id})
-        if process is not None:  # before its calls get an answer, or the agent would continue with them
+        # end the process before its calls get an error, otherwise the agent would continue
+        if process is not None:
             await process.end()
         if self._server is not None:
             await self._server.close()
@@ -239,7 +247,11 @@ class AcpSession:
             raise ToolwireError("no_tool_call", problem, param="tool_choice")
 
     def _image_blocks(self, turn: Turn, given: Sequence[ImagePart]) -> list[dict[str, Json]]:
-        """An agent that takes no images misses those of earlier turns."""
+        """Returns ACP content blocks for the images.
+
+        For an agent that takes no images, new images raise an error, and images of earlier turns are left
+        out.
+        """
         if given and not self._takes_images:
             if images(news(turn.items)):
                 raise ToolwireError("unsupported_value", "This agent takes no images.")
@@ -247,7 +259,7 @@ class AcpSession:
         found = filter(None, map(inline, given))
         return [{"type": "image", "data": data, "mimeType": kind} for data, kind in found]
 
-    def _heard(self) -> None:
+    def _on_message(self) -> None:
         if self._run is not None:
             self._run.alive()
 
@@ -273,7 +285,7 @@ class AcpSession:
         return None
 
     def _update(self, update: Params) -> None:
-        """Does not wait, so that updates are handled in the order of their arrival."""
+        """Handles an update. Not async, so that updates are handled in their order."""
         run = self._run
         kind = update.get("sessionUpdate")
         if run is None:
@@ -293,8 +305,12 @@ class AcpSession:
             raise ToolwireError("backend", "No turn is in progress: the client's tools cannot be called now.")
         return self._run
 
-    async def _called(self, listed: str, arguments: dict[str, Json]) -> Sequence[Part]:
-        """A call by MCP. The run gets it together with the calls announced with it."""
+    async def _called(self, listed: str, arguments: dict[str, Json]) -> Result:
+        """Handles a call at the MCP server: passes it to the run and returns the client's result.
+
+        If the agent announces its calls, this waits for the other announced calls, so that all get into one
+        response.
+        """
         run = self._running()
         id, order = self._calls.called(listed, arguments)
         self._changed.set()
@@ -304,8 +320,7 @@ class AcpSession:
                     while self._calls.expected:
                         self._changed.clear()
                         await self._changed.wait()
-        result = await run.call(self._listed[listed], json.dumps(arguments, ensure_ascii=False), id, order)
-        return result.parts
+        return await run.call(self._listed[listed], json.dumps(arguments, ensure_ascii=False), id, order)
 
 
 class _Refusal(ToolwireError):
@@ -316,7 +331,7 @@ class _Refusal(ToolwireError):
 
 
 def usable_method(profile: AgentProfile, methods: Json, env: Mapping[str, str]) -> str | None:
-    """An authentication method that needs no person, because its variables are set."""
+    """Returns the id of an authentication method whose variables are set, or None."""
     for method in _tables(methods):
         id = str(method.get("id") or "")
         needed = [profile.authenticate[id]] if id in profile.authenticate else []

@@ -1,7 +1,7 @@
-"""Session updates → text, usage, failures and the calls in progress. Pure.
+"""Reads session updates: text, usage, failures and calls in progress. Pure.
 
-A call arrives twice, in either order: at the MCP server, where it waits for its result, and as an update,
-which shows its position among the others. `AgentCalls` matches the two by name and arguments.
+Each call arrives twice, in either order: at the MCP server, where it waits for its result, and in an update,
+which shows its position among the other calls. `AgentCalls` matches the two by name and arguments.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ STOP_REASONS: dict[str, FinishReason] = {
     "refusal": "content_filter",
 }
 _USAGES: tuple[tuple[str, ...], ...] = (("usage",), ("_meta", "usage"), ("_meta", "quota", "token_count"))
-"""Where a prompt's result may have its tokens; the last is Gemini CLI's."""
+"""Where the result of a prompt may contain the token counts. The last path is Gemini CLI's."""
 OVER = ("completed", "failed", "cancelled")
 AUTH_REQUIRED = -32000
 EXPLANATIONS: dict[str, str] = {
@@ -34,7 +34,7 @@ EXPLANATIONS: dict[str, str] = {
 
 
 def text_of(update: Mapping[str, Json]) -> str:
-    """The text of a chunk, or a placeholder for other content."""
+    """Returns the text of a chunk, or a placeholder for other content."""
     content = update.get("content")
     if not isinstance(content, Mapping):
         return ""
@@ -47,7 +47,11 @@ def text_of(update: Mapping[str, Json]) -> str:
 
 
 def usage_of(result: Mapping[str, Json]) -> Usage | None:
-    """The tokens of a prompt. Only the total shows if the others include cached and thought tokens."""
+    """Returns the token counts of a prompt, or None if there are none.
+
+    Agents differ in whether the input includes cached tokens and the output includes thought tokens. If the
+    total is at least the sum of all numbers, they are not included and must be added.
+    """
     given = next((found for path in _USAGES if (found := _inner(result, path)) is not None), {})
     read, written = _number(given, "cachedReadTokens"), _number(given, "cachedWriteTokens")
     thought, total = _number(given, "thoughtTokens"), _number(given, "totalTokens", "total_tokens")
@@ -75,7 +79,10 @@ def _number(given: Mapping[str, Json], *keys: str) -> int:
 
 @dataclass(slots=True)
 class Announced:
-    """A tool call in an update. `tool` is the client's, "" for any other."""
+    """A tool call that an update announced.
+
+    `tool`: the client's tool, or "" for an agent's own tool.
+    """
 
     id: str
     order: int
@@ -88,22 +95,22 @@ class Announced:
 
     @property
     def expected(self) -> bool:
-        """The call has not reached the MCP server yet."""
+        """Whether a client's tool was announced, but its call has not reached the MCP server yet."""
         return bool(self.tool) and not self.called and not self.over
 
 
 class AgentCalls:
-    """The calls of one prompt. `names`: the client's tools by the agent's names."""
+    """The calls of one prompt. `names`: the client's tools by the agent's names for them."""
 
     def __init__(self, names: Mapping[str, str]) -> None:
         self._names = names
         self._announced: dict[str, Announced] = {}
         self._early: list[tuple[str, str, int]] = []
-        """Calls that were not announced yet: tool, arguments and order."""
+        """Calls that arrived before their announcement: tool, arguments and order."""
         self._numbers = itertools.count(1)
 
     def announce(self, update: Mapping[str, Json]) -> None:
-        """Takes a `tool_call` or `tool_call_update`, which adds to the earlier ones."""
+        """Records a `tool_call` or `tool_call_update`. An update adds to what was announced before."""
         id = str(update.get("toolCallId") or "")
         known = self._announced.setdefault(id, Announced(id, 0))
         title = update.get("title")
@@ -114,18 +121,21 @@ class AgentCalls:
         given = update.get("rawInput")
         if isinstance(given, Mapping) and given:
             if set(given) == {"server", "tool", "arguments"} and isinstance(given["arguments"], Mapping):
-                given = given["arguments"]  # Codex adds the server and the tool
+                given = given["arguments"]  # Codex wraps the arguments with the server and the tool
             known.arguments = _canonical(given)
         known.over = known.over or update.get("status") in OVER
         early = [one for one in self._early if one[0] == known.tool] if not known.called else []
-        if early:  # equal arguments are best, but agents may fill in or leave out some
+        if early:  # prefer equal arguments, but agents may add or omit some
             found = next((one for one in early if one[1] == known.arguments), early[0])
             self._early.remove(found)
             known.called, known.order = True, known.order or found[2]
         known.order = known.order or next(self._numbers)
 
     def called(self, tool: str, arguments: Mapping[str, Json]) -> tuple[str | None, int]:
-        """A call has come by MCP: its id, if known, and its order."""
+        """Records a call at the MCP server.
+
+        Returns its announced id (None if unknown) and its order.
+        """
         wanted = _canonical(arguments)
         waiting = [one for one in self._announced.values() if one.expected and one.tool == tool]
         equal = [one for one in waiting if one.arguments == wanted]
@@ -140,7 +150,7 @@ class AgentCalls:
 
     @property
     def expected(self) -> bool:
-        """An announcement or a call still misses its counterpart."""
+        """Whether any call has arrived in only one of the two places."""
         return bool(self._early) or any(one.expected for one in self._announced.values())
 
     def seen(self, id: str) -> Announced | None:
@@ -154,7 +164,7 @@ def _canonical(arguments: Mapping[str, Json]) -> str:
 def failure_of(
     code: int, message: str, data: Json, title: str, log_in: str, scrub: Callable[[str], str] = str
 ) -> Failure:
-    """The failure that a JSON-RPC error means. `scrub` removes secrets."""
+    """Returns the failure for a JSON-RPC error. `scrub` removes secrets from a text."""
     texts = dict.fromkeys(filter(None, (message, *_texts(data))))
     words = " ".join(" ".join(texts).split())
     kind = "backend_auth" if code == AUTH_REQUIRED else kind_by_words(words) or "backend"

@@ -1,4 +1,4 @@
-"""What agent backends share; here their options. Standard library only."""
+"""Code that agent backends share. This module has their common options."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentOptions:
-    """The keys of `[models.ID]` that agents have in common. A bad value raises `ValueError` with one line."""
+    """The keys of `[models.ID]` that all agents have. An invalid value raises a `ValueError`."""
 
     settle_ms: int = 200
-    """How long silence must last to end a response with calls."""
+    """How long an agent must be silent after its calls before the response with the calls ends."""
     repeats: int = 8
-    """How often an agent may repeat the same call before it is stopped."""
+    """How often an agent may make the same call before the run is stopped."""
     idle_s: float = 300.0
-    """How long an agent waits for the next turn of its conversation."""
+    """How long a session waits for the next turn of its conversation."""
     sessions: int = 4
-    """How many agents wait for their next turn at most; 0: none."""
+    """The most sessions that wait for their next turn; 0: none."""
     timeout_s: float = 300.0
-    """How long the agent may be silent while it works."""
+    """The longest silence of the agent while it works."""
     start_timeout_s: float = 60.0
 
     def __post_init__(self) -> None:
@@ -28,7 +28,10 @@ class AgentOptions:
 
 
 def check_numbers(options: object, at_least: Mapping[str, int], above_zero: Sequence[str]) -> None:
-    """Raises `ValueError` with one line that names the first key whose number is too small."""
+    """Raises a `ValueError` that names the first key whose number is too small.
+
+    `at_least`: the minimum for each key. `above_zero`: keys whose number must be positive.
+    """
     for key, least in at_least.items():
         if getattr(options, key) < least:
             raise ValueError(f"{key}: expected at least {least}")

@@ -1,6 +1,6 @@
-"""The backend of agents that keep a session for each conversation.
+"""The base of agent backends that keep a session for each conversation.
 
-A new conversation gets a new session, which then waits for the conversation's next turn.
+A new conversation gets a new session, which afterwards waits for the conversation's next turn.
 """
 
 from __future__ import annotations
@@ -44,7 +44,10 @@ WORD_KINDS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         ),
     )
 )
-"""The kind of `errors.KINDS` that an agent's error message means. The first row that fits decides."""
+"""Patterns in an agent's error message, each with the error kind it means.
+
+The first match decides.
+"""
 
 
 def kind_by_words(message: str) -> str | None:
@@ -56,11 +59,14 @@ class AgentSession(Protocol):
     def alive(self) -> bool: ...
 
     async def prompt(self, run: AgentRun, text: str, images: Sequence[ImagePart]) -> None:
-        """Sends a prompt, and reports to `run` until its answer is complete. Raises its failure."""
+        """Sends a prompt and reports events to `run` until the answer is complete.
+
+        Raises on failure.
+        """
         ...
 
     async def close(self) -> None:
-        """Stops the agent if it works, and removes everything of the session. Safe to call twice."""
+        """Stops the agent and removes everything that belongs to the session. May be called twice."""
         ...
 
 
@@ -69,7 +75,10 @@ Kept = TypeVar("Kept")
 
 
 class IdleSessions(Generic[Kept]):
-    """Sessions that wait for their next turn, by the fingerprint of their conversation. `close` ends one."""
+    """Sessions that wait for their next turn, by the fingerprint of their conversation.
+
+    `close` ends a session that was not used for `ttl_s` seconds, or the oldest one beyond `limit`.
+    """
 
     def __init__(self, close: Callable[[Kept], Awaitable[None]], limit: int, ttl_s: float) -> None:
         self._close = close
@@ -89,7 +98,7 @@ class IdleSessions(Generic[Kept]):
             self._drop(next(iter(self._waiting)))
 
     def take(self, fingerprint: str) -> Kept | None:
-        """The session of this conversation, which now belongs to the caller."""
+        """Removes and returns the session of this conversation, or None. The caller must close it."""
         session, timer = self._waiting.pop(fingerprint, (None, None))
         if timer is not None:
             timer.cancel()
@@ -109,7 +118,7 @@ class IdleSessions(Generic[Kept]):
 
 
 class AgentBackend(ABC, Generic[Session]):
-    """One configured agent. `live` are its sessions, `idle` those that wait for their next turn."""
+    """An agent from the settings. `live`: all its sessions. `idle`: those that wait for a turn."""
 
     strategy: Strategy = "parked"
     capabilities = Capabilities(
@@ -131,7 +140,7 @@ class AgentBackend(ABC, Generic[Session]):
         return None
 
     async def prepare(self) -> None:
-        """Nothing to find out."""
+        """Agents need no preparation."""
 
     async def close(self) -> None:
         self.closed = True
@@ -167,7 +176,7 @@ class AgentBackend(ABC, Generic[Session]):
 
 
 class _Work(Generic[Session]):
-    """The work on one turn, and the session that does it."""
+    """The work on one turn, with the session that is used for it."""
 
     def __init__(self, backend: AgentBackend[Session]) -> None:
         self._backend = backend
@@ -187,7 +196,10 @@ class _Work(Generic[Session]):
             backend.idle.keep(history.fingerprint(run.turn, run.conversation), session)
 
     async def _continued(self, run: AgentRun) -> bool:
-        """Prompts the session that had this conversation. False: there is none, or it died."""
+        """Continues the conversation in its waiting session.
+
+        Returns False if it has none, or it died.
+        """
         turn, known = run.turn, len(run.conversation)
         self._session = session = self._backend.idle.take(history.fingerprint(turn, history.known_part(turn)))
         if session is None:
@@ -203,7 +215,7 @@ class _Work(Generic[Session]):
         return False
 
     async def stop(self) -> None:
-        """Has no effect once the session waits for its next turn."""
+        """Ends the session, unless it already waits for its next turn."""
         session, self._session = self._session, None
         if session is not None:
             await self._backend.end(session)

@@ -1,6 +1,6 @@
-"""Writes a conversation as a prompt for an agent, and computes the conversation's fingerprint. Pure.
+"""Writes a conversation as a prompt for an agent, and computes its fingerprint. Pure.
 
-A new session gets one prompt: the instructions, the conversation so far, and what to answer now. A session
+A new session gets one prompt: the instructions, the conversation so far, and the message to answer. A session
 that already has the conversation, found by its fingerprint, gets only the new messages.
 """
 
@@ -35,7 +35,7 @@ _DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)(?:;[\w.+-]+=[^;,]*)*(;base64)?
 
 
 def plain_text(parts: Iterable[Part]) -> str:
-    """The text of a message or a result, with a placeholder for everything else."""
+    """Returns the text of the parts, with a placeholder for each image or other part."""
     out = []
     for part in parts:
         if isinstance(part, TextPart):
@@ -46,13 +46,13 @@ def plain_text(parts: Iterable[Part]) -> str:
 
 
 def images(items: Iterable[Item]) -> list[ImagePart]:
-    """The images in the order in which `plain_text` mentions them."""
+    """Returns the images, in the order of their placeholders in `plain_text`."""
     spoken = (item for item in items if isinstance(item, Message | Result))
     return [part for item in spoken for part in item.parts if isinstance(part, ImagePart)]
 
 
 def inline(image: ImagePart) -> tuple[str, str] | None:
-    """Base64 and MIME type of a data URL; None for any other image."""
+    """Returns the base64 data and MIME type of a data URL, or None for any other image."""
     found = _DATA_URL.fullmatch(image.url or "")
     if found is None:
         return None
@@ -70,7 +70,7 @@ def inline(image: ImagePart) -> tuple[str, str] | None:
 
 
 def news(items: Sequence[Item]) -> tuple[Item, ...]:
-    """The items after the assistant's last one."""
+    """Returns the items after the last item of the assistant."""
     for index in range(len(items) - 1, -1, -1):
         item = items[index]
         if isinstance(item, Call | Reasoning) or (isinstance(item, Message) and item.role == "assistant"):
@@ -79,6 +79,7 @@ def news(items: Sequence[Item]) -> tuple[Item, ...]:
 
 
 def fresh_prompt(turn: Turn) -> str:
+    """Returns the first prompt of a new session, with the whole conversation."""
     system, spoken = [turn.instructions], []
     for item in turn.items:
         if isinstance(item, Message) and item.role in ("system", "developer"):
@@ -96,7 +97,7 @@ def fresh_prompt(turn: Turn) -> str:
 
 
 def next_prompt(turn: Turn) -> str:
-    """What is new, for a session that had the rest."""
+    """Returns the new messages as a prompt, for a session that already has the earlier ones."""
     fresh = [plain_text(item.parts) for item in news(turn.items) if isinstance(item, Message)]
     return "\n\n".join(filter(None, [*fresh, demand(turn.tool_choice)]))
 
@@ -117,7 +118,10 @@ def _transcript(items: Iterable[Item]) -> Iterable[str]:
 
 
 def demand(choice: ToolChoice) -> str:
-    """Asks for a call in words, because agents have no `tool_choice`."""
+    """Returns a sentence that asks for a tool call, because agents have no `tool_choice`.
+
+    Returns "" if no call is required.
+    """
     if choice.mode != "required":
         return ""
     return f"You must call {f'the tool {choice.name}' if choice.name else 'one of your tools'} now."
@@ -129,9 +133,10 @@ Entry = tuple[str, ...]
 
 
 def entries(items: Iterable[Item]) -> list[Entry]:
-    """The conversation without ids, reasoning and message boundaries, which clients do not repeat exactly.
+    """Returns the conversation in a form that is equal if a client sends it again.
 
-    Clients differ in how they order the texts and calls of one step: here the texts come first.
+    It has no ids, reasoning and message boundaries, because clients do not repeat them exactly. Clients also
+    differ in the order of texts and calls within one step: here the texts come first.
     """
     out: list[Entry] = []
     calls: list[Entry] = []
@@ -157,7 +162,7 @@ def _add(entries: list[Entry], role: str, text: str) -> None:
 
 
 def _content(parts: Iterable[Part]) -> str:
-    """Like `plain_text`, but different images differ."""
+    """Like `plain_text`, but with a hash of each image instead of a placeholder."""
     return "\n".join(
         part.text if isinstance(part, TextPart) else f"[{_hash(asdict(part))}]" for part in parts
     )
@@ -174,12 +179,18 @@ def call_entry(name: str, arguments: str) -> Entry:
 
 
 def known_part(turn: Turn) -> list[Entry]:
-    """The conversation that a session must have had to get only the news."""
+    """Returns the earlier part of the conversation, without the new messages.
+
+    A session that has exactly this part can continue the conversation.
+    """
     return entries(turn.items[: len(turn.items) - len(news(turn.items))])
 
 
 def fingerprint(turn: Turn, conversation: Sequence[Entry]) -> str:
-    """Identifies a conversation with the turn's caller, model, instructions, tools and output."""
+    """Returns a hash of the conversation, and of what else must be equal to continue it.
+
+    This is the turn's caller, model, instructions, tools and output options.
+    """
     tools = sorted(
         (tool.name, tool.description, json.dumps(tool.parameters, sort_keys=True, default=str))
         for tool in turn.offered()

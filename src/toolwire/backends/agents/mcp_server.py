@@ -1,10 +1,11 @@
-"""Servers on loopback that agents call for the client's tools; here the MCP server of one session.
+"""Loopback servers for agents' calls of the client's tools, and a session's MCP server.
 
-- It speaks streamable HTTP with one bearer token, and only what an agent needs to list and call tools. It
-  refuses foreign `Host` and `Origin` before it looks at the token, so that no page in a browser reaches it.
-- A call answers as an event stream if the agent accepts one: with headers at once, then keep-alives (a
-  comment, or `notifications/progress` if asked for) until the client's result arrives. So a call may wait for
-  any time.
+- The MCP server speaks streamable HTTP with one bearer token, and only what an agent needs to list and call
+  tools. It refuses a foreign `Host` or `Origin` before it checks the token, so that no page in a browser can
+  reach it.
+- The response to a call is an event stream if the agent accepts one. Its headers are sent at once, then
+  keep-alives (comments, or `notifications/progress` if the agent asked for them) until the client's result
+  arrives. So a call may wait without a time limit.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from aiohttp import web
 
 from toolwire.backends.agents.history import inline
 from toolwire.core.errors import ToolwireError
-from toolwire.core.turn import ImagePart, Part, TextPart, ToolSpec
+from toolwire.core.turn import ImagePart, Part, Result, TextPart, ToolSpec
 
 Json = Any
-Call = Callable[[str, dict[str, Json]], Awaitable[Sequence[Part]]]
-"""Calls a client's tool by name. A `ToolwireError` becomes a failed call for the agent."""
+Call = Callable[[str, dict[str, Json]], Awaitable[Result]]
+"""Calls a client's tool by name. The agent sees a `ToolwireError` as a failed call."""
 
 VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 PATH = "/mcp"
@@ -38,7 +39,10 @@ UNSUPPORTED_VERSION = -32022
 
 
 class LoopbackServer(ABC):
-    """A web server on 127.0.0.1 with its own port and bearer token. Every request goes to `_serve`."""
+    """A web server on 127.0.0.1 with its own port and bearer token.
+
+    `_serve` handles all requests.
+    """
 
     def __init__(self, body_limit: int, **runner: Any) -> None:
         self._body_limit = body_limit
@@ -55,7 +59,10 @@ class LoopbackServer(ABC):
         return hmac.compare_digest(given, f"Bearer {self.token}".encode())
 
     async def start(self) -> None:
-        """A start that is cancelled completes first and is then undone, or its socket would stay open."""
+        """Starts the server. A cancelled start is first completed and then undone.
+
+        Otherwise its socket would stay open.
+        """
         starting = asyncio.ensure_future(self._start())
         try:
             await asyncio.shield(starting)
@@ -79,7 +86,10 @@ class LoopbackServer(ABC):
 
 
 def content(parts: Iterable[Part]) -> list[dict[str, Json]]:
-    """A tool's result as MCP content: texts and inline images; anything else is described in a text."""
+    """Returns a tool's result as MCP content: texts and inline images.
+
+    Other parts are described in a text.
+    """
     out: list[dict[str, Json]] = []
     for part in parts:
         if isinstance(part, ImagePart) and (image := inline(part)) is not None:
@@ -95,8 +105,8 @@ def content(parts: Iterable[Part]) -> list[dict[str, Json]]:
     return out
 
 
-def tool_result(parts: Sequence[Part]) -> dict[str, Json]:
-    return {"content": content(parts or (TextPart(""),)), "isError": False}
+def tool_result(result: Result) -> dict[str, Json]:
+    return {"content": content(result.parts or (TextPart(""),)), "isError": result.is_error}
 
 
 def error_result(message: str) -> dict[str, Json]:
@@ -110,7 +120,10 @@ class JsonRpcError(Exception):
 
 
 class ToolServer(LoopbackServer):
-    """`start` it, pass `url` and `headers` to the agent, `close` it with the session."""
+    """The MCP server of a session.
+
+    Call `start`, pass `url` and `headers` to the agent, and `close` it together with the session.
+    """
 
     def __init__(self, tools: Sequence[ToolSpec], call: Call, *, keep_alive_s: float = KEEP_ALIVE_S) -> None:
         super().__init__(BODY_LIMIT)
@@ -126,7 +139,7 @@ class ToolServer(LoopbackServer):
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers that the agent must send. Never logged."""
+        """The headers that the agent must send. They contain the token and must not be logged."""
         return {"Authorization": f"Bearer {self.token}"}
 
     async def close(self) -> None:
@@ -158,7 +171,7 @@ class ToolServer(LoopbackServer):
         try:
             message = await _message(request)
             id = message.get("id")
-            if "method" not in message or id is None:  # a notification, or a response: nothing to answer
+            if "method" not in message or id is None:  # a notification or a response, which gets no reply
                 return web.Response(status=202)
             params = message.get("params")
             params = params if isinstance(params, dict) else {}
@@ -218,7 +231,7 @@ class ToolServer(LoopbackServer):
         headers = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache"}
         response = web.StreamResponse(headers=headers)
         await response.prepare(request)
-        with suppress(ConnectionError):  # the agent hung up
+        with suppress(ConnectionError):  # the agent has disconnected
             for number in itertools.count(1):
                 if (await asyncio.wait({call}, timeout=self._keep_alive_s))[0]:
                     break
@@ -235,7 +248,7 @@ class ToolServer(LoopbackServer):
 
 
 async def _settled(call: asyncio.Future[dict[str, Json]]) -> dict[str, Json]:
-    """The result of a call, also of one that was cancelled."""
+    """Returns the result of a call; for a cancelled call, an error result."""
     await asyncio.wait({call})
     return error_result("error: the call was cancelled") if call.cancelled() else call.result()
 
@@ -255,7 +268,8 @@ async def _message(request: web.Request) -> dict[str, Json]:
 
 
 def _no_constant(name: str) -> Json:
-    raise ValueError(f"{name} is not JSON")  # Python accepts NaN, and would send it to the client
+    # Python accepts NaN, which is not JSON, and would send it to the client
+    raise ValueError(f"{name} is not JSON")
 
 
 def _reply(id: Json, body: dict[str, Json], status: int = 200) -> web.Response:

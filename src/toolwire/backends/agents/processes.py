@@ -1,9 +1,9 @@
 """Child processes of agents, from start to end, and their private folders.
 
-- A child leads its own process group, and the whole group ends with it.
+- A child leads its own process group. The whole group is killed when the child ends.
 - A child gets exactly the environment that it is given, never the gateway's keys.
-- The log gets the last lines of its stderr. A client gets them only if nothing else explains a failure,
-  without paths of this machine, and never from a child that serves several clients.
+- The last lines of its stderr are logged. A client gets them only if nothing else explains a failure, without
+  paths of this machine, and never from a child that serves several clients.
 """
 
 from __future__ import annotations
@@ -26,12 +26,18 @@ from toolwire.core.errors import ToolwireError
 
 PROXIES = tuple("HTTP_PROXY HTTPS_PROXY ALL_PROXY NO_PROXY http_proxy https_proxy all_proxy no_proxy".split())
 PASSED_ON = (*"PATH LANG LC_ALL TZ SSL_CERT_FILE SSL_CERT_DIR NODE_EXTRA_CA_CERTS".split(), *PROXIES)
-"""The gateway's variables that a child gets. No API key: everything that an agent starts would inherit it."""
+"""The gateway's environment variables that a child gets.
+
+API keys are not among them, because every process that an agent starts would inherit them.
+"""
 LAST_OUTPUT_S = 1.0
 TAIL_LINES, TAIL_CHARACTERS = 20, 400
 LINE_LIMIT = 64 * 2**20
 GUARD = '(read -r _ <"$0"; kill -s KILL -- -$$) </dev/null >/dev/null 2>&1 & exec "$@"'
-"""For /bin/sh, which becomes the child. The guard reads the pipe $0, which closes when the gateway dies."""
+"""A script for /bin/sh, which starts a guard and then becomes the child.
+
+The guard reads from the pipe $0, which closes when the gateway dies, and then kills the process group.
+"""
 _URL = re.compile(r",? ?(?:url: )?\(?https?://[^\s,)\"']+\)?")
 _KEY = re.compile(r"\b(?:sk|pk|key|crsr|cursor)[-_][A-Za-z0-9_\-*]{8,}")
 _STAMP = re.compile(r"^\S*\d\d:\d\d:\d\d\S*\s+")
@@ -44,12 +50,12 @@ def without_keys(text: str) -> str:
 
 
 def clean(text: str, limit: int = 500) -> str:
-    """One short line without addresses and keys, for a client."""
+    """Returns the text as one short line without URLs and keys, for a client."""
     return without_keys(_URL.sub("", " ".join(text.split())))[:limit].strip()
 
 
 class Lines:
-    """Bytes in any pieces → complete lines. Lines longer than the limit are skipped."""
+    """Splits bytes that arrive in chunks into lines. Lines longer than the limit are skipped."""
 
     def __init__(self, limit: int = LINE_LIMIT) -> None:
         self._limit = limit
@@ -73,17 +79,17 @@ class Lines:
 
 
 class Child(asyncio.SubprocessProtocol):
-    """A child process. Subclasses read its stdout in `_read`, and react to its end in `_over`."""
+    """A child process. Subclasses read its stdout in `_read` and handle its end in `_over`."""
 
     LOG = logging.getLogger("toolwire.agents")
     END: tuple[tuple[float, signal.Signals], ...] = ()
-    """How `end` ends the process: seconds to wait, then the signal to send."""
+    """Steps of `end`: seconds to wait for the process, then the signal to send."""
 
     def __init__(self, title: str, secrets: Iterable[str] = ()) -> None:
         self.title = title
         self._secrets = sorted(secrets, key=len, reverse=True)
         self.gone = asyncio.Event()
-        """The process is dead and its pipes are closed, or it has been dead for a moment."""
+        """Set when the process is dead and its pipes are closed, or shortly after it died."""
         self._transport: asyncio.SubprocessTransport | None = None
         self._stdin: asyncio.WriteTransport | None = None
         self._guard = -1
@@ -96,7 +102,7 @@ class Child(asyncio.SubprocessProtocol):
     async def _spawn(
         self, *command: str, env: Mapping[str, str], guarded: bool = False, **options: Any
     ) -> None:
-        """Starts the process. `guarded`: its group is killed when the gateway dies, for whatever reason."""
+        """Starts the process. `guarded`: its process group is killed if the gateway dies."""
         pipe = -1
         try:
             if guarded:
@@ -119,7 +125,7 @@ class Child(asyncio.SubprocessProtocol):
     def _over(self) -> None: ...
 
     def clean(self, text: str) -> str:
-        """The text without secrets and keys."""
+        """Returns the text without this child's secrets and anything that looks like a key."""
         for secret in self._secrets:
             text = text.replace(secret, "***")
         return without_keys(text)
@@ -137,19 +143,19 @@ class Child(asyncio.SubprocessProtocol):
         return self._transport is not None and not self._dying
 
     def report(self, problem: str) -> str:
-        """Logs a problem with the last output of the process, and returns the message for a client."""
+        """Logs a problem with the last output of the process. Returns the message for a client."""
         if self._closing:
             return problem
         output = self.clean(" ".join(self._tail))
         last = self.clean(self._last_output)
-        if self._logged != problem:  # once for all clients
+        if self._logged != problem:  # log it once, even if it affects several clients
             self._logged = problem
             self.LOG.warning("%s It said: %s" if output else "%s%s", problem, output)
         return problem if self._serves_many or not last else f"{problem} It said: {self._without_paths(last)}"
 
     @property
     def _last_output(self) -> str:
-        """At most three whole lines."""
+        """The last lines of stderr: at most three, and only complete ones."""
         text = ""
         for line in list(self._tail)[:-4:-1]:
             if text and len(line) + 1 + len(text) > TAIL_CHARACTERS:
@@ -161,13 +167,13 @@ class Child(asyncio.SubprocessProtocol):
         code = self._transport.get_returncode() if self._transport is not None else None
         if code is None:
             return self.report(f"{self.title} was cut off.")
-        if 128 < code <= 192:  # a launcher reports its child's signal like this
+        if 128 < code <= 192:  # a launcher reports in this form that a signal ended its child
             code = 128 - code
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit status {code}"
         return self.report(f"{self.title} {how}.")
 
     async def end(self) -> None:
-        """Closes stdin, then signals the group as `END` says."""
+        """Closes stdin, then waits and sends signals to the process group as listed in `END`."""
         self._closing = True
         if self._transport is None:
             return
@@ -180,7 +186,7 @@ class Child(asyncio.SubprocessProtocol):
             if self.gone.is_set():
                 break
             self._signal(number)
-        self._signal(signal.SIGKILL)  # the rest of the group
+        self._signal(signal.SIGKILL)  # kill what remains of the group
         self._transport.close()
         self._release()
 
@@ -200,7 +206,8 @@ class Child(asyncio.SubprocessProtocol):
     # --- asyncio's callbacks ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.SubprocessTransport, transport)  # uvloop's is no subclass of it
+        # the transport of uvloop is not a subclass
+        self._transport = cast(asyncio.SubprocessTransport, transport)
 
     def pipe_data_received(self, fd: int, data: bytes | str) -> None:
         assert isinstance(data, bytes)
@@ -208,21 +215,21 @@ class Child(asyncio.SubprocessProtocol):
             self._read(data)
         else:
             for line in data.decode("utf-8", "replace").splitlines():
-                self._hear(line)
+                self._stderr_line(line)
 
-    def _hear(self, line: str) -> None:
-        """Keeps a line of stderr without colours and time."""
+    def _stderr_line(self, line: str) -> None:
+        """Keeps a line of stderr, without colour codes and timestamp."""
         line = _ANSI.sub("", line).strip()
         if line:
             self._tail.append(_STAMP.sub("", line)[:TAIL_CHARACTERS])
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
-        if fd == 1 and not self.gone.is_set():  # a process without stdout is of no use, even if it lives
+        if fd == 1 and not self.gone.is_set():  # a process that has closed its stdout cannot be used any more
             self._signal(signal.SIGTERM)
 
     def process_exited(self) -> None:
         self._dying = True
-        self._signal(signal.SIGKILL)  # the rest of the group, which may hold the pipes open
+        self._signal(signal.SIGKILL)  # kill the rest of the group, which may keep the pipes open
         asyncio.get_running_loop().call_later(LAST_OUTPUT_S, self._is_over)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -237,7 +244,7 @@ class Child(asyncio.SubprocessProtocol):
 
 
 class Backoff:
-    """A growing pause between attempts to start a process that does not start, or dies."""
+    """A growing pause between attempts to start a process that fails to start or dies."""
 
     FIRST_S, LONGEST_S = 0.5, 30.0
 
@@ -248,14 +255,14 @@ class Backoff:
         self._not_before = 0.0
 
     def check(self) -> None:
-        """Raises the last problem during a pause."""
+        """During a pause, raises an error with the last problem."""
         wait = self._not_before - self.clock()
         if wait > 0:
             problem = f"{self._problem} It is tried again in {wait:.1f} s."
             raise ToolwireError("backend_unavailable", problem, retry_after_s=wait)
 
     def failed(self, problem: str, free: int = 0) -> None:
-        """The first `free` failures cause no pause."""
+        """Records a failure and starts a pause. The first `free` failures cause no pause."""
         self._problem = problem
         self._failures += 1
         pauses = self._failures - free
@@ -273,7 +280,7 @@ class Backoff:
 
 
 def in_memory() -> Path:
-    """A file system in memory, where there is one."""
+    """Returns a folder in memory if there is one, otherwise the folder for temporary files."""
     return Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else Path(tempfile.gettempdir())
 
 
@@ -283,7 +290,7 @@ def private_folder(prefix: str, parent: Path) -> Path:
 
 
 def sweep(prefix: str, parent: Path) -> None:
-    """Removes the folders of gateways that were killed."""
+    """Removes private folders of gateway processes that do not run any more."""
     for folder in parent.glob(f"{prefix}*"):
         owner = folder.name.removeprefix(prefix).partition("-")[0]
         if owner.isdigit() and not _lives(int(owner)):

@@ -1,8 +1,8 @@
 """A run of an agent, owned by a background task and never by an HTTP request.
 
-The agent's side (`text`, `thought`, `usage`, `call`) reports what happens, whether or not anybody reads. The
-gateway's side is a `LiveRun`. Calls that come within `settle_s` of each other belong to one response. An
-agent that repeats the same call over and over is stopped, because every call costs tokens.
+The agent's side (`text`, `thought`, `usage`, `call`) reports events even if no request currently reads them.
+The gateway reads them through the interface `LiveRun`. Calls that come within `settle_s` of each other belong
+to one response. An agent that repeats the same call too often is stopped, because every call costs tokens.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from toolwire.core.turn import Call, Item, Message, Result, TextPart, Turn
 log = logging.getLogger("toolwire.agents")
 STOP_S = 5.0
 LONGEST_SETTLE_S = 10.0
-"""How long calls wait at most for an agent that does not fall silent after them."""
+"""The longest time that calls wait for an agent that does not become silent after them."""
 UNREAD_LIMIT, UNREAD_EACH = 32 * 2**20, 128
-"""The characters that may wait to be read, and what each event counts besides its text."""
+"""The most characters that may wait to be read, and what an event counts besides its text."""
 Work = Callable[["AgentRun"], Awaitable[None]]
 CANCELLED = Failure("backend_cut", "The run was cancelled.")
 
@@ -52,9 +52,10 @@ class _Call:
 
 
 class AgentRun:
-    """`work` drives the agent to the end of its answer; `stop` interrupts it. Errors of `work` fail the run.
+    """A run. `work` drives the agent until its answer is complete. `stop` interrupts it.
 
-    `repeats`: how often a run may make the same call. `timeout_s`: the longest silence while the agent works.
+    An error in `work` makes the run fail. `repeats`: how often a run may make the same call. `timeout_s`: the
+    longest silence while the agent works.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class AgentRun:
         self.turn = turn
         self.called = False
         self.finished = False
-        """The agent came to the end of its answer, and `reason` says why."""
+        """Whether the agent has completed its answer. `reason` is then its finish reason."""
         self.reason: FinishReason = "stop"
         self.tap: FrameTap | None = None
         """Records the raw frames of the current response."""
@@ -94,7 +95,7 @@ class AgentRun:
 
     @property
     def conversation(self) -> list[Entry]:
-        """The conversation so far, as the client will repeat it: consecutive texts are one."""
+        """The conversation so far, as the client will send it. Consecutive texts are joined."""
         if self._said:
             text, self._said = "".join(self._said), []
             if self._conversation and self._conversation[-1][0] == "assistant":
@@ -118,7 +119,7 @@ class AgentRun:
 
     @property
     def lacks_call(self) -> bool:
-        """A call is required, and none was made yet."""
+        """Whether a call is required and none has been made yet."""
         return self.turn.tool_choice.mode == "required" and bool(self.turn.offered()) and not self.called
 
     @property
@@ -126,16 +127,16 @@ class AgentRun:
         return isinstance(self._end, Failure)
 
     def alive(self) -> None:
-        """The agent works, but has nothing to report."""
+        """Resets the timeout: the agent works, but has nothing to report."""
         self._news.set()
 
     async def call(
         self, name: str, arguments: str, id: str | None = None, order: float | None = None
     ) -> Result:
-        """Calls a client's tool and returns the client's result. `order` sorts the calls of one response.
+        """Calls a client's tool and returns the client's result.
 
-        Raises `ToolwireError` if the run is over. In a failed run the call waits until it is cancelled: an
-        agent whose call is refused would ask its model how to go on.
+        `order` sorts the calls of one response. Raises `ToolwireError` if the run has ended. In a failed run
+        the call waits until it is cancelled: if it were refused, the agent would ask its model to continue.
         """
         if isinstance(self._end, Finish) or (self._over is not None and self._over.done()):
             raise ToolwireError("backend_cut", "The run is over.")
@@ -209,16 +210,16 @@ class AgentRun:
                 yield [self._end]
                 return
             settling = bool(self._new_calls)
-            heard = not overdue and await self._heard(self._settle_s if settling else self._timeout_s)
-            # the agent may have cancelled a call
+            has_news = not overdue and await self._has_news(self._settle_s if settling else self._timeout_s)
+            # the agent may have cancelled a call in the meantime
             self._new_calls = [call for call in self._new_calls if not call.result.done()]
-            if self._new_calls and settling and not heard:
+            if self._new_calls and settling and not has_news:
                 yield self._send_calls()
                 return
-            if not settling and not heard:
+            if not settling and not has_news:
                 self.fail(Failure("timeout", f"The agent was silent for {self._timeout_s:g} s."))
 
-    async def _heard(self, within_s: float) -> bool:
+    async def _has_news(self, within_s: float) -> bool:
         self._news.clear()
         if self._events or self._end is not None:
             return True
@@ -230,7 +231,7 @@ class AgentRun:
         return True
 
     def _send_calls(self) -> Batch:
-        """All new calls; only the first for a client that wants one call at a time."""
+        """Returns the events of all new calls; of the first only, if parallel calls are off."""
         batch: Batch = []
         ordered = sorted(self._new_calls, key=lambda call: call.order)
         count = len(ordered) if self.turn.parallel else 1
@@ -243,7 +244,7 @@ class AgentRun:
         return [*batch, Finish("tool_calls")]
 
     async def answer(self, results: Mapping[str, Result]) -> None:
-        """Gives every waiting call its result."""
+        """Passes each waiting call its result. A call without a result gets an error."""
         waiting, self._sent_calls = self._sent_calls, {}
         for id, call in waiting.items():
             missing = Result(id, (TextPart("error: the client gave no result for this call"),))
@@ -253,7 +254,10 @@ class AgentRun:
                 call.result.set_result(result)
 
     async def cancel(self) -> None:
-        """Ends the run at any time; safe to call twice. Does not interrupt an agent that has finished."""
+        """Ends the run; may be called twice.
+
+        An agent that has completed its answer is not interrupted.
+        """
         if self._over is None:
             self._over = asyncio.ensure_future(self._cancel())
         await asyncio.wait({self._over}, timeout=STOP_S)
@@ -268,7 +272,7 @@ class AgentRun:
         try:
             if unfinished:
                 await self._stop()
-        finally:  # not before: an agent whose call is cancelled would go on
+        finally:  # not earlier: an agent whose call is cancelled would continue
             for call in (*waiting.values(), *self._new_calls):
                 call.result.cancel()
             self._new_calls.clear()
@@ -277,7 +281,10 @@ class AgentRun:
 async def one_response(
     open: Callable[[Turn], LiveRun], turn: Turn, prepare: Callable[[], Awaitable[None]] | None = None
 ) -> AsyncGenerator[Batch, None]:
-    """The first response of a run that is not parked. The run begins with the first read and ends with it."""
+    """Yields the events of a run's first response, for a turn whose run is not parked.
+
+    The run starts with the first read and is cancelled when the generator ends.
+    """
     if prepare is not None:
         await prepare()
     live = open(turn)
@@ -290,7 +297,10 @@ async def one_response(
 
 
 def _repeated(items: Iterable[Item]) -> Counter[Entry]:
-    """The calls since the user's last message: an agent that starts afresh with each result may loop too."""
+    """Counts the calls since the user's last message.
+
+    Without them, an agent that starts a new run for each result could repeat a call without limit.
+    """
     seen: Counter[Entry] = Counter()
     for item in items:
         if isinstance(item, Message) and item.role == "user":

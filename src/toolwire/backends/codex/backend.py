@@ -1,6 +1,6 @@
-"""Codex as a backend: the real `codex app-server`, with the person's login or another Responses provider.
+"""Codex as a backend: the real `codex app-server`, with a login or another provider.
 
-The installed version, which `prepare` finds out, decides how tools are served.
+`prepare` finds the installed version, which decides how tools are served.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ _KNOWN = re.compile(
     r"(?:code[xv]-5(?:\.\d)?|gpt-5(?:\.\d)?(?:-code[xv])?)(?:-(l|m|h|xh|low|medium|high|xhigh|local))?",
     re.IGNORECASE,
 )
-"""The model names of codex-completions-api and its successor. Their last part is a reasoning effort."""
+"""Model names of codex-completions-api and its successor.
+
+They may end with a reasoning effort.
+"""
 _SHORT = {"l": "low", "m": "medium", "h": "high", "xh": "xhigh", "local": "low"}
 
 FIELDS = frozenset(
@@ -51,17 +54,18 @@ MEMORY_CHECK_S = 5.0
 
 
 class Outdated(ToolwireError):
-    """Codex was updated while the gateway ran: the home is for another version."""
+    """Raised if Codex was updated while the gateway runs: the home is for another version."""
 
 
 class Pool:
-    """The workers of one backend: started when needed, least busy first, replaced when they grow old.
+    """The worker processes of one backend. A new thread goes to the least busy worker.
 
-    - Workers start one after another, so that the first process fills a fresh home before the next one opens
-      it.
-    - A process that cannot start, or dies before it has served, is started again after a growing pause.
-      Requests during the pause get an error with Codex's own words.
-    - A worker that has begun many threads or uses much memory takes no more: Codex keeps threads in memory.
+    - Workers start when they are needed, one after another, so that the first process fills a fresh home
+      before the next one opens it.
+    - A process that cannot start, or dies before it has served a thread, is started again after a growing
+      pause. Requests during the pause get an error with Codex's message.
+    - A worker that has started many threads or uses much memory gets no more threads and is replaced, because
+      Codex keeps threads in memory.
     """
 
     def __init__(self, options: CodexOptions, home: CodexHome) -> None:
@@ -78,7 +82,10 @@ class Pool:
         return tuple(seat.worker for seat in self._open_seats())
 
     async def lease(self) -> Seat:
-        """The least busy worker. Starts one if there is none, or if all are busy and another is allowed."""
+        """Returns the least busy worker.
+
+        Starts a worker if there is none, or if all are busy and `workers` allows another one.
+        """
         seat = self._free() or await self._another()
         seat.busy += 1
         seat.worker.threads += 1
@@ -95,7 +102,7 @@ class Pool:
     def _open_seats(self) -> list[Seat]:
         for seat in [seat for seat in self._seats if not seat.worker.alive]:
             self._end(seat)
-            # a worker that had started is replaced at once
+            # the pause starts with the second failure, so a worker that had started is replaced at once
             self._backoff.failed(seat.worker.failure.message if seat.worker.failure else "Codex ended.", 1)
         return [seat for seat in self._seats if not seat.retired]
 
@@ -103,14 +110,14 @@ class Pool:
         return min(self._open_seats(), key=lambda seat: seat.busy, default=None)
 
     def _free(self) -> Seat | None:
-        """The least busy worker, unless another one should start."""
+        """Returns the least busy worker, or None if another one should start."""
         seat = self._best()
         full = len(self._open_seats()) >= self._options.workers
         return seat if seat is not None and (full or not seat.busy) else None
 
     async def _another(self) -> Seat:
         async with self._starting:
-            seat = self._free()  # a concurrent request may have started one meanwhile
+            seat = self._free()  # a concurrent request may have started one
             if seat is not None:
                 return seat
             if self._closed:
@@ -164,7 +171,7 @@ class Pool:
 
 
 class CodexBackend:
-    """One configured model."""
+    """A Codex model from the settings."""
 
     def __init__(self, id: str, options: CodexOptions | None = None) -> None:
         self.id = id
@@ -197,12 +204,15 @@ class CodexBackend:
         return effort and _SHORT.get(effort, effort)
 
     async def prepare(self) -> None:
-        """Finds the version and writes the home; processes start with the first turn."""
+        """Finds the version and writes the home. Processes start with the first turn."""
         if self.pool is None:
             await self._renew(None)
 
     async def _renew(self, outdated: Pool | None) -> None:
-        """Writes the home for the installed version. Runs on outdated processes go on until they end."""
+        """Writes the home for the installed version.
+
+        Runs on the outdated processes continue to their end.
+        """
         async with self._preparing:
             if self.pool is None or self.pool is outdated:
                 self.home = await prepare_home(self.options)
@@ -231,11 +241,11 @@ class CodexBackend:
         return one_response(self._run, turn, self.prepare)
 
     def _run(self, turn: Turn) -> LiveRun:
-        assert self.home is not None  # `prepare` comes first
+        assert self.home is not None  # `prepare` has been called before
         return CodexRun(turn, self.options, self.home, self._thread)
 
     async def _thread(self) -> Thread:
-        """A thread on a worker that is logged in."""
+        """Returns a thread on a worker that is logged in."""
         for last in (False, True):
             seat = await self._lease()
             try:
@@ -243,7 +253,7 @@ class CodexBackend:
                     await seat.worker.require_login()
                 return Thread(seat)
             except BaseException as error:
-                # A process does not notice a login that is newer than itself: a fresh one does.
+                # A process does not notice a newer login: try once more with a new process.
                 login = seat.worker.home.path / "auth.json"
                 again = isinstance(error, ToolwireError) and login.exists()
                 seat.retired = seat.retired or (again and not last)
@@ -265,9 +275,9 @@ class CodexBackend:
 
 
 async def inspect(options: CodexOptions) -> dict[str, Any]:
-    """The facts for `toolwire doctor`, without a request to a model.
+    """Returns the facts for `toolwire doctor`, without a request to a model.
 
-    `logged_in` is None if it is unknown, or if the provider is not OpenAI. `problem` is one line.
+    `logged_in` is None if it is unknown, or if the provider is not OpenAI. `problem` is None or one line.
     """
     facts: dict[str, Any] = dict.fromkeys(("version", "strategy", "logged_in", "problem"))
     facts["installed"] = False

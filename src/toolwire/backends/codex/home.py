@@ -1,11 +1,11 @@
-"""Toolwire's own Codex home: a private folder with config, model catalog and the person's login.
+"""Toolwire's own Codex home: a private folder with config, model catalog and login.
 
-- Codex becomes a bare pipe to a model: no own tools or prompts, no requests at start, no retries.
-- Toolwire never writes to the person's own home. The login (auth.json) is linked, never copied, read or
-  logged, and not linked at all for another provider than OpenAI.
-- Files are written atomically, for their owner alone. Codex logs tool results into databases: they are in a
-  scratch folder for each process, in memory where possible.
-- A fresh home must be warmed by one process before others start: `warming` admits one at a time, of all
+- The config disables Codex's own tools, prompts, requests at start, and retries.
+- Toolwire never writes to the person's own home. The login (auth.json) is linked, and never copied, read or
+  logged. For a provider other than OpenAI it is not linked.
+- Files are written atomically and are readable only by their owner. Codex logs tool results into databases:
+  they are in a private folder for each process, in memory where possible.
+- In a fresh home, one process must start alone before others do: `warming` admits one at a time, across all
   gateways.
 """
 
@@ -33,7 +33,7 @@ from toolwire.core.errors import ToolwireError, unavailable
 COMMAND_S = 20.0
 LEFT_OVER_S = 3600.0
 PASSED_ON = ("PATH", "HOME", *PROXIES)
-"""The gateway's variables that Codex gets, besides its home and its provider's key."""
+"""The gateway's environment variables that Codex gets. It also gets its home and a key."""
 INSTALL = "npm install -g @openai/codex"
 
 
@@ -47,7 +47,7 @@ class CodexHome:
 
     @property
     def cwd(self) -> Path:
-        """The empty folder that threads work in."""
+        """The empty folder that is the working folder of threads."""
         return self.path / "empty"
 
     @asynccontextmanager
@@ -63,7 +63,7 @@ class CodexHome:
 
 
 def scratch() -> Path:
-    """A fresh private folder for the databases of one process."""
+    """Creates a private folder for the databases of one process."""
     return private_folder("toolwire-codex-", in_memory())
 
 
@@ -76,7 +76,7 @@ def find_binary(options: CodexOptions) -> str:
 
 
 def home_path(options: CodexOptions, binary: str) -> tuple[Path, Path]:
-    """Toolwire's home for Codex, and the person's own, whose login is used.
+    """Returns Toolwire's home for Codex, and the person's own home, whose login is used.
 
     Codex reads its config for every thread, so models with different providers must not share a home.
     """
@@ -85,7 +85,7 @@ def home_path(options: CodexOptions, binary: str) -> tuple[Path, Path]:
     if options.home:
         wanted = Path(options.home).expanduser().absolute()
         if wanted == own or (wanted / "config.toml").exists() or (wanted / "auth.json").exists():
-            own = wanted  # a person's home: only its login is used
+            own = wanted  # the option names a person's home: only its login is used
         else:
             parent = wanted
     facts = json.dumps([binary, options.provider, str(own)], sort_keys=True)
@@ -127,7 +127,7 @@ async def prepare_home(options: CodexOptions) -> CodexHome:
 
 
 def write(path: Path, text: str) -> None:
-    """The whole file or nothing, readable by its owner alone."""
+    """Writes the file atomically, readable only by its owner. Does nothing if it has this text."""
     with suppress(FileNotFoundError):
         if path.read_text("utf-8") == text:
             return
@@ -143,7 +143,10 @@ def write(path: Path, text: str) -> None:
 
 
 def _sweep(path: Path) -> None:
-    """Removes conversations that a killed process left on disk, where older versions of Codex write them."""
+    """Removes old conversations that a killed process left on disk.
+
+    Older versions write them there.
+    """
     before = time.time() - LEFT_OVER_S
     for folder in ("sessions", "archived_sessions"):
         for file in (path / folder).rglob("rollout-*"):
@@ -158,12 +161,12 @@ def _link_login(path: Path, own: Path, needed: bool) -> None:
         if needed and os.readlink(link) == str(target):
             return
         link.unlink()
-    if needed and not link.exists():  # also before the person has logged in
+    if needed and not link.exists():  # the link is also made before the person has logged in
         link.symlink_to(target)
 
 
 async def _catalog(options: CodexOptions, home: CodexHome) -> str:
-    """The path of the patched model catalog; empty if this Codex does not print its own."""
+    """Returns the path of the patched model catalog, or "" if Codex cannot print its catalog."""
     foreign = options.provider is not None
     facts = json.dumps([MODEL_PATCH, MODEL_DROPPED, ANY_MODEL, foreign], sort_keys=True)
     path = home.path / f"models-{home.version}-{hashlib.sha256(facts.encode()).hexdigest()[:8]}.json"
@@ -210,9 +213,12 @@ async def command(binary: str, *words: str, env: Mapping[str, str]) -> str:
 HEADER = "# Written by Toolwire for its own use of Codex, whenever it starts."
 PROVIDER = "toolwire"
 BARE = Version(0, 121)
-"""From this version on, Codex's own prompts can be switched off."""
+"""The first version in which Codex's own prompts can be disabled."""
 WINDOW = 100_000_000
-"""The provider judges the context window: by its own, Codex would replace a long history by a summary."""
+"""A context window that is never reached: the provider decides if a history is too long.
+
+With its own value, Codex would replace a long history by a summary.
+"""
 
 
 def _off(prefix: str, names: str) -> dict[str, Any]:
@@ -252,7 +258,7 @@ SINCE_BARE: dict[str, Any] = {
     **_off("features.", "api_key_model_discovery"),
 }
 OLD_SKILLS = ("skill-creator", "skill-installer")
-"""Skills that Codex before 0.121 describes to the model, unless switched off by path."""
+"""Skills that Codex before 0.121 describes to the model, unless they are disabled by path."""
 
 MODEL_PATCH: dict[str, Any] = {
     "apply_patch_tool_type": None,
@@ -265,7 +271,7 @@ MODEL_PATCH: dict[str, Any] = {
     "context_window": WINDOW,
     "max_context_window": WINDOW,
 }
-"""Replaces these keys in every model of Codex's own catalog that has them."""
+"""New values for these keys, in every model of Codex's catalog that has them."""
 MODEL_DROPPED = tuple(
     "tool_mode multi_agent_version multi_agent_reasoning_effort auto_compact_token_limit".split()
 )
@@ -284,14 +290,18 @@ ANY_MODEL: dict[str, Any] = {
     "upgrade": None,
     "use_responses_lite": False,
 }
-"""The entry of all models that the catalog does not name, without which Codex guesses their context window.
+"""A catalog entry for all models that the catalog does not contain.
 
-Codex takes the entry whose slug is the longest prefix of the model's name.
+Codex uses the entry whose slug is the longest prefix of the model's name. Without this entry it would guess
+the context window.
 """
 
 
 def patched_catalog(catalog: Mapping[str, Any], foreign: bool) -> dict[str, Any]:
-    """The catalog without Codex's own tools and prompts. `foreign`: the provider is not OpenAI."""
+    """Returns the catalog without Codex's own tools and prompts.
+
+    `foreign`: the provider is not OpenAI.
+    """
     patch = {**MODEL_PATCH, "use_responses_lite": False} if foreign else MODEL_PATCH
     models = []
     for model in catalog["models"]:
@@ -320,9 +330,9 @@ def _provider(given: Mapping[str, Any] | None) -> dict[str, Any]:
         "wire_api": "responses",
         "request_max_retries": 0,
         "stream_max_retries": 0,
-        "stream_idle_timeout_ms": 24 * 3600 * 1000,  # the run has its own limit of silence
+        "stream_idle_timeout_ms": 24 * 3600 * 1000,  # the run has its own timeout
     }
-    if given is None:  # the base URL follows from the kind of login, which Codex knows
+    if given is None:  # Codex chooses the base URL by the kind of login
         return {**table, "requires_openai_auth": True}
     table["name"] = given.get("name") or "Toolwire's provider"
     table["base_url"] = given["base_url"]

@@ -1,7 +1,7 @@
-"""A `Turn` as Codex takes it: Responses items, dynamic tools, an output schema, or text. Pure.
+"""Converts a `Turn` for Codex: to Responses items, dynamic tools, a schema, or text. Pure.
 
-Codex silently drops items with the role `system`, so they become `developer`. Content that Codex cannot
-pass on is refused here, with a clear error.
+Codex silently drops items with the role `system`, so they get the role `developer`. Content that Codex cannot
+send to the provider is refused here, with a clear error.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ Json = dict[str, Any]
 
 
 def history(turn: Turn, extra: Iterable[str] = ()) -> list[Json]:
-    """The whole conversation; `extra` are Toolwire's own instructions, at its end."""
+    """Returns the whole conversation as items.
+
+    `extra`: Toolwire's own instructions, added at the end.
+    """
     out = [_developer(turn.instructions)] if turn.instructions else []
     out += [entry for item in turn.items for entry in item_json(item)]
     return [*out, *(_developer(words) for words in extra if words)]
@@ -50,7 +53,7 @@ def item_json(item: Item) -> list[Json]:
         return [{"type": "function_call", "call_id": item.call_id, "name": item.name, "arguments": arguments}]
     if isinstance(item, Result):
         return [{"type": "function_call_output", "call_id": item.call_id, "output": _output(item.parts)}]
-    if item.encrypted is None:  # a provider understands only reasoning that it sealed itself
+    if item.encrypted is None:  # a provider can only read reasoning that it encrypted itself
         return []
     summary = [{"type": "summary_text", "text": text} for text in item.summary]
     sealed = {"type": "reasoning", "summary": summary, "encrypted_content": item.encrypted}
@@ -79,7 +82,7 @@ def _part(part: Part, text_type: str) -> Json:
 
 
 def _output(parts: tuple[Part, ...]) -> str | list[Json]:
-    """One text as a string, which every model knows; else parts."""
+    """Returns a single text as a string, which every model accepts; otherwise a list of parts."""
     if len(parts) == 1 and isinstance(parts[0], TextPart):
         return parts[0].text
     return [_part(part, "input_text") for part in parts] or ""
@@ -90,18 +93,18 @@ def answer_json(result: Result | None) -> Json:
         return refusal_json("The tool call was not answered.")
     parts = result.parts or (TextPart(""),)
     items = [_content(part, "inputText", "inputImage", "imageUrl") for part in parts]
-    return {"contentItems": items, "success": True}
+    return {"contentItems": items, "success": not result.is_error}
 
 
 def refusal_json(words: str) -> Json:
     return {"contentItems": [{"type": "inputText", "text": words}], "success": False}
 
 
-# --- for a Codex without native tools: text ---
+# --- text, for a Codex without native tools ---
 
 
 def split(turn: Turn) -> tuple[str, tuple[Item, ...], list[Json]]:
-    """The system text, the history, and the input."""
+    """Splits a turn into the system text, the history, and the input."""
     rest = list(turn.items)
     system = [turn.instructions]
     while rest and isinstance(first := rest[0], Message) and first.role in ("system", "developer"):
@@ -115,7 +118,7 @@ def split(turn: Turn) -> tuple[str, tuple[Item, ...], list[Json]]:
 
 
 def as_text(history: Iterable[Item]) -> str:
-    """The history for a version that takes none as items."""
+    """Returns the history as text, for a version that does not accept items."""
     lines = [f"{SPEAKERS[item.role]}: {_words(item)}" for item in history if isinstance(item, Message)]
     return "\n\n".join(["The conversation so far:", *lines, "The person's next message follows."])
 
@@ -135,19 +138,22 @@ def tool_json(tool: ToolSpec) -> Json:
 
 
 def output_schema(output: OutputFormat) -> Mapping[str, Any] | None:
-    """The schema to send. Codex always asks for it strictly, and providers then refuse open objects."""
+    """Returns the schema to send, or None if the format must be described in the prompt.
+
+    Codex always sends a schema as strict, and providers then refuse objects that allow other keys.
+    """
     if output.type != "json_schema" or output.schema is None:
         return None
     return output.schema if output.strict or _closed(output.schema) else None
 
 
 def output_words(output: OutputFormat) -> str:
-    """Describes the form of the answer to the model if the schema cannot be sent."""
+    """Returns a prompt that describes the output format, or "" if the schema can be sent."""
     return "" if output.type == "text" or output_schema(output) is not None else output_prompt(output)
 
 
 def _closed(schema: Any) -> bool:
-    """Whether every object requires all its keys and takes no others."""
+    """Returns whether every object in the schema requires all its keys and allows no others."""
     if isinstance(schema, list):
         return all(map(_closed, schema))
     if not isinstance(schema, Mapping):
@@ -160,16 +166,22 @@ def _closed(schema: Any) -> bool:
     return all(map(_closed, schema.values()))
 
 
-# --- tool names that Codex does not take ---
+# --- tool names that Codex does not accept ---
 
 OWN = frozenset({"exec_command", "shell_command"})
-"""Codex 0.166 silently drops dynamic tools with these names. It refuses `mcp__…` and other characters."""
+"""Names of dynamic tools that Codex 0.166 silently drops.
+
+It refuses names that begin with `mcp__` or contain other characters than `_TAKEN` allows.
+"""
 _TAKEN = re.compile(r"(?!mcp__)[a-zA-Z0-9_-]{1,64}\Z")
 _STRANGE = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 def renamed(turn: Turn) -> tuple[Turn, Mapping[str, str]]:
-    """The turn with names that Codex takes, and the client's names by the changed ones."""
+    """Returns the turn with tool names that Codex accepts.
+
+    Also returns a mapping from each new name to the client's name.
+    """
     names = {tool.name for tool in turn.tools}
     there = {name: _other(name, names) for name in sorted(names) if name in OWN or not _TAKEN.match(name)}
     if not there:

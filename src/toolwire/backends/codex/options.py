@@ -1,4 +1,4 @@
-"""The keys of `[models.ID]` with `backend = "codex"`, and what each version of Codex can do."""
+"""The keys of `[models.ID]` with `backend = "codex"`, and what each Codex version can do."""
 
 from __future__ import annotations
 
@@ -15,30 +15,33 @@ PROVIDER_KEYS = ("base_url", "env_key", "name")
 
 @dataclass(frozen=True, slots=True)
 class CodexOptions:
-    """A bad value raises `ValueError` with one line that names the key."""
+    """The options of a Codex model. An invalid value raises a `ValueError` that names the key."""
 
     bin: str = "codex"
     home: str = ""
-    """Codex's home for Toolwire; empty: a private folder."""
+    """The Codex home that Toolwire uses; empty: a private folder."""
     model: str = ""
     effort: str = ""
-    """The reasoning effort of requests that name none."""
+    """The reasoning effort for requests that specify none."""
     efforts: tuple[str, ...] = ("low", "medium", "high", "xhigh")
-    """The efforts with their own model names: `codex-low` …"""
+    """The efforts that get their own model names, such as `codex-low`."""
     workers: int = 1
-    """The number of app-server processes, at most."""
+    """The most app-server processes that run at the same time."""
     tools: Literal["parked", "replay", "emulated"] = "parked"
-    """The strategy, if the installed version allows it."""
+    """The tool calling strategy, if the installed version allows it."""
     provider: dict[str, Any] | None = None
-    """Another Responses provider than OpenAI: base_url, env_key (a variable's name), name."""
+    """A Responses provider other than OpenAI: base_url, env_key (the name of a variable), name."""
     settle_ms: int = 150
-    """How long silence ends a response with calls, if Codex does not report its end."""
+    """How long Codex must be silent after calls before the response ends.
+
+    It is used for versions that do not report the end of the model's response.
+    """
     max_threads: int = 200
-    """A process is replaced after this number of threads …"""
+    """A process is replaced after it has started this number of threads."""
     max_rss_mb: int = 600
-    """… or when it uses this much memory."""
+    """A process is replaced when it uses more memory than this."""
     timeout_s: float = 300.0
-    """How long Codex may be silent while the model works."""
+    """The longest silence of Codex while the model works."""
     start_timeout_s: float = 20.0
     dialects: tuple[str, ...] | None = None
     """The formats that the scanner accepts when tools are emulated."""
@@ -77,27 +80,27 @@ class Version(NamedTuple):
 
 
 def parse_version(text: str) -> Version | None:
-    """The first version in a text such as `codex-cli 0.166.0` or `toolwire/0.166.0 (Debian …)`."""
+    """Returns the first version in a text such as `codex-cli 0.166.0`, or None."""
     found = re.search(r"(\d{1,6})\.(\d{1,6})\.(\d{1,6})", text)
     return Version(*map(int, found.groups())) if found else None
 
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """What a version of Codex can do."""
+    """The features of a Codex version."""
 
     ephemeral: bool = False
-    """Has threads that leave nothing on disk."""
+    """Has threads that write nothing to disk."""
     capabilities: bool = False
-    """Takes capabilities in `initialize`."""
+    """Accepts capabilities in `initialize`."""
     model_catalog: bool = False
     """Has `codex debug models --bundled` and `model_catalog_json`."""
     follow_ups: bool = False
-    """Continues by itself when a response says that the model has more to say."""
+    """Continues without a request if a response says that the model has more to say."""
     native_tools: bool = False
-    """Takes the client's tools and history as they are, and a turn without an input."""
+    """Accepts the client's tools and history as items, and a turn without input."""
     response_mark: bool = False
-    """Reports when the model's response is complete."""
+    """Reports the end of the model's response."""
 
 
 SINCE: dict[str, Version] = {

@@ -1,6 +1,7 @@
-"""What Codex sends, as types, and its JSON-RPC without I/O: one JSON object a line, no `jsonrpc` field.
+"""The messages of Codex as types, and its JSON-RPC without I/O.
 
-Unknown keys are skipped. A message that does not fit its type is ignored.
+A message is one JSON object per line, without the field `jsonrpc`. Unknown keys are skipped. A message that
+does not match its type is ignored.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _BAD_JSON = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 class _Camel(msgspec.Struct, rename="camel", gc=False):
-    """Codex writes its keys in camelCase."""
+    """Base of messages whose keys are in camelCase."""
 
 
 class CodexDelta(_Camel):
@@ -26,7 +27,7 @@ class CodexDelta(_Camel):
 
 
 class TurnError(_Camel):
-    """`codex_error_info` is a word, or an object with one key."""
+    """A turn's error. `codex_error_info` is a string, or an object with one key."""
 
     message: str = ""
     codex_error_info: Any = None
@@ -39,7 +40,7 @@ class TurnState(_Camel):
 
 
 class TurnNews(_Camel):
-    """turn/started, turn/completed, and the result of turn/start."""
+    """The notifications turn/started and turn/completed, and the result of turn/start."""
 
     turn: TurnState
 
@@ -96,7 +97,7 @@ class TokenNews(_Camel):
 
 
 class CodexToolCall(_Camel):
-    """item/tool/call: Codex waits for the result."""
+    """The request item/tool/call. Codex waits for the result."""
 
     call_id: str
 
@@ -121,7 +122,7 @@ class Initialized(_Camel):
 
 
 class CodexAccount(_Camel):
-    """account/read. `account` is None if nobody is logged in."""
+    """The result of account/read. `account` is None if nobody is logged in."""
 
     account: Any = None
     requires_openai_auth: bool = False
@@ -135,7 +136,7 @@ TOOL_CALL = "item/tool/call"
 
 
 def decode(kind: type[T], data: bytes) -> T | None:
-    """The message as its type, or None if it does not fit."""
+    """Returns the message as the given type, or None if it does not match the type."""
     try:
         return msgspec.json.decode(data, type=kind)
     except _BAD_JSON:
@@ -154,9 +155,9 @@ class Fault(msgspec.Struct, gc=False):
 
 
 class RpcMessage(msgspec.Struct, gc=False):
-    """A response (id only), a request of Codex (id and method), or a notification (method only).
+    """A response (id only), a request from Codex (id, method), or a notification (method only).
 
-    Parameters and results stay undecoded: most notifications are never read.
+    Parameters and results are not decoded yet, because most notifications are never read.
     """
 
     id: int | str | None = None
@@ -174,7 +175,7 @@ class RpcMessage(msgspec.Struct, gc=False):
 
 
 def read_message(line: bytes) -> RpcMessage | None:
-    """None: the line is no message."""
+    """Parses a line. Returns None if it is not a message."""
     message = decode(RpcMessage, line)
     return message if message is not None and (message.method or message.id is not None) else None
 

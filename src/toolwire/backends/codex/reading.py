@@ -1,18 +1,18 @@
-"""Codex's notifications and errors → events. Pure: the run decides what an end means.
+"""Converts Codex's notifications and errors to events. Pure.
 
-- Text and thoughts come from deltas; the raw items add what the deltas did not bring, unless they contradict
-  (laws 5 and 6). Calls come from the raw items: in model order, with their arguments verbatim.
+- Text and thoughts come from deltas. The raw items add what the deltas did not contain, unless they
+  contradict the deltas (laws 5 and 6). Calls come from the raw items: in model order, with their arguments
+  verbatim.
 - Only calls of a declared tool with a JSON object as arguments are passed on. The others are counted as
-  dropped: Codex answers most of them itself, and the model goes on.
-- Tokens come from the response's own usage if Codex reports it, else from the differences of the thread's
-  totals.
+  dropped: Codex answers most of them itself, and the model continues.
+- Token counts come from the response's own usage if Codex reports it, otherwise from the increase of the
+  thread's totals.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import astuple
 from typing import Any
 
 import msgspec
@@ -40,22 +40,23 @@ REFUSALS = {
     "parallel": "This call was not made: only one at a time is allowed. "
     "Ask for it again, alone, if it is still needed.",
 }
-"""Why a call is not passed on, as a kind of `Dropped`, and the answer for the model."""
+"""Why a call is not passed on (a kind of `Dropped`), and the answer that the model gets."""
 FORBIDDEN = frozenset({"view_image"})
-"""Codex's own tools that read files of this machine, and that some versions cannot switch off."""
+"""Codex's own tools that read files of this machine, and that some versions cannot disable."""
 ANSWER = frozenset({"user", "function_call_output", "custom_tool_call_output", "reasoning", "assistant"})
-"""The items between two token counts if the model's last response asks for nothing more."""
+"""The items that come between two token counts if the model's last response has no calls."""
 DEPTH = 127
 _MARKS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')
 COUNTED = "thread/tokenUsage/updated"
 BETWEEN = "\n\n"
-"""Separates two messages of one answer, and the parts of a summary."""
+"""Separates two messages of one answer, and the parts of a reasoning summary."""
 
 
 class ThreadReader:
-    """`feed` returns the events of one notification. `tools`: the client's names by Codex's names.
+    """Converts the notifications of one thread: `feed` returns the events of a notification.
 
-    `ended`: the turn is over, and how. `complete`: Codex reported the end of the model's response.
+    `tools`: the client's tool names by Codex's names for them. `ended`: how the turn ended; None while it
+    runs. `complete`: whether Codex reported the end of the model's response.
     """
 
     def __init__(self, tools: Mapping[str, str], parallel: bool = True) -> None:
@@ -72,21 +73,21 @@ class ThreadReader:
         self._error: TurnError | None = None
         self._spoke = self._summarizing = False
         self.calls: list[str] = []
-        """The calls of this response, in model order."""
+        """The ids of this response's calls, in model order."""
         self.refused: list[tuple[str, str]] = []
-        """Calls that are not passed on, with the answers for the model if Codex asks for them."""
-        self.trespass = False
-        """The model asked Codex for something on this machine."""
+        """Calls that are not passed on, each with the result that Codex gets if it asks."""
+        self.forbidden = False
+        """Whether the model called a tool of Codex that reads this machine's files."""
         self.complete = False
         self.answered = False
-        """The last response was counted and asks for nothing: the end of the turn follows, if at all."""
+        """Whether the last response was counted and has no calls. The turn should end now."""
         self._items: set[str] = set()
         self.ended: Finish | Failure | None = None
 
     def _no_item(self) -> None:
         self._item: str | None = None
         self._part: tuple[str, int] | None = None
-        # what the deltas of the current item have brought
+        # what the deltas of the current item have contained so far
         self._text_sent: list[str] = []
         self._summary_sent: list[str] = []
         self._thought_sent: list[str] = []
@@ -100,20 +101,19 @@ class ThreadReader:
 
     @property
     def failing(self) -> bool:
-        """Codex reported an error: the end of the turn follows, if at all."""
+        """Whether Codex reported an error, but not yet the end of the turn."""
         return self._error is not None and self.ended is None
 
     def close(self) -> None:
-        """The end of the turn did not follow."""
+        """Ends the turn because Codex did not report its end."""
         finished = self.answered and self._error is None
         self.ended = Finish("stop") if finished else end_of(self._error or TurnError())
 
     def usage(self) -> list[Event]:
-        """The tokens of this response so far, if they are known."""
+        """Returns the usage of this response so far, or nothing if it is unknown."""
         if self._total == self._before:
             return []
-        pairs = zip(astuple(self._total), astuple(self._before), strict=True)
-        return [Usage(*(max(0, now - before) for now, before in pairs))]
+        return [self._total - self._before]
 
     # --- by method ---
 
@@ -162,7 +162,7 @@ class ThreadReader:
     def _raw_item(self, news: protocol.RawItemNews) -> list[Event]:
         item = news.item
         if not self.turn_id or news.turn_id != self.turn_id:
-            return []  # an echo of the history, or of Codex's own
+            return []  # an echo of the history, or an item of Codex itself
         self._items.add(item.role or item.type)
         if item.type == "message" and item.role == "assistant":
             return self._message_end(item)
@@ -171,7 +171,7 @@ class ThreadReader:
         if item.type not in ("function_call", "custom_tool_call"):
             return []
         if item.name in FORBIDDEN and item.name not in self._tools:
-            self.trespass = True
+            self.forbidden = True
         why = self._refusal(item)
         if why:
             self.refused.append((item.call_id, REFUSALS[why]))
@@ -240,14 +240,14 @@ def _texts(parts: Iterable[protocol.RawPart] | None, between: str = "") -> str:
 
 
 def _rest(whole: str, sent: list[str]) -> str:
-    """What the deltas did not bring; nothing if they contradict. Ends the item: `sent` is cleared."""
+    """Returns what the deltas did not contain, "" if they contradict the item. Clears `sent`."""
     start = "".join(sent)
     sent.clear()
     return whole[len(start) :] if whole.startswith(start) else ""
 
 
 def is_object(text: str) -> bool:
-    """Whether Codex reads it as a JSON object: strictly, and not nested too deeply."""
+    """Returns whether Codex accepts the text as a JSON object: valid and not nested too deeply."""
     try:
         msgspec.json.decode(text, type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
@@ -263,7 +263,7 @@ def _depth(text: str) -> int:
     return deepest
 
 
-# --- failures: in each table the first row that fits decides ---
+# --- failures: in each table the first row that matches decides ---
 
 INFO_KINDS: dict[str, str] = {
     "contextWindowExceeded": "context_length",
@@ -278,7 +278,7 @@ INFO_KINDS: dict[str, str] = {
     "responseStreamDisconnected": "backend_cut",
     "responseStreamConnectionFailed": "backend_unavailable",
 }
-"""By `codexErrorInfo`. For any other value, the HTTP status decides."""
+"""Error kinds by `codexErrorInfo`. For any other value, the HTTP status decides."""
 
 STATUS_KINDS: dict[int, str] = {
     401: "backend_auth",
@@ -301,7 +301,7 @@ WORD_KINDS: tuple[tuple[str, str], ...] = (
     (r"selected model is at capacity|server is overloaded", "overloaded"),
     (r"context (?:window|length)", "context_length"),
 )
-"""By the message, if `codexErrorInfo` is `other`."""
+"""Error kinds by patterns in the message, if `codexErrorInfo` is `other`."""
 
 _EFFORT = r"effort|unknown variant `[^`]*`, expected one of `(?:none|minimal|low)`"
 REQUEST_KINDS: tuple[tuple[str, str, str | None], ...] = (
@@ -312,7 +312,7 @@ REQUEST_KINDS: tuple[tuple[str, str, str | None], ...] = (
     (r"input.?too.?large|exceeds the maximum length", "context_length", None),
     (r"remote image|image", "unsupported_value", None),
 )
-"""By the message with which Codex refuses a request: kind and request field."""
+"""Error kinds and request fields, by patterns in the message of a refused request."""
 
 INCOMPLETE = re.compile(r"incomplete response returned, reason: (\w+)", re.IGNORECASE)
 FINISHES = {"max_output_tokens": Finish("length"), "content_filter": Finish("content_filter")}
@@ -360,7 +360,8 @@ def _kind(error: TurnError, body: dict[str, Any]) -> str:
     for pattern, kind in WORD_KINDS:
         if re.search(pattern, error.message, re.IGNORECASE):
             return kind
-    return "invalid_request" if body else "backend"  # Codex passes on the body of a 400 as the message
+    # if the provider answers with 400, the message is the body of that response
+    return "invalid_request" if body else "backend"
 
 
 def _info(info: Any) -> tuple[str, int | None]:
@@ -374,7 +375,7 @@ def _info(info: Any) -> tuple[str, int | None]:
 
 
 def _body(message: str) -> dict[str, Any]:
-    """The error object of a provider's 400, if the message is its body."""
+    """Returns the provider's error object if the message is the body of a 400, otherwise {}."""
     value = load_object(message) or {}
     inner = value.get("error", value.get("detail"))
     return inner if isinstance(inner, dict) else {"message": str(inner)} if inner else {}

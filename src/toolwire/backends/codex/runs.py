@@ -1,9 +1,9 @@
 """One turn on Codex.
 
-With native tools (0.133 and later) the items are injected as they are, the turn begins without an input, and
-its calls stay open between two HTTP requests. An older Codex gets text, and the pipeline emulates the tools.
-If its model asks for a tool of Codex's own that reads files of this machine, the turn stops before the tool
-answers (law 9).
+With native tools (0.133 and later), the conversation is injected as items, the turn starts without an input,
+and its calls stay open between two HTTP requests. An older Codex gets text, and the pipeline emulates the
+tools. If the model calls a tool of Codex that reads files of this machine, the turn is stopped before the
+tool answers (law 9).
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from toolwire.core.turn import Result, Turn
 
 AFTER_ERROR_S = 1.0
 AFTER_ANSWER_S = 2.0
-"""How long the end of a turn may come after its error or answer. Some versions never send it: 0.89 on a busy
-machine does not end about one turn in a hundred.
+"""How long the end of a turn may come after its error or answer.
+
+Some versions do not always send it: 0.89 on a busy machine omits it in about one turn of a hundred.
 """
 Json = dict[str, Any]
 
@@ -53,7 +54,7 @@ def turn_params(turn: Turn, options: CodexOptions) -> Json:
 
 
 class CodexRun:
-    """A `LiveRun`. Nothing is sent to Codex before the first segment is read."""
+    """A `LiveRun` on Codex. Nothing is sent to Codex before the first segment is read."""
 
     def __init__(
         self, turn: Turn, options: CodexOptions, home: CodexHome, open_thread: Callable[[], Awaitable[Thread]]
@@ -76,7 +77,7 @@ class CodexRun:
         return self._pending
 
     async def segment(self) -> AsyncGenerator[Batch, None]:
-        """One response, up to its calls or to the end of the turn."""
+        """Yields the events of one response, up to its calls or to the end of the turn."""
         if self._over or self._pending:
             raise ToolwireError("conflict", "The run is over, or its calls are not answered yet.")
         self._tap = frame_tap()
@@ -100,7 +101,7 @@ class CodexRun:
                 yield [failure]
 
     async def answer(self, results: Mapping[str, Result]) -> None:
-        """Hands the waiting calls their results, in whatever order Codex asks for them."""
+        """Passes the waiting calls their results. Codex may ask for them in any order."""
         answers = {call_id: items.answer_json(results.get(call_id)) for call_id in self._pending}
         self._pending = ()
         assert self._thread is not None
@@ -120,7 +121,7 @@ class CodexRun:
     # --- the start ---
 
     async def _start(self) -> Thread:
-        """Begins the turn; on another process if the first one is dead, because no model was asked yet."""
+        """Starts the turn. If the process is dead, tries another one: no model has been asked yet."""
         native = self._features.native_tools
         start = self._native() if native else self._text()
         begin = turn_params(self._turn, self._options)
@@ -171,17 +172,17 @@ class CodexRun:
                     resumed = {"threadId": str(uuid.uuid4()), "history": before, **params}
                     await thread.start("thread/resume", resumed)
                     return input
-                except RequestError:  # this version takes no history
+                except RequestError:  # this version does not accept a history
                     words = [{"type": "text", "text": items.as_text(history)}]
             await thread.start("thread/start", params)
             return [*words, *input]
 
         return start
 
-    # --- what Codex sends ---
+    # --- messages from Codex ---
 
     async def _read(self, thread: Thread) -> Batch:
-        """The events that are there now, with the end of the segment once it is known."""
+        """Returns the events that are available now, with the end of the segment if it is reached."""
         reader, features, options = self._reader, self._features, self._options
         batch: Batch = []
         while not batch or thread.inbox:
@@ -207,7 +208,7 @@ class CodexRun:
             for call_id, words in reader.refused:
                 thread.answer(call_id, items.refusal_json(words))
             reader.refused.clear()
-            if reader.trespass and not features.native_tools:
+            if reader.forbidden and not features.native_tools:
                 problem = "The model asked Codex to read a file of this machine"
                 raise ToolwireError("backend", f"{problem}, which Toolwire does not allow.")
             if reader.ended is not None:

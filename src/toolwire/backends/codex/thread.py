@@ -1,8 +1,8 @@
 """One Codex thread: its messages in order, its tool calls and their answers, and its end.
 
-A thread serves one turn, and is never used again after an interruption, of which Codex keeps traces in the
-history. Codex may ask for a tool call before or after its answer is known, also while nobody reads the
-thread's messages.
+A thread serves one turn. After an interruption it is never used again, because Codex records the interruption
+in the history. Codex may ask for the result of a tool call before or after the result is known, even while no
+request reads the thread's messages.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ STOP_S = 5.0
 
 
 class Seat:
-    """A worker of a pool, with the number of its threads. Each lease must be released once."""
+    """A worker of a pool, with the number of its threads. Release each lease exactly once."""
 
     def __init__(self, worker: CodexWorker, released: Callable[[Seat, bool], None]) -> None:
         self.worker = worker
         self.busy = 0
         self.retired = False
-        """The worker takes no more threads, and ends after its last one."""
+        """Whether the worker gets no more threads. It ends after its last one."""
         self.measured = 0.0
         self._released = released
 
     def release(self, served: bool) -> None:
-        """Ends one lease. `served`: the worker did its job."""
+        """Ends one lease. `served`: whether the worker has served the thread."""
         self._released(self, served)
 
 
@@ -53,7 +53,7 @@ class Thread:
         self._answers: dict[str, Mapping[str, Any]] = {}
         self._beginning: asyncio.Task[bytes] | None = None
         self.running = False
-        """The turn has begun, and Codex has not reported its end."""
+        """Whether the turn has started and Codex has not reported its end."""
         self._stuck = False
         self._over: asyncio.Task[None] | None = None
 
@@ -78,7 +78,7 @@ class Thread:
             self.turn_id = began.turn.id
 
     def answer(self, call_id: str, answer: Mapping[str, Any]) -> None:
-        """Answers a tool call, now or when Codex asks for it."""
+        """Sends the result of a tool call, or keeps it until Codex asks for it."""
         request = self._asked.pop(call_id, None)
         if request is not None:
             self.worker.reply(request, answer)
@@ -88,7 +88,10 @@ class Thread:
     # --- messages ---
 
     async def receive(self, timeout_s: float) -> RpcMessage:
-        """The next message. Raises `TimeoutError` after silence, and the worker's failure once it is lost."""
+        """Returns the next message.
+
+        Raises `TimeoutError` after `timeout_s` of silence, and the worker's failure if the process is lost.
+        """
         while not self.inbox:
             if self._failure is not None:
                 raise ToolwireError.of(self._failure)
@@ -113,7 +116,7 @@ class Thread:
         if call is None:
             self.worker.refuse(request, "this is no tool call that Toolwire can read")
         elif self._over is not None:
-            pass  # any answer, even a refusal, would make the model go on before the interruption arrives
+            pass  # any answer, even a refusal, would make the model continue before the interruption arrives
         elif call.call_id in self._answers:
             self.worker.reply(request, self._answers.pop(call.call_id))
         else:
@@ -122,13 +125,13 @@ class Thread:
     # --- the end ---
 
     def stuck(self) -> None:
-        """Codex does not end the turn: do not wait for this thread any more, and retire its process."""
+        """Gives up a turn that Codex does not end, and retires the worker process."""
         self._stuck = True
         self.worker.notify("turn/interrupt", {"threadId": self.id, "turnId": self.turn_id})
         self._seat.retired = True
 
     async def end(self, served: bool) -> None:
-        """Interrupts a running turn, forgets the thread and releases its seat. Safe to call twice."""
+        """Interrupts a running turn, removes the thread and releases its seat. May be called twice."""
         if self._over is None:
             self._over = self.worker.background(self._end(served))
         await asyncio.wait({self._over}, timeout=STOP_S)
@@ -153,7 +156,10 @@ class Thread:
             await self.worker.request("turn/interrupt", {"threadId": self.id, "turnId": self.turn_id}, STOP_S)
 
     async def _forget(self) -> None:
-        """Codex drops an idle ephemeral thread by itself; one on disk must be archived."""
+        """Removes the thread.
+
+        Codex removes idle ephemeral threads itself. A thread on disk must be archived.
+        """
         if self._path is None:
             self.worker.notify("thread/unsubscribe", {"threadId": self.id})
             return

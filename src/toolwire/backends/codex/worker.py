@@ -1,9 +1,9 @@
 """One `codex app-server` process, and the routing of its messages.
 
-- It ends when its stdin closes, so it cannot outlive the gateway.
-- Messages of a thread go to the sink that is attached under its id. Responses and notifications come in any
+- The process ends when its stdin closes, so it cannot outlive the gateway.
+- Messages of a thread go to the sink that is attached under its id. Responses and notifications arrive in any
   order.
-- Every request of Codex is answered: a tool call by its thread, anything else (approvals, questions) by a
+- Every request from Codex gets an answer: a tool call from its thread, anything else (approvals, questions) a
   refusal.
 - When the process dies, every waiting request and every attached thread fails at once.
 """
@@ -37,7 +37,10 @@ LOG_IN = "Log in with: codex login"
 
 
 class Sink(Protocol):
-    """Receives the messages of a thread. `deliver` answers a request, now or later, or ends its turn."""
+    """Receives the messages of a thread.
+
+    `deliver` answers a request immediately or later, or ends its turn.
+    """
 
     def deliver(self, message: RpcMessage) -> None: ...
 
@@ -45,11 +48,11 @@ class Sink(Protocol):
 
 
 class RequestError(ToolwireError):
-    """Codex refused a request."""
+    """Raised if Codex refused a request."""
 
 
 class CodexWorker(Child):
-    """`start` it first; `close` it whatever happens."""
+    """A `codex app-server` process. Call `start` first, and `close` in any case."""
 
     LOG = logging.getLogger("toolwire.codex")
     END = ((1.0, signal.SIGTERM), (2.0, signal.SIGKILL), (5.0, signal.SIGKILL))
@@ -61,9 +64,9 @@ class CodexWorker(Child):
         self.version: Version = home.version
         self.failure: Failure | None = None
         self.threads = 0
-        """The number of threads that this process has begun."""
+        """The number of threads that this process has started."""
         self.logged_in = False
-        """Whether a login was seen; checked again until it was."""
+        """Whether a login was found. Until then, each new thread checks again."""
         self._lines = Lines()
         self._ids = itertools.count(1)
         self._waiting: dict[int | str, asyncio.Future[RpcMessage]] = {}
@@ -73,7 +76,7 @@ class CodexWorker(Child):
         self._login: protocol.Login | None = None
 
     async def start(self, timeout_s: float) -> None:
-        """Starts and initializes the process; raises an error with Codex's own words."""
+        """Starts and initializes the process. Raises an error that contains Codex's message."""
         try:
             self._scratch = scratch()
             env = {**self.home.env, "CODEX_SQLITE_HOME": str(self._scratch)}
@@ -100,7 +103,7 @@ class CodexWorker(Child):
         return super()._without_paths(text.replace(str(self.home.path), "$CODEX_HOME"))
 
     def rss_mb(self) -> float:
-        """The memory of the process and its children; 0 if the system does not show it."""
+        """Returns the memory of the process and its children in MB, or 0 if it is unknown."""
         pages = sum(map(_rss_pages, _family(self.pid))) if self.alive else 0
         return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
@@ -120,7 +123,10 @@ class CodexWorker(Child):
     # --- requests ---
 
     async def request(self, method: str, params: Any, timeout_s: float = REQUEST_S) -> bytes:
-        """The result, as JSON. Asks an overloaded Codex again, with growing delays."""
+        """Sends a request and returns the result as JSON.
+
+        Retries with delays if Codex is overloaded.
+        """
         delays = iter(OVERLOAD_DELAYS)
         while True:
             response = await self._ask(method, params, timeout_s)
@@ -149,7 +155,7 @@ class CodexWorker(Child):
             self._waiting.pop(id, None)
 
     def notify(self, method: str, params: Any) -> None:
-        """Sends a request whose answer does not matter."""
+        """Sends a request and ignores its answer."""
         if self.alive:
             self._write(line(method=method, id=next(self._ids), params=params))
 
@@ -170,7 +176,7 @@ class CodexWorker(Child):
         self._sinks.pop(thread_id, None)
 
     def background(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """A task that lives no longer than the process."""
+        """Runs a task that is cancelled when the process ends."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -183,7 +189,10 @@ class CodexWorker(Child):
         return found or protocol.CodexAccount()
 
     async def login_url(self, timeout_s: float = 2.0) -> str:
-        """Where the person can log in; empty if Codex does not answer quickly. Begins one login at a time."""
+        """Returns a URL where the person can log in, or "" if Codex does not answer quickly.
+
+        Only one login is started at a time.
+        """
         if self._login is None:
             with suppress(ToolwireError):
                 result = await self.request("account/login/start", {"type": "chatgpt"}, timeout_s)
@@ -191,7 +200,7 @@ class CodexWorker(Child):
         return self._login.auth_url if self._login is not None else ""
 
     async def require_login(self) -> None:
-        """Raises if nobody is logged in: Codex would ask the provider without a login."""
+        """Raises if nobody is logged in. Otherwise Codex would ask the provider without a login."""
         if self.logged_in:
             return
         account = await self.account()
@@ -213,7 +222,7 @@ class CodexWorker(Child):
         url = await self.login_url()
         return f"{problem} {LOG_IN}" + (f", or open {url}" if url else "")
 
-    # --- what the process sends ---
+    # --- messages from the process ---
 
     def _read(self, data: bytes) -> None:
         for message in filter(None, map(read_message, self._lines.feed(data))):

@@ -1,4 +1,4 @@
-"""Cursor as a backend: speaks the published bridge protocol `sdk.v1` to a local `cursor-sdk-bridge`."""
+"""Cursor as a backend, through a local `cursor-sdk-bridge` (protocol `sdk.v1`)."""
 
 from toolwire.backends.cursor.backend import CursorBackend, inspect
 from toolwire.backends.cursor.options import CursorOptions

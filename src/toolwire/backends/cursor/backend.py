@@ -1,4 +1,4 @@
-"""Cursor's agents as a backend, and all of Cursor's models as a source of backends."""
+"""Cursor's agents as a backend, and the list of Cursor's models."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ class CursorBackend(AgentBackend[CursorSession]):
         return self._bridge
 
     def require_key(self) -> str:
-        """The API key. An attached bridge may have its own."""
+        """Returns the API key; "" if an attached bridge may have its own.
+
+        Raises if there is no key.
+        """
         key, bridge = self.options.key(os.environ), self.bridge
         if not key and not bridge.target.url:
             raise ToolwireError("backend_auth", NO_KEY)
@@ -61,13 +64,13 @@ class CursorBackend(AgentBackend[CursorSession]):
 
 
 class CursorSource:
-    """All of Cursor's models, on one bridge. The list is requested at most every five minutes."""
+    """All of Cursor's models, on one bridge. The list is read at most every five minutes."""
 
     def __init__(self, id: str, options: dict[str, Any]) -> None:
         self.id = id
         self.clock = time.monotonic
         self._backend = CursorBackend(id, CursorOptions(**options))
-        """Holds the bridge; serves no turn."""
+        """Holds the bridge. It serves no turns."""
         self._names: tuple[str, ...] = ()
         self._fresh_until = 0.0
 
@@ -90,10 +93,10 @@ class CursorSource:
 
 
 async def inspect(options: CursorOptions) -> dict[str, Any]:
-    """The facts for `toolwire doctor`, without a request to Cursor's servers.
+    """Returns the facts for `toolwire doctor`, without a request to Cursor's servers.
 
-    `path` is the bridge's command or address, once it is found. `key`: there is an API key. `problem` is one
-    line.
+    `path`: the bridge's command or address, None if it was not found. `key`: whether there is an API key.
+    `problem`: None or one line.
     """
     facts: dict[str, Any] = {"path": None, "key": bool(options.key(os.environ)), "problem": None}
     backend = CursorBackend("doctor", options)

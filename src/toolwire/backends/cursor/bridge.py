@@ -1,7 +1,8 @@
-"""A bridge that serves many agents: attached to, or started when needed and restarted after it died.
+"""Cursor's bridge, a process that serves many agents.
 
-Backends with the same bridge share it: a bridge is a large process, and an attached one knows only one
-callback server. After a failed start the next attempt waits for a growing pause.
+Toolwire attaches to a running bridge, or starts one when it is needed and restarts it after it died. Backends
+with the same bridge share it: a bridge is a large process, and an attached one can only have one callback
+server. After a failed start, the next attempt waits for a growing pause.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ PREFIX = "toolwire-cursor-"
 READY = "cursor-sdk-bridge ready "
 METHOD = "sdk.v1.SdkCustomToolCallbackService/CallCustomTool"
 ToolHandler = Callable[[str, dict[str, Any], str | None], Awaitable[dict[str, Any]]]
-"""Tool, arguments and call id → the result. It takes the calls of one agent."""
+"""Handles the calls of one agent: tool, arguments and call id → result."""
 
 
 class CallbackServer(LoopbackServer):
@@ -91,9 +92,9 @@ def _error(status: int, code: str, message: str) -> web.Response:
 
 
 class BridgeHome:
-    """A bridge's private folder, in memory where possible: the bridge writes conversations below its home.
+    """A bridge's private folder, in memory if possible, because a bridge stores conversations.
 
-    `work` is the empty folder that agents work in.
+    `work` is the empty working folder of the agents.
     """
 
     def __init__(self) -> None:
@@ -113,7 +114,7 @@ class BridgeHome:
 
 
 class BridgeProcess(Child):
-    """`start` it first; `end` it whatever happens."""
+    """The process of a bridge. Call `start` first, and `end` in any case."""
 
     LOG = logging.getLogger("toolwire.cursor")
     END = ((0.0, signal.SIGTERM), (1.0, signal.SIGKILL), (5.0, signal.SIGKILL))
@@ -127,7 +128,7 @@ class BridgeProcess(Child):
         self._lines = Lines(64 * 1024)
 
     async def start(self, timeout_s: float) -> BridgeTarget:
-        """The address and token of the bridge, once it is ready."""
+        """Starts the bridge. Returns its address and token once it is ready."""
         try:
             self.home = home = BridgeHome()
             await self._spawn(
@@ -160,24 +161,25 @@ class BridgeProcess(Child):
     async def end(self) -> None:
         await super().end()
         if not self._ready.cancel() and not self._ready.cancelled():
-            self._ready.exception()  # retrieved, so that asyncio does not warn where nobody waited
+            # retrieve the exception, otherwise asyncio warns about it if no task has waited
+            self._ready.exception()
         if self.home is not None:
             self.home.remove()
 
     def pipe_data_received(self, fd: int, data: bytes | str) -> None:
         assert isinstance(data, bytes)
         for line in self._lines.feed(data):
-            self._hear(line.decode("utf-8", "replace"))
+            self._stderr_line(line.decode("utf-8", "replace"))
 
     def _over(self) -> None:
-        self.pipe_data_received(2, b"\n")  # the end of the last line
+        self.pipe_data_received(2, b"\n")  # handle a last line that has no newline
         if not self._ready.done():
             self._ready.set_exception(unavailable(self.end_message()))
 
-    def _hear(self, line: str) -> None:
-        """The ready line leads to a token: it is parsed, never kept and never logged."""
+    def _stderr_line(self, line: str) -> None:
+        """Handles a line of stderr. The ready line leads to a token, so it is never kept or logged."""
         if not line.startswith(READY):
-            super()._hear(line)
+            super()._stderr_line(line)
         elif not self._ready.done():
             try:
                 self._ready.set_result(read_ready(line[len(READY) :]))
@@ -196,7 +198,7 @@ def read_ready(words: str) -> BridgeTarget:
         url = str(given.get("url") or f"http://{f'[{host}]' if ':' in host else host}:{given['port']}")
         check_address(url)
         token = str(given.get("authToken") or "") or Path(given["authTokenFile"]).read_text("utf-8")
-    except (ValueError, KeyError, TypeError, OSError):  # never quote the line: a token may be in it
+    except (ValueError, KeyError, TypeError, OSError):  # do not quote the line: it may contain a token
         problem = "Cursor's bridge is ready, but its ready line is in an unknown format."
         raise unavailable(problem) from None
     if not token.strip():
@@ -208,7 +210,7 @@ def read_ready(words: str) -> BridgeTarget:
 
 
 class BridgeConnection:
-    """A bridge that answered. `process` is None for an attached bridge."""
+    """A connection to a bridge that has answered. `process` is None for an attached bridge."""
 
     def __init__(self, client: BridgeClient, home: BridgeHome, process: BridgeProcess | None) -> None:
         self.client = client
@@ -228,12 +230,12 @@ class BridgeConnection:
             raise await self.lost(error) from error
 
     async def lost(self, error: BridgeUnreachable) -> ToolwireError:
-        """The error to report for a bridge that did not answer or broke off."""
+        """Returns the error to report if the bridge did not answer or closed the connection."""
         if self.process is None:
             self._broken = True
             return error
         try:
-            async with asyncio.timeout(2.0):  # the connection breaks a moment before the process is dead
+            async with asyncio.timeout(2.0):  # the connection closes a moment before the process has ended
                 await self.process.gone.wait()
         except TimeoutError:
             return error
@@ -249,7 +251,10 @@ class BridgeConnection:
 
 
 class Bridge:
-    """`share` returns one; `release` it once. `agents` receive the calls, by agent id."""
+    """A bridge that several backends share. `share` returns one; call `release` once for each.
+
+    `agents`: the handlers of tool calls, by agent id.
+    """
 
     def __init__(self, target: BridgeTarget, start_timeout_s: float, request_timeout_s: float) -> None:
         self.target = target
@@ -274,7 +279,7 @@ class Bridge:
         return self._connection.process if self._connection is not None else None
 
     async def connect(self) -> BridgeConnection:
-        """The living connection, or a new one."""
+        """Returns the existing connection if it works, otherwise a new one."""
         if self._connection is not None and self._connection.alive:
             return self._connection
         async with self._starting:
@@ -315,7 +320,7 @@ class Bridge:
         return connection
 
     async def _check(self, connection: BridgeConnection) -> None:
-        """The bridge accepts the token and speaks the protocol."""
+        """Raises unless the bridge accepts the token and speaks the expected protocol."""
         try:
             version = await connection.ask(f"{CONTROL}/GetVersion", {})
         except ConnectError as error:
@@ -331,7 +336,7 @@ class Bridge:
             raise unavailable(problem)
 
     async def set_callback(self, connection: BridgeConnection) -> None:
-        """Gives the bridge the address for its agents' calls."""
+        """Sends the bridge the address of the callback server for its agents' calls."""
         assert self._callbacks is not None
         callback = {"url": self._callbacks.url, "authToken": self._callbacks.token}
         try:
@@ -341,7 +346,7 @@ class Bridge:
             raise unavailable(problem) from error
 
     def in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        """Work that only `close` waits for."""
+        """Runs work in a task that only `close` waits for."""
         task = asyncio.ensure_future(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)

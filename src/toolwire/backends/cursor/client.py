@@ -1,6 +1,7 @@
-"""The bridge's services over loopback HTTP, in Connect's JSON wire.
+"""The client of the bridge's services, over loopback HTTP, with Connect's JSON format.
 
-`ConnectError`: the bridge answered with an error. `BridgeUnreachable`: it did not answer, or broke off.
+`ConnectError`: the bridge answered with an error. `BridgeUnreachable`: it did not answer, or closed the
+connection.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ CONTROL, CURSOR, AGENT = (
 
 # --- failures ---
 #
-# An error of the bridge → one kind of `errors.KINDS`. The first table that knows the error decides.
+# The tables map an error of the bridge to a kind of `errors.KINDS`. The first table that has it decides.
 
 SDK_KINDS: dict[str, str] = {
     "UNAUTHORIZED": "backend_auth",
@@ -46,7 +47,7 @@ SDK_KINDS: dict[str, str] = {
     "INTERNAL_ERROR": "backend",
     "CLIENT_CANCELLED": "backend_cut",
 }
-"""By the bridge's own code, which is in the details of an error."""
+"""Error kinds by the bridge's own code, which is in the details of an error."""
 
 CONNECT_KINDS: dict[str, str] = {
     "unauthenticated": "backend_auth",
@@ -60,7 +61,7 @@ CONNECT_KINDS: dict[str, str] = {
     "canceled": "backend_cut",
     "aborted": "backend_cut",
 }
-"""By Connect's code. Any other is a failure of the backend."""
+"""Error kinds by Connect's code. Any other code is `backend`."""
 
 EXPLANATIONS: dict[str, str] = {
     "backend_auth": "Cursor did not accept the API key, or does not allow it this.",
@@ -73,7 +74,7 @@ _CODE = re.compile(r"^\[(\w+)\]\s*")
 
 
 def run_failure(code: str, message: str) -> Failure:
-    """The failure that a run ended with. The message may begin with Connect's code in brackets."""
+    """Returns the failure of a run. `message` may begin with Connect's code in brackets."""
     found = _CODE.match(message)
     return _failure(code, found[1] if found else "", message[found.end() :] if found else message)
 
@@ -92,7 +93,7 @@ def _failure(sdk_code: str, connect_code: str, message: str, retry_after: Any = 
 
 
 def _seconds(duration: Any) -> float | None:
-    """A duration in Protobuf's JSON: `1.5s`."""
+    """Returns the seconds of a duration in Protobuf's JSON (`1.5s`), or None if it is invalid."""
     try:
         return float(str(duration).removesuffix("s"))
     except ValueError:
@@ -100,7 +101,7 @@ def _seconds(duration: Any) -> float | None:
 
 
 class ConnectError(ToolwireError):
-    """An error that the bridge sent: `code` and `message` as they are on the wire."""
+    """An error that the bridge sent, with its `code` and `message`."""
 
     def __init__(self, code: str, message: str, details: Mapping[str, Any]) -> None:
         sdk_code = str(details.get("sdkErrorCode") or "")
@@ -111,7 +112,7 @@ class ConnectError(ToolwireError):
 
     @classmethod
     def read(cls, value: Mapping[str, Any]) -> ConnectError:
-        """From the error object of a unary response or of a stream's end."""
+        """Reads the error object of a unary response or of the end of a stream."""
         inner = value.get("error")
         value = inner if isinstance(inner, Mapping) else value
         details = _sdk_details(value.get("details"))
@@ -120,7 +121,10 @@ class ConnectError(ToolwireError):
 
 
 def _sdk_details(details: Any) -> Mapping[str, Any]:
-    """The `sdk.v1.SdkErrorDetails`. A detail is a Protobuf `Any`, with its readable form under `debug`."""
+    """Returns the `sdk.v1.SdkErrorDetails`, or {} if there are none.
+
+    Each detail is a Protobuf `Any`, with its readable form under `debug`.
+    """
     found: Mapping[str, Any] = {}
     for detail in details if isinstance(details, list) else ():
         for one in (detail, detail.get("debug"), detail.get("value")) if isinstance(detail, Mapping) else ():
@@ -131,15 +135,15 @@ def _sdk_details(details: Any) -> Mapping[str, Any]:
 
 # --- envelopes ---
 #
-# An envelope of a stream is one byte of flags, four bytes of length, and JSON. The one with the flag `END`
-# is the last, and may contain an error.
+# A stream consists of envelopes: one byte of flags, four bytes of length, and JSON. The last envelope has the
+# flag `END` and may contain an error.
 
 END = 2
 LARGEST = 64 * 2**20
 
 
 class Malformed(ValueError):
-    """The bytes are not Connect."""
+    """Raised if the bytes do not follow Connect's format."""
 
 
 def envelope(message: Any, flags: int = 0) -> bytes:
@@ -148,14 +152,14 @@ def envelope(message: Any, flags: int = 0) -> bytes:
 
 
 class Envelopes:
-    """Chunks of bytes → messages. `ended`: the last message has been read."""
+    """Splits a byte stream into messages. `ended`: whether the last message has been read."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
         self.ended = False
 
     def feed(self, data: bytes) -> Iterator[dict[str, Any]]:
-        """Raises `ConnectError` when the stream ends with one."""
+        """Yields the complete messages. Raises `ConnectError` if the stream ends with an error."""
         self._buffer += data
         while not self.ended and len(self._buffer) >= 5:
             flags, length = struct.unpack_from(">BI", self._buffer)
@@ -187,11 +191,11 @@ def parse(body: bytes) -> dict[str, Any]:
 
 
 class BridgeUnreachable(ToolwireError):
-    """The bridge did not answer, or broke off."""
+    """The bridge did not answer, or closed the connection."""
 
 
 class BridgeClient:
-    """`method` is SERVICE/METHOD."""
+    """Calls the bridge. `method` is SERVICE/METHOD."""
 
     def __init__(self, url: str, token: str, timeout_s: float) -> None:
         self._url = url
@@ -236,7 +240,10 @@ class BridgeClient:
             raise BridgeUnreachable("backend_unavailable", problem) from error
 
     async def stream(self, method: str, message: Mapping[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
-        """The messages as they arrive; an empty one is a keep-alive. Closing the generator hangs up."""
+        """Yields messages as they arrive; an empty one is a keep-alive.
+
+        Closing the generator closes the connection.
+        """
         envelopes = Envelopes()
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._timeout_s)
         try:

@@ -1,7 +1,7 @@
-"""The keys of `[models.ID]` with `backend = "cursor"`, and which bridge they mean. Standard library only.
+"""The keys of `[models.ID]` with `backend = "cursor"`, and how the bridge is found.
 
-Empty keys fall back to Cursor's own variables: CURSOR_API_KEY, CURSOR_SDK_BRIDGE_URL,
-CURSOR_SDK_BRIDGE_TOKEN and CURSOR_SDK_BRIDGE_BIN.
+Empty keys fall back to Cursor's own variables: CURSOR_API_KEY, CURSOR_SDK_BRIDGE_URL, CURSOR_SDK_BRIDGE_TOKEN
+and CURSOR_SDK_BRIDGE_BIN. Imports the standard library only.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from toolwire.core.errors import ToolwireError, unavailable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CursorOptions(AgentOptions):
-    """A bad value raises `ValueError` with one line that names the key."""
+    """The options of a Cursor model. An invalid value raises a `ValueError` that names the key."""
 
     model: str = "auto"
-    """Cursor's name of the model; "*": all of them, each as ID/NAME."""
+    """Cursor's name for the model; "*": all models, each as ID/NAME."""
     params: dict[str, str] = field(default_factory=dict)
-    """Parameters of the model, as Cursor lists them."""
+    """The model's parameters, as Cursor lists them."""
     api_key: str = field(default="", repr=False)
     """Cursor's API key; empty: CURSOR_API_KEY."""
     bridge_url: str = ""
     bridge_token: str = field(default="", repr=False)
     bridge_bin: str = ""
-    """The command that starts the bridge; empty: that of the extra `cursor`, or the one on PATH."""
+    """The command that starts the bridge; empty: from the extra `cursor`, or from PATH."""
     sandbox: bool = True
-    """Whether the bridge confines what its agents do besides the client's tools."""
+    """Whether the bridge confines what its agents do apart from the client's tools."""
     settle_ms: int = 100
     sessions: int = 16
     start_timeout_s: float = 30.0
     request_timeout_s: float = 30.0
-    """How long the bridge may take to answer a request other than a run."""
+    """The longest time that the bridge may take to answer a request that is not a run."""
 
     def __post_init__(self) -> None:
         AgentOptions.__post_init__(self)
@@ -56,7 +56,10 @@ class CursorOptions(AgentOptions):
 
 
 def check_address(url: str) -> None:
-    """The bridge must be on this machine: it calls back to a server that listens on loopback only."""
+    """Raises unless the address is on this machine.
+
+    The bridge calls back to a server that listens on loopback only.
+    """
     parts = urlsplit(url)
     try:
         local = parts.hostname == "localhost" or ipaddress.ip_address(parts.hostname or "").is_loopback
@@ -71,7 +74,7 @@ COMMAND = "cursor-sdk-bridge"
 
 @dataclass(frozen=True, slots=True)
 class BridgeTarget:
-    """A bridge to attach to (`url` and `token`), or one to start (`command`)."""
+    """A bridge to attach to (`url` and `token`), or the command that starts one."""
 
     url: str = ""
     token: str = field(default="", repr=False)
@@ -79,7 +82,10 @@ class BridgeTarget:
 
 
 def find_bridge(options: CursorOptions, environ: Mapping[str, str]) -> BridgeTarget:
-    """The bridge that the settings name, else the environment, the extra `cursor`, or PATH."""
+    """Returns the bridge to use.
+
+    It is searched in the settings, the environment, the extra `cursor`, and on PATH.
+    """
     for url, command, key in (
         (options.bridge_url, options.bridge_bin, "bridge_bin"),
         (*map(environ.get, ("CURSOR_SDK_BRIDGE_URL", "CURSOR_SDK_BRIDGE_BIN")), "CURSOR_SDK_BRIDGE_BIN"),
@@ -101,7 +107,10 @@ def find_bridge(options: CursorOptions, environ: Mapping[str, str]) -> BridgeTar
 
 
 def bundled() -> str | None:
-    """The bridge inside the package `cursor-sdk`, which is located and never imported."""
+    """Returns the path of the bridge inside the package `cursor-sdk`, or None.
+
+    The package is located without importing it.
+    """
     try:
         found = importlib.util.find_spec("cursor_sdk")
     except (ImportError, ValueError):

@@ -1,7 +1,7 @@
-"""One agent on a bridge: the bodies of its requests, the reader of its streams, and its session.
+"""One agent on a bridge: its requests, the reader of its streams, and its session.
 
-The agent gets the client's tools as custom tools, and none of Cursor's own. It reads no settings of the
-person, and works in an empty folder.
+The agent gets the client's tools as custom tools, and none of Cursor's own. It does not read the person's
+settings, and works in an empty folder.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from toolwire.core.errors import ToolwireError
 from toolwire.core.events import Failure, Usage
 from toolwire.core.turn import ImagePart, ToolSpec
 
-GOODBYE_S = 2.0
+CLOSING_S = 2.0
 STATUS = "RUN_LIFECYCLE_STATUS_"
 RUNNING = (f"{STATUS}RUNNING", f"{STATUS}CREATING")
 
@@ -34,7 +34,10 @@ RUNNING = (f"{STATUS}RUNNING", f"{STATUS}CREATING")
 def create_agent(
     id: str, options: CursorOptions, key: str, tools: Iterable[ToolSpec], work: Path
 ) -> dict[str, Any]:
-    """The body of CreateAgent. Toolwire chooses the id, so that it can assign the agent's first call."""
+    """Returns the body of CreateAgent.
+
+    Toolwire chooses the id, so that even the agent's first call can be assigned to it.
+    """
     custom = {
         tool.name: {
             "inputSchema": dict(tool.parameters) or {"type": "object", "properties": {}},
@@ -52,7 +55,7 @@ def create_agent(
         "agentId": id,
         "model": model,
         "local": local,
-        "tools": {"names": ["mcp"] if custom else []},  # the group that custom tools belong to
+        "tools": {"names": ["mcp"] if custom else []},  # the group of tools that contains custom tools
     }
     return {"options": {**agent, "apiKey": key} if key else agent}
 
@@ -79,21 +82,21 @@ OWN_TOOLS = frozenset(
         "connectscm"
     ).split()
 )
-"""Cursor's tools that touch files, processes or the network, as `_plain` spells them."""
+"""Cursor's tools that access files, processes or the network, in the spelling of `_plain`."""
 
 
 NOTHING = [0, 0, 0, 0]
 
 
 class _TwoChannels:
-    """A text that arrives twice, as deltas and as whole messages. Each character counts once."""
+    """A text that arrives twice, as deltas and as whole messages. Each character is used once."""
 
     def __init__(self) -> None:
         self._counts = {"delta": 0, "message": 0}
         self.sent = 0
 
     def news(self, channel: str, text: str) -> str:
-        """The end of `text` that the other channel has not brought."""
+        """Returns the end of `text` that the other channel has not contained yet."""
         self._counts[channel] += len(text)
         fresh = max(0, self._counts[channel] - self.sent)
         self.sent += fresh
@@ -101,17 +104,18 @@ class _TwoChannels:
 
 
 class SendReader:
-    """Reads the stream of one Send: `feed` it every message, then `check` how it ended.
+    """Reads the stream of one Send. Call `feed` with every message, then `check` the end.
 
-    An empty message is a keep-alive, but not while the agent waits for a consent that nobody here can give.
-    An agent that uses a tool of Cursor's own is stopped: nothing may run on this machine.
+    An empty message is a keep-alive. While the agent waits for an approval that nobody can give, keep-alives
+    do not count, so the run times out. An agent that uses one of Cursor's own tools is stopped: nothing may
+    run on this machine.
     """
 
     def __init__(self, run: AgentRun, tools: frozenset[str]) -> None:
         self.run_id = ""
         self.over = False
         self.heard = False
-        """The run has sent more than keep-alives."""
+        """Whether the run has sent anything but keep-alives."""
         self._run = run
         self._tools = tools
         self._text = _TwoChannels()
@@ -150,11 +154,14 @@ class SendReader:
             raise ToolwireError("backend_cut", problem)
 
     def order(self, call_id: str | None) -> int:
-        """The position of a call: calls are ordered by their first mention."""
+        """Returns the position of a call.
+
+        Calls are ordered by the first message that mentions them.
+        """
         return self._order.setdefault(call_id or f" {len(self._order)}", len(self._order) + 1)
 
     def answered(self) -> None:
-        """A response ended, and reported the usage so far."""
+        """Notes that a response has ended, which has reported the usage so far."""
         self._reported = self._used()
 
     def _message(self, payload: Mapping[str, Any]) -> None:
@@ -214,7 +221,7 @@ class SendReader:
         counts = _counts(usage) if isinstance(usage, Mapping) else None
         if counts is None:
             return
-        if source != "result":  # which has the sum
+        if source != "result":  # a result already contains the sum
             counts = [a + b for a, b in zip(self._usages.get(source, NOTHING), counts, strict=True)]
         self._usages[source] = counts
         pairs = zip(self._used(), self._reported, strict=True)
@@ -222,13 +229,16 @@ class SendReader:
         self._run.usage(Usage(max(0, total - output), output, cached, reasoning))
 
     def _used(self) -> list[int]:
-        """The usage of the whole run, from the best source there is."""
+        """Returns the usage of the whole run, from the most reliable source that is available."""
         found = (self._usages[one] for one in ("result", "message", "turn") if one in self._usages)
         return next(found, NOTHING)
 
 
 def _counts(usage: Mapping[str, Any]) -> list[int] | None:
-    """Total, output, cached and reasoning tokens. Only the total shows if the input includes the cache."""
+    """Returns the total, output, cached and reasoning tokens, or None if there are no counts.
+
+    Whether the input includes cached tokens is unclear, so the total is used if there is one.
+    """
     given, output, cached, reasoning, total = (
         _number(usage, f"{name}Tokens", f"{name.replace('R', '_r')}_tokens")
         for name in ("input", "output", "cacheRead", "reasoning", "total")
@@ -239,7 +249,7 @@ def _counts(usage: Mapping[str, Any]) -> list[int] | None:
 
 
 def _number(value: Mapping[str, Any], *names: str) -> int | None:
-    """Protobuf's JSON has 64-bit integers as strings."""
+    """Returns the first valid number under these names. In Protobuf's JSON it may be a string."""
     for name in names:
         try:
             return max(0, int(value[name]))
@@ -249,7 +259,7 @@ def _number(value: Mapping[str, Any], *names: str) -> int | None:
 
 
 def _plain(name: str) -> str:
-    """`shell_tool_call`, `shellToolCall` and `Shell` are one tool."""
+    """Returns one spelling for `shell_tool_call`, `shellToolCall` and `Shell`."""
     return re.sub(r"tool(?:call)?$", "", re.sub(r"[^a-z]", "", name.lower()))
 
 
@@ -258,7 +268,7 @@ def _string(value: Mapping[str, Any], *names: str) -> str:
 
 
 def _payload(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """The message or update, which may be wrapped in another envelope."""
+    """Returns the message or update, unwrapped from its envelope if it has one."""
     inner = value.get(name)
     if isinstance(inner, Mapping) and (name == "update" or "type" in inner):
         return {"type": value.get("type"), **inner}
@@ -291,13 +301,14 @@ class CursorSession:
         session = cls(bridge, connection, f"agent-{uuid.uuid4()}", frozenset(tool.name for tool in tools))
         try:
             if connection.process is None and tools:
-                await bridge.set_callback(connection)  # another client of this bridge may have changed it
+                # another client of this bridge may have changed the callback
+                await bridge.set_callback(connection)
             body = create_agent(session.id, options, key, tools, connection.work)
             made = await connection.ask(f"{AGENT}/CreateAgent", body)
             if made.get("agentId") != session.id:
                 raise ToolwireError("backend", "Cursor's bridge gave the agent an id that was not asked for.")
         except BaseException:
-            bridge.in_background(session.close())  # the bridge may have made the agent
+            bridge.in_background(session.close())  # the bridge may have created the agent
             raise
         return session
 
@@ -320,7 +331,7 @@ class CursorSession:
             if not reader.over:
                 raise await self._connection.lost(error) from error
         except ConnectError as error:
-            if error.code == "not_found" and not reader.heard:  # the bridge no longer knows the agent
+            if error.code == "not_found" and not reader.heard:  # the bridge does not know the agent any more
                 self._sending = False
                 self._bridge.agents.pop(self.id, None)
             raise
@@ -335,25 +346,25 @@ class CursorSession:
             self._sending = False
             with suppress(ToolwireError):
                 for run_id in await self._current_runs():
-                    await self._goodbye("CancelRun", {"runId": run_id})
+                    await self._request("CancelRun", {"runId": run_id})
         self._bridge.agents.pop(self.id, None)
         if self._connection.alive:
             with suppress(ToolwireError):
-                await self._goodbye("CloseAgent", {})
+                await self._request("CloseAgent", {})
             with suppress(ToolwireError):
-                await self._goodbye("DeleteAgent", {"options": {"cwd": str(self._connection.work)}})
+                await self._request("DeleteAgent", {"options": {"cwd": str(self._connection.work)}})
 
     async def _current_runs(self) -> list[str]:
         if self._reader is not None and self._reader.run_id:
             return [self._reader.run_id]
         options = {"runtime": "RUNTIME_LOCAL", "cwd": str(self._connection.work)}
-        items = (await self._goodbye("ListRuns", {"options": options})).get("items") or ()
+        items = (await self._request("ListRuns", {"options": options})).get("items") or ()
         running = (run for run in items if isinstance(run, dict) and run.get("status") in RUNNING)
         return [run["runId"] for run in running if "runId" in run]
 
-    async def _goodbye(self, method: str, body: dict[str, Any]) -> dict[str, Any]:
+    async def _request(self, method: str, body: dict[str, Any]) -> dict[str, Any]:
         client = self._connection.client
-        return await client.unary(f"{AGENT}/{method}", {**body, "agentId": self.id}, GOODBYE_S)
+        return await client.unary(f"{AGENT}/{method}", {**body, "agentId": self.id}, CLOSING_S)
 
     async def _called(self, tool: str, arguments: dict[str, Any], call_id: str | None) -> dict[str, Any]:
         run, reader = self._run, self._reader
@@ -370,7 +381,7 @@ class CursorSession:
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is None or task.cancelling():
-                raise  # the bridge hung up
+                raise  # the bridge closed the connection
             return error_result("The run was cancelled.")
         reader.answered()
-        return tool_result(result.parts)
+        return tool_result(result)

@@ -103,9 +103,13 @@ class HostedBackend:
 
     async def run(self, turn: Turn) -> AsyncGenerator[Batch, None]:
         loaded = await self._load()
-        async with aclosing(loaded.run(turn, self.capabilities.fields, self.memory)) as batches:
+        async with aclosing(loaded.run(turn, self.capabilities, self.memory)) as batches:
             async for batch in batches:
                 yield batch
+
+    async def count(self, turn: Turn) -> int | None:
+        loaded = await self._load()
+        return await loaded.count(turn, self.capabilities, self.memory)
 
     async def ready(self) -> bool:
         """Whether library and key are there. A request to the provider would cost the user one."""

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from contextvars import ContextVar
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import httpx2
 from pydantic_ai.direct import model_request_stream
 from pydantic_ai.exceptions import AgentRunError, ModelConnectionError, ModelTimeoutError
-from pydantic_ai.models import StreamedResponse, create_async_httpx2_client, infer_model
+from pydantic_ai.models import create_async_httpx2_client, infer_model
 from pydantic_ai.providers import Provider, infer_provider_class
 
 from toolwire.backends.base import Batch, frame_tap
@@ -20,8 +21,13 @@ from toolwire.backends.hosted.options import PROVIDERS, HostedOptions
 from toolwire.backends.hosted.read import HostedReader, failure_of, usage
 from toolwire.backends.hosted.render import HostedRequest, Target, render
 from toolwire.backends.hosted.thinking import CallMemory
-from toolwire.core.errors import unavailable
+from toolwire.core.capabilities import Capabilities
+from toolwire.core.errors import ToolwireError, unavailable
+from toolwire.core.events import Failure
 from toolwire.core.turn import Turn
+
+if TYPE_CHECKING:
+    from toolwire.backends.hosted.messages import MessagesModel
 
 log = logging.getLogger("toolwire.hosted")
 CONNECT_S = 10.0
@@ -40,48 +46,82 @@ class LibraryModel:
             options.model, lambda _: _provider(provider_class, options, key, self._client)
         )
         self._entered = False
+        self._messages = self._messages_model() if PROVIDERS[options.provider].speaks else None
+
+    def _messages_model(self) -> MessagesModel:
+        from toolwire.backends.hosted.messages import MessagesModel
+
+        assert self._model.provider is not None
+        options = self._options
+        return MessagesModel(self._model.provider.client, options.name, self._secrets, options.timeout_s)
 
     @property
     def profile(self) -> Mapping[str, Any]:
         return self._model.profile
 
-    async def run(
-        self, turn: Turn, fields: frozenset[str], memory: CallMemory
-    ) -> AsyncGenerator[Batch, None]:
+    async def run(self, turn: Turn, able: Capabilities, memory: CallMemory) -> AsyncGenerator[Batch, None]:
         """One run. Closing the generator closes the connection."""
-        model = self._model
-        if not self._entered and model.provider is not None:
-            self._entered = True
-            await model.provider.__aenter__()
-        response: StreamedResponse | None = None
+        await self._enter()
+        begun = False
         opened: list[httpx2.Response] = []
         _opened.set(opened)
         try:
-            target = Target(self._options, self.profile, fields, model.system, model.canonical_system)
-            request = render(turn, target, memory)
+            ask = self._asking(turn, able, memory)
             for last in (False, True):
                 try:
-                    async with aclosing(self._ask(request, memory)) as batches:
-                        async for current, batch in batches:
-                            response = current
+                    async with aclosing(ask()) as batches:
+                        async for batch in batches:
+                            begun = True
                             if batch:
                                 yield batch
                     return
                 except Exception as error:
-                    if last or response is not None or not _closed_while_idle(error):
+                    if last or begun or not _closed_while_idle(error):
                         raise
         except Exception as error:
-            failure = failure_of(error, response is not None, self._secrets)
-            if failure.kind == "backend" and not isinstance(error, AgentRunError):
-                log.exception("the provider library failed for %s", self._options.model)
-            yield [*(usage(response) if response is not None else ()), failure]
+            yield [self._failure(error, begun)]
         finally:
             for one in opened:  # the SDKs leave unfinished streams to the garbage collector
                 await one.aclose()
 
-    async def _ask(
-        self, request: HostedRequest, memory: CallMemory
-    ) -> AsyncGenerator[tuple[StreamedResponse, Batch], None]:
+    async def count(self, turn: Turn, able: Capabilities, memory: CallMemory) -> int | None:
+        """The input tokens of the turn; None if the provider is not known to count them."""
+        if self._messages is None:
+            return None
+        await self._enter()
+        try:
+            if _is_spoken(turn, able):
+                return await self._messages.count(turn)
+            request = render(turn, self._target(able), memory)
+            counted = await self._model.count_tokens(request.messages, request.settings, request.parameters)
+            return counted.input_tokens
+        except Exception as error:
+            raise ToolwireError.of(self._failure(error, begun=False)) from None
+
+    async def _enter(self) -> None:
+        if not self._entered and self._model.provider is not None:
+            self._entered = True
+            await self._model.provider.__aenter__()
+
+    def _target(self, able: Capabilities) -> Target:
+        model = self._model
+        return Target(self._options, self.profile, able.fields, model.system, model.canonical_system)
+
+    def _failure(self, error: Exception, begun: bool) -> Failure:
+        failure = failure_of(error, begun, self._secrets)
+        if failure.kind == "backend" and not isinstance(error, AgentRunError | ToolwireError):
+            log.exception("the provider library failed for %s", self._options.model)
+        return failure
+
+    def _asking(
+        self, turn: Turn, able: Capabilities, memory: CallMemory
+    ) -> Callable[[], AsyncGenerator[Batch, None]]:
+        """Sends the request once. The first batch, which may be empty, says that the answer has begun."""
+        if self._messages is not None and _is_spoken(turn, able):
+            return partial(self._messages.ask, turn)
+        return partial(self._ask, render(turn, self._target(able), memory), memory)
+
+    async def _ask(self, request: HostedRequest, memory: CallMemory) -> AsyncGenerator[Batch, None]:
         reader = HostedReader(memory, PROVIDERS[self._options.provider].summaries)
         stream = model_request_stream(
             self._model,
@@ -92,17 +132,27 @@ class LibraryModel:
         )
         tap = frame_tap()
         async with stream as response:
-            async for event in response:
-                if tap is not None:
-                    tap(type(event).__name__, event)
-                yield response, reader.feed(event, response)
-            yield response, reader.finish(response)
+            try:
+                async for event in response:
+                    if tap is not None:
+                        tap(type(event).__name__, event)
+                    yield reader.feed(event, response)
+                yield reader.finish(response)
+            except Exception:
+                if counted := usage(response):
+                    yield counted
+                raise
 
     async def close(self) -> None:
         if self._entered and self._model.provider is not None:
             await self._model.provider.__aexit__(None, None, None)
         if self._client is not None:
             await self._client.aclose()
+
+
+def _is_spoken(turn: Turn, able: Capabilities) -> bool:
+    """Whether the client's request itself is sent."""
+    return turn.body is not None and turn.api in able.speaks
 
 
 def _provider(

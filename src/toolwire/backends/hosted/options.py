@@ -9,6 +9,7 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from toolwire.core.capabilities import Capabilities
+from toolwire.core.turn import Api
 from toolwire.emulate.dialects import select
 
 # --- providers: what differs between them, as data ---
@@ -47,6 +48,8 @@ class Provider:
     closed_schemas: bool = False
     """Enforces only schemas whose objects are closed."""
     client: bool = False
+    speaks: frozenset[Api] = frozenset()
+    """The APIs that the provider itself has: a client's request reaches it unchanged."""
 
 
 PROVIDERS: dict[str, Provider] = {
@@ -60,6 +63,7 @@ PROVIDERS: dict[str, Provider] = {
         empty_results=True,
         closed_schemas=True,
         client=True,
+        speaks=frozenset({"messages"}),
     ),
     "google": Provider(
         ("GOOGLE_API_KEY", "GEMINI_API_KEY"),
@@ -112,6 +116,7 @@ def capabilities(
         image_urls=provider.image_urls,
         reasoning=bool(profile.get("supports_thinking", True)),
         fields=fields,
+        speaks=provider.speaks if native else frozenset(),
     )
 
 

@@ -213,14 +213,21 @@ def failure_of(error: BaseException, started: bool, secrets: tuple[str, ...] = (
         return Failure(kind, f"The provider {did}.")
     in_stream = started or bool(getattr(error, "in_stream", False))
     where = "while streaming" if in_stream else f"HTTP {status}" if status is not None else "no answer"
+    return worded(kind, _words(error), where, secrets, _retry_after(error))
+
+
+def worded(
+    kind: str, words: str, where: str, secrets: tuple[str, ...], retry_after_s: float | None
+) -> Failure:
+    """The failure with the provider's own words, where the client may see them."""
     if kind in EXPLANATIONS:
-        return Failure(kind, f"{EXPLANATIONS[kind][:-1]} ({where}).", retry_after_s=_retry_after(error))
-    words = _words(error)
-    if not words:
+        message = f"{EXPLANATIONS[kind][:-1]} ({where})."
+    elif not words:
         did = "refused the request" if kind in PASSED_ON else "failed"
-        return Failure(kind, f"The provider {did} ({where}).")
-    message = words if kind in PASSED_ON else f"Provider ({where}): {words}"
-    return Failure(kind, presentable(message, secrets), retry_after_s=_retry_after(error))
+        message = f"The provider {did} ({where})."
+    else:
+        message = presentable(words if kind in PASSED_ON else f"Provider ({where}): {words}", secrets)
+    return Failure(kind, message, retry_after_s=retry_after_s)
 
 
 def presentable(text: str, secrets: tuple[str, ...]) -> str:

@@ -13,7 +13,7 @@ import binascii
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import unquote_to_bytes
 
 from pydantic_ai.messages import (
@@ -227,7 +227,8 @@ class _Conversation:
             self._names[item.call_id] = item.name
         elif isinstance(item, Result):
             name, found = self._names.get(item.call_id, item.name or "tool"), result(item.parts, provider)
-            self._ask(ToolReturnPart(_name(name), found, tool_call_id=_id(item.call_id)))
+            outcome: Literal["failed", "success"] = "failed" if item.is_error else "success"
+            self._ask(ToolReturnPart(_name(name), found, tool_call_id=_id(item.call_id), outcome=outcome))
         elif isinstance(item, Message):
             if item.role == "assistant":
                 self._say(item)

@@ -1,7 +1,7 @@
-"""The embedded model as a backend: requests to llama.cpp's chat completions, and its answers as events.
+"""The embedded model as a backend: requests to llama.cpp's chat completions, and events.
 
-A batch contains all tokens that came while the loop was busy. Closing the iterator stops the decoding at the
-next token, or at the next batch of the prompt.
+A batch contains all tokens that arrived while the event loop was busy. Closing the iterator stops the
+decoding at the next token, or at the next batch of the prompt.
 """
 
 from __future__ import annotations
@@ -38,18 +38,25 @@ LENGTH = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 FIELDS = frozenset({*SAMPLED, *LENGTH, "stop", "seed"})
 _SEEDS = 1 << 32
 AGAINST_LOOPS = {"dry_multiplier": 0.8, "dry_allowed_length": 4, "dry_penalty_last_n": 64}
-"""Keeps a small model from repeating its last words. It may still copy from the prompt."""
+"""Sampling options that keep a small model from repeating its last words.
+
+It may still copy from the prompt.
+"""
 
 
 def render(turn: Turn, options: LocalOptions, grammar: str, small: bool = True) -> bytes:
-    """The body of the request. The model continues a last message of the assistant."""
+    """Returns the body of the request.
+
+    If the last message is the assistant's, the model continues it.
+    """
     sampling = turn.sampling
     messages = transcript(turn, (), Form("sentinel", ""))
     body: Body = {
         "messages": [{"role": message.role, "content": _text(message)} for message in messages],
         "stream": True,
         "stream_options": {"include_usage": True},
-        "return_progress": True,  # a callback for every step of the prompt, which can stop the run
+        # llama.cpp then calls back after each step of the prompt, where the run can be stopped
+        "return_progress": True,
         "temperature": options.temperature,
         "top_p": options.top_p,
         "max_tokens": sampling.max_tokens if sampling.max_tokens is not None else _most(turn, options),
@@ -61,20 +68,23 @@ def render(turn: Turn, options: LocalOptions, grammar: str, small: bool = True) 
         body["stop"] = list(sampling.stop)
     if sampling.seed is not None:
         body["seed"] = sampling.seed % _SEEDS
-    if grammar:  # which covers the whole answer, so the model must not think first
+    if grammar:  # it covers the whole answer, so the model must not write thoughts first
         body |= {"grammar": grammar, "reasoning_format": "none"}
         body["chat_template_kwargs"] = {"enable_thinking": False}
     return json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
 
 
 def _most(turn: Turn, options: LocalOptions) -> int:
-    """The default of `max_tokens`. A required call ends by itself, so it gets more room."""
+    """Returns the default of `max_tokens`. A required call always ends, so it gets more room."""
     required = turn.constraint is not None and turn.constraint.required
     return max(options.max_tokens, options.context // 2) if required else options.max_tokens
 
 
 def grammar_of(turn: Turn, limits: SchemaLimits, refused: Collection[str] = (), small: bool = False) -> str:
-    """The grammar of the answer; empty: none. The schema of a refused rule becomes that of any object."""
+    """Returns the grammar of the answer, "" for none.
+
+    `refused`: rules whose schema llguidance cannot read. Such a rule accepts any JSON object instead.
+    """
     schema = turn.output.schema or ANY_OBJECT if turn.output.type != "text" else None
     if schema is not None and ANSWER in refused:
         schema = ANY_OBJECT
@@ -135,7 +145,7 @@ MESSAGES: dict[Api, str] = {"chat": "messages", "responses": "input", "messages"
 
 
 class LocalReader:
-    """Reads one run. `ended`: it has returned the last event."""
+    """Reads the chunks of one run. `ended`: whether the last event has been returned."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -248,7 +258,10 @@ class LocalBackend:
             job.cancel()
 
     def _body(self, turn: Turn, model: LocalModel) -> bytes:
-        """The request, with a grammar that llguidance can read. Called by the thread that decodes."""
+        """Returns the request, with a grammar that llguidance can read.
+
+        Runs in the decoding thread.
+        """
         limits, small = self.options.limits(model.size), model.size < SMALL
         grammar = grammar_of(turn, limits, small=small)
         refused = model.refused(grammar) if grammar else set()

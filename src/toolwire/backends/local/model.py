@@ -1,15 +1,15 @@
-"""A GGUF file in memory, and the options that choose it.
+"""A GGUF model in memory, and its options.
 
-All models with the same file and shape share it. It is loaded once, and unloaded when the last of them
-closes.
+Models in the settings with the same file, context, parallel, threads and batch share one loaded model. It is
+loaded once, and unloaded when the last of them closes.
 
-- llama.cpp decodes in its own threads. A run occupies one thread of ours, which waits without the
-  interpreter's lock.
-- A run is stopped by the result of its callback: after every token, and after every batch of the prompt.
+- llama.cpp decodes in its own threads. A run also occupies one Python thread, which waits without the GIL.
+- The callback's return value stops a run. It is called after every token, and after every batch of the
+  prompt.
 - llama.cpp always opens an HTTP listener. It gets a socket in a private folder, which is removed at once.
-- llama.cpp silently drops a grammar that llguidance cannot read. So every new one is tried first, on a single
-  token.
-- Loading holds the interpreter's lock, so the file is read into the page cache before.
+- llama.cpp silently drops a grammar that llguidance cannot read. So each new grammar is first tried with a
+  single token.
+- Loading holds the GIL. So the file is first read into the page cache, to make loading short.
 """
 
 from __future__ import annotations
@@ -45,31 +45,34 @@ RANGES: dict[str, tuple[float, float]] = {
 }
 MOST_THREADS = 8
 SMALL = 500_000_000
-"""A smaller file contains a model that loses its way: what it may write is kept short."""
+"""A file with fewer bytes contains a small model, which gets tighter limits."""
 
 
 @dataclass(frozen=True, slots=True)
 class LocalOptions:
-    """The keys of [models.ID] with `backend = "local"`."""
+    """The keys of `[models.ID]` with `backend = "local"`."""
 
     gguf: str = ""
-    """A path; empty: the model of `toolwire local pull`."""
+    """The path of a GGUF file; empty: the model of `toolwire local pull`."""
     context: int = 8192
-    """The tokens of one request, prompt and answer."""
+    """The most tokens of a request, prompt and answer together."""
     parallel: int = 2
-    """How many requests are decoded together; others wait."""
+    """How many requests are decoded at the same time. Others wait."""
     threads: int = 0
-    """0: as many as fit the machine."""
+    """The threads that decode; 0: chosen by the number of cores."""
     batch: int = 128
     """The tokens of a prompt that are read in one step. A run can be stopped between two steps."""
     temperature: float = 0.2
     top_p: float = 0.9
     max_tokens: int = 1024
-    """The default of requests. A required call, which ends by itself, may take half the context."""
+    """The default of `max_tokens`.
+
+    A required call may use half the context, because it always ends.
+    """
     max_string: int = 0
-    """The longest string that a tool's schema does not limit; 0: by the model's size."""
+    """The longest string if a tool's schema sets no limit; 0: chosen by the model's size."""
     max_items: int = 0
-    """The most items of an array that a tool's schema does not limit; 0: by the model's size."""
+    """The most items of an array if a tool's schema sets no limit; 0: by the model's size."""
 
     def __post_init__(self) -> None:
         for key, (low, high) in RANGES.items():
@@ -77,7 +80,10 @@ class LocalOptions:
                 raise ValueError(f"{key}: expected {low} to {high}, got {getattr(self, key)}")
 
     def limits(self, size: int) -> SchemaLimits:
-        """Limits for strings and arrays that their schema does not limit."""
+        """Returns the limits for strings and arrays whose schema sets none.
+
+        `size`: the file's, in bytes.
+        """
         small = size < SMALL
         return SchemaLimits(
             string=self.max_string or (96 if small else 8192),
@@ -87,7 +93,7 @@ class LocalOptions:
 
     @property
     def cores(self) -> int:
-        """The threads to decode with: every core of a small machine, half the logical ones of a large one."""
+        """The number of decoding threads: all cores of a small machine, half of a large one's."""
         if self.threads:
             return self.threads
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -97,13 +103,13 @@ class LocalOptions:
 # --- the model ---
 
 Chunk = bytes | Exception | None
-"""llama.cpp's JSON, an error, or the end."""
+"""A chunk of llama.cpp's JSON, an error, or None for the end."""
 
 
 class Stream:
-    """Passes the chunks of one run from the thread that decodes (`put`) to the event loop.
+    """Passes the chunks of one run from the decoding thread (`put`) to the event loop (`get`).
 
-    The loop wakes up once for all chunks that came while it was busy.
+    The loop wakes up once for all chunks that arrived while it was busy.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -114,7 +120,7 @@ class Stream:
         self.cancelled = False
 
     def put(self, chunk: Chunk) -> bool:
-        """True: nobody wants more, so decoding should end."""
+        """Adds a chunk. Returns True if the run was cancelled and decoding should stop."""
         if self.cancelled:
             return True
         self._chunks.append(chunk)
@@ -132,7 +138,7 @@ class Stream:
         self._event.set()
 
     async def get(self) -> list[Chunk]:
-        """All chunks that have come; waits for the first."""
+        """Returns all chunks that have arrived. Waits until there is one."""
         while not self._chunks:
             self._event.clear()
             await self._event.wait()
@@ -142,14 +148,14 @@ class Stream:
 Key = tuple[str, int, int, int, int]
 PROBES = 256
 LONGEST = 70
-"""The longest name of a temporary folder that a socket's path has room for."""
+"""The longest path of a temporary folder that still leaves room for the socket's name."""
 _BLOCK = 1 << 20
 _SPARE = 1 << 30
 _import_lock = threading.Lock()
 
 
 class LocalModel:
-    """One loaded file. `users` counts the backends that use it."""
+    """A loaded model. `users`: the number of backends that use it."""
 
     def __init__(self, key: Key) -> None:
         self.key = key
@@ -163,7 +169,7 @@ class LocalModel:
         self._running: set[Stream] = set()
 
     async def load(self) -> None:
-        """Loads the file, unless it is loaded. After a failure the next call tries again."""
+        """Loads the file if it is not loaded yet. After a failure the next call tries again."""
         with self._lock:
             if self._loading is None or (self._loading.done() and self._loading.exception() is not None):
                 self._loading = self._start(self._load)
@@ -182,7 +188,7 @@ class LocalModel:
             raise unavailable(f"{problem} For the small default model, run: toolwire local pull")
         llama = llama_cpp()
         self.size = os.path.getsize(path)
-        _read_through(path)
+        _read_into_page_cache(path)
         parent = None if len(tempfile.gettempdir()) < LONGEST else "/tmp"
         folder = tempfile.mkdtemp(prefix="toolwire-", dir=parent)
         params = parameters(llama, self.key)
@@ -195,13 +201,16 @@ class LocalModel:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         self.server = server
-        # This request also starts the server's loop, without which it could not be closed.
+        # This request also starts the server's loop. Without it, the server could not be closed.
         if not self.accepts('%llguidance {}\nstart: "~"\n'):
             self.server = None
             raise unavailable("This build of llama.cpp has no llguidance: pip install 'toolwire[local]'")
 
     def submit(self, render: Callable[[], bytes], stream: Stream) -> Future[None]:
-        """Decodes the request that `render` returns into the stream, as soon as a thread is free."""
+        """Decodes the request that `render` returns as soon as a thread is free.
+
+        Chunks go to `stream`.
+        """
         job = self._start(self._run, render, stream)
         self._running.add(stream)
         job.add_done_callback(lambda _: self._running.discard(stream))
@@ -222,7 +231,7 @@ class LocalModel:
             stream.put(error)
 
     def accepts(self, grammar: str) -> bool:
-        """Whether llguidance can read a grammar, which must begin with a tilde."""
+        """Returns whether llguidance can read a grammar. Its text must begin with a tilde."""
         known = self._accepted.get(grammar)
         if known is None:
             body = {"prompt": "a", "max_tokens": 1, "temperature": 0, "cache_prompt": False}
@@ -235,7 +244,7 @@ class LocalModel:
         return known
 
     def refused(self, grammar: str) -> set[str]:
-        """The rules of a grammar whose schema llguidance cannot read; mostly none."""
+        """Returns the rules of a grammar whose schema llguidance cannot read; usually none."""
         whole, single = probes(grammar)
         if self.accepts(whole):
             return set()
@@ -246,7 +255,7 @@ class LocalModel:
         return not self._running
 
     async def close(self) -> None:
-        for stream in list(self._running):  # also those that still wait for a thread
+        for stream in list(self._running):  # including those that still wait for a thread
             stream.put(None)
             stream.cancelled = True
         await asyncio.get_running_loop().run_in_executor(None, self._close)
@@ -268,7 +277,10 @@ def key_of(options: LocalOptions) -> Key:
 
 
 def lacking(options: LocalOptions) -> tuple[str, str] | None:
-    """What is missing for a model, and how to get it; None if it can be loaded. Imports and reads nothing."""
+    """Returns what a model lacks and how to get it, or None if it can be loaded.
+
+    Imports and reads nothing.
+    """
     if not importable():
         return "llama.cpp is not installed", "pip install 'toolwire[local]'"
     if os.path.isfile(key_of(options)[0]):
@@ -280,7 +292,7 @@ def lacking(options: LocalOptions) -> tuple[str, str] | None:
 
 
 def take(options: LocalOptions) -> LocalModel:
-    """The shared model of these options. Release it with `give_back`."""
+    """Returns the shared model for these options. Return it with `give_back`."""
     key = key_of(options)
     with _models_lock:
         model = _models.get(key) or _models.setdefault(key, LocalModel(key))
@@ -302,7 +314,7 @@ async def give_back(model: LocalModel) -> None:
 
 
 def parameters(llama: Any, key: Key) -> Any:
-    """llama.cpp's parameters of a model."""
+    """Returns llama.cpp's parameters for a model."""
     path, context, parallel, threads, batch = key
     params = llama.CommonParams()
     params.model.path = path
@@ -317,9 +329,9 @@ def parameters(llama: Any, key: Key) -> Any:
 
 
 def llama_cpp() -> Any:
-    """Imports llama.cpp with threads that sleep while they wait for each other.
+    """Imports llama.cpp so that its threads sleep while they wait for each other.
 
-    If they spin, another busy process makes llama.cpp ten times slower.
+    If they spin instead, another busy process makes llama.cpp ten times slower.
     """
     with _import_lock:
         before = os.environ.get("OMP_WAIT_POLICY")
@@ -333,8 +345,8 @@ def llama_cpp() -> Any:
                 os.environ.pop("OMP_WAIT_POLICY", None)
 
 
-def _read_through(path: str) -> None:
-    if os.path.getsize(path) > _SPARE:  # llama.cpp maps the file, and reads what it needs
+def _read_into_page_cache(path: str) -> None:
+    if os.path.getsize(path) > _SPARE:  # llama.cpp maps a large file and reads only what it needs
         return
     with open(path, "rb") as file:
         while file.read(_BLOCK):

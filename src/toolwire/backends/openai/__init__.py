@@ -1,4 +1,4 @@
-"""Any OpenAI-compatible HTTP server as a backend: Ollama, LM Studio, vLLM, llama.cpp, OpenRouter, OpenAI.
+"""Any OpenAI-compatible HTTP server as a backend: Ollama, llama.cpp, OpenRouter, OpenAI, …
 
 backend.py    one model: runs a turn, or all models of a server
 options.py    the keys of [models.ID]

@@ -3,10 +3,10 @@
 - All models share the connections (`transport.py`). No cookies, no redirects, and no proxy unless configured.
 - Each network read becomes one batch of events.
 - Closing the iterator closes the connection at once, so that the server stops generating.
-- A client that does not stream gets its answer from one upstream body, which costs less.
-- The kind of server is identified before the first turn. If the server refuses tools, or what constrains
-  them, the backend remembers it and returns the one event `tools_unsupported`, so that the turn is planned
-  again.
+- For a client that does not stream, the server is asked for one body instead of a stream, which costs less.
+- The kind of server is identified before the first turn. If the server refuses tools, or the schema or
+  grammar that constrains them, the backend remembers this and the turn fails with `tools_unsupported`, so
+  that the gateway plans it again with another strategy.
 """
 
 from __future__ import annotations
@@ -44,16 +44,19 @@ from toolwire.core.turn import Turn
 from toolwire.wire.sse import encode
 
 END_MARK_S = 5.0
-"""How long usage and the end mark may take after the finish reason."""
+"""The maximum time for usage and the end mark to arrive after the finish reason."""
 READY_S = 2.0
 ASK_AGAIN_S = 10.0
-"""How long to wait before a server that did not identify itself or its model is asked again."""
+"""How long to wait before asking again a server that did not identify itself or its model."""
 BODY_LIMIT = 64 * 1024 * 1024
 ERROR_BODY_LIMIT = 64 * 1024
 
 
 class OpenAIBackend:
-    """A configured model. `options` is the model's table of the settings; a bad one raises `ValueError`."""
+    """A configured model.
+
+    `options` is the model's table in the settings. Raises `ValueError` if an option is wrong.
+    """
 
     def __init__(self, id: str, options: Mapping[str, Any] | OpenAIOptions) -> None:
         self.id = id
@@ -85,11 +88,11 @@ class OpenAIBackend:
 
     @property
     def profile(self) -> ServerProfile:
-        """The kind of server, as far as it is known, without what it refused."""
+        """The kind of server as far as it is known, without the features that it refused."""
         return self.support.profile
 
     async def run(self, turn: Turn) -> AsyncGenerator[Batch, None]:
-        """Runs the turn; ends with exactly one `Finish` or `Failure`."""
+        """Runs the turn. The last event is a `Finish` or `Failure`."""
         profile = self.support.profile
         rendered = render(turn, self.model, self.options, profile)
         body, asked = encode(rendered), _asked(turn, rendered)
@@ -144,7 +147,7 @@ class OpenAIBackend:
         return None
 
     async def prepare(self) -> None:
-        """Identifies the server and asks what its model can do, where that decides anything."""
+        """Identifies the server, and asks it what the model can do if the strategy depends on that."""
         if self.support.refused:
             self.support.refresh()
         if time.monotonic() < self._ask_after:
@@ -157,7 +160,7 @@ class OpenAIBackend:
                 self._ask_after = time.monotonic() + (FORGET_S if await self._learn() else ASK_AGAIN_S)
 
     async def _learn(self) -> bool:
-        """Whether the server has answered all questions."""
+        """Asks the server what it is and what the model can do. Returns True if all was answered."""
         probe = ServerProbe(self.options.base_url, self._connected().session, self.options.auth_headers)
         found = await identify(probe) if self.options.profile == "auto" else self.options.server
         if found is None:
@@ -168,7 +171,10 @@ class OpenAIBackend:
         return facts is not None or not decides
 
     async def ready(self) -> bool:
-        """Whether the server answers and accepts the key. It does not generate anything."""
+        """Returns True if the server answers and accepts the API key.
+
+        Lists the models, so that nothing is generated.
+        """
         try:
             async with self._connected().session.get(
                 self._models_url,
@@ -194,6 +200,7 @@ class OpenAIBackend:
     async def _failed(
         self, response: UpstreamReply, asked: frozenset[Refused], tap: FrameTap | None
     ) -> Failure:
+        """Returns the failure for a response with a status other than 200."""
         body = b""
         try:
             async with asyncio.timeout(END_MARK_S):
@@ -210,7 +217,10 @@ class OpenAIBackend:
         return self._refusal(failure, error_message(body), asked, body)
 
     def _check_refusal(self, batch: Batch, asked: frozenset[Refused]) -> Batch:
-        """Checks the first batch of a response with status 200: an error in it can be a refusal too."""
+        """Returns the first batch of a response with status 200, after a check for refusals.
+
+        An error in such a response can be a refusal of tools too.
+        """
         first = batch[0] if len(batch) == 1 else None
         if not asked or not isinstance(first, Failure):
             return batch
@@ -218,7 +228,10 @@ class OpenAIBackend:
         return [self._refusal(first, first.message, asked, named)]
 
     def _refusal(self, failure: Failure, message: str, asked: frozenset[Refused], body: bytes) -> Failure:
-        """The failure itself, or `tools_unsupported` if it refuses what another strategy does without."""
+        """Returns `tools_unsupported` if the error refuses a feature that a fallback can avoid.
+
+        Then the refusal is remembered. Otherwise returns the failure unchanged.
+        """
         what = refused(message, asked, body.decode("utf-8", "replace").strip()) if asked else None
         if what is None or not self.support.has_fallback(what):
             return failure
@@ -227,7 +240,7 @@ class OpenAIBackend:
 
 
 def _asked(turn: Turn, body: Body) -> frozenset[Refused]:
-    """What a server can refuse of this request while another strategy does without it."""
+    """Returns what the server could refuse of this request, and another strategy does not need."""
     if turn.constraint is not None:
         return frozenset({"constraint"})
     if "tools" not in body:
@@ -238,17 +251,23 @@ def _asked(turn: Turn, body: Body) -> frozenset[Refused]:
     return frozenset({"tools", "allowed" if "allowed_tools" in choice else "choice"})
 
 
-# --- reading ------------------------------------------------------------------------------------------------
+# --- reading ---
 
 
 def _is_stream(response: UpstreamReply, turn: Turn) -> bool:
-    """Whether the body is a stream: it says so, or a stream was requested and it does not say JSON."""
+    """Returns True if the body is a stream.
+
+    Either its type says so, or a stream was requested and the type is not JSON.
+    """
     media = response.headers.get("content-type", "").partition(";")[0].strip().lower()
     return media == "text/event-stream" or (turn.stream and media != "application/json")
 
 
 async def _read_until(response: UpstreamReply, until: float) -> bytes:
-    """Reads what follows the finish reason. It is not worth a failure."""
+    """Reads the next bytes after the finish reason, waiting at most until `until`.
+
+    Returns no bytes on an error or timeout, because the answer is complete without them.
+    """
     try:
         async with asyncio.timeout(until - time.monotonic()):
             return await response.read()
@@ -269,17 +288,20 @@ async def _read_body(response: UpstreamReply, tap: FrameTap | None) -> bytes:
 
 
 def _checked_size(size: int) -> int:
-    """The size of a body that is kept until it is complete. Raises if that is too large."""
+    """Returns the size of a body that is kept in memory. Raises if it exceeds `BODY_LIMIT`."""
     if size > BODY_LIMIT:
         raise ToolwireError("backend", f"The upstream server's answer is larger than {BODY_LIMIT} bytes.")
     return size
 
 
-# --- all models of a server ---------------------------------------------------------------------------------
+# --- all models of a server ---
 
 
 class OpenAISource:
-    """Every model of a server: `model = "*"`. `options` is that model's table."""
+    """All models of a server, configured as one model with `model = "*"`.
+
+    `options` is the table of that model.
+    """
 
     def __init__(self, id: str, options: Mapping[str, Any] | OpenAIOptions) -> None:
         self.id = id
@@ -304,6 +326,6 @@ class OpenAISource:
 
 
 async def answers(base_url: str, within_s: float) -> bool:
-    """Whether a server with models listens at this address."""
+    """Returns True if a server that lists its models answers at this address in time."""
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(within_s)) as session:
         return "data" in await ServerProbe(base_url, session).json(base_url + "/models")

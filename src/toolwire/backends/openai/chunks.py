@@ -2,8 +2,8 @@
 
 `decode` (msgspec) reads what a server that follows OpenAI's API sends. `parse` reads any JSON tolerantly:
 content as a list of parts, numbers as strings, an object in place of a list of one, halves of surrogate
-pairs. Halves stay in texts and arguments, because the other half may be in the next chunk; in names and ids
-they become U+FFFD.
+pairs. In texts and arguments a half is kept, because the other half may be in the next chunk; in names and
+ids it becomes U+FFFD.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from toolwire.wire.sse import scrub
 
 T = TypeVar("T")
 VERY_UNLIKELY = -9999.0
-"""What OpenAI sends for a token outside the most likely ones. Other servers send -Infinity or null."""
+"""OpenAI's value for a very unlikely token. Other servers send -Infinity or null instead."""
 
 
 class Function(msgspec.Struct, gc=False):
@@ -49,7 +49,10 @@ class ChunkDelta(msgspec.Struct, gc=False):
 
 
 class PartsDelta(ChunkDelta, gc=False):
-    """A delta whose content is a list of parts: (is it reasoning, its text). Only `parse` makes it."""
+    """A delta whose content is a list of parts. Only `parse` creates it.
+
+    Each part is a pair: whether it is reasoning, and its text.
+    """
 
     parts: list[tuple[bool, str]] = []
 
@@ -60,6 +63,8 @@ class Choice(msgspec.Struct, gc=False):
     index: int = 0
     message: ChunkDelta | None = None
     logprobs: Any = None
+    stop_reason: Any = None
+    """vLLM and SGLang: the stop sequence that ended the answer."""
 
 
 class Details(msgspec.Struct, gc=False):
@@ -82,14 +87,14 @@ class Chunk(msgspec.Struct, gc=False):
 
 decode = msgspec.json.Decoder(Chunk).decode
 NOT_AS_EXPECTED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What `decode` raises on JSON of another shape, and on what is not JSON."""
+"""The exceptions of `decode` for data that is not JSON, or JSON of an unexpected shape."""
 
 
-# --- any JSON -----------------------------------------------------------------------------------------------
+# --- any JSON ---
 
 
 def parse(data: bytes) -> Chunk:
-    """Reads a chunk or a body. Raises ValueError, or RecursionError if it is nested too deeply."""
+    """Parses a chunk or a body. Raises ValueError, or RecursionError if it is nested too deeply."""
     value = json.loads(data.decode("utf-8", "replace"))
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
@@ -115,7 +120,7 @@ def _dicts(value: Any) -> list[dict[str, Any]]:
 def _choice(value: dict[str, Any]) -> Choice:
     reason, index = _name(value.get("finish_reason")), _int(value.get("index")) or 0
     delta, message = _object(value, "delta", _delta), _object(value, "message", _delta)
-    return Choice(delta, reason, index, message, value.get("logprobs"))
+    return Choice(delta, reason, index, message, value.get("logprobs"), value.get("stop_reason"))
 
 
 def _delta(value: dict[str, Any]) -> ChunkDelta:
@@ -134,14 +139,17 @@ def _delta(value: dict[str, Any]) -> ChunkDelta:
 
 
 def _parts(content: list[Any]) -> list[tuple[bool, str]]:
-    """The texts of content parts, in order. Mistral sends reasoning as parts of type `thinking`."""
+    """Returns for each content part with text whether it is reasoning, and the text.
+
+    Mistral sends reasoning as parts of type `thinking`.
+    """
     kinds = ("thinking", "reasoning")
     found = [(isinstance(part, dict) and part.get("type") in kinds, _text(part)) for part in content]
     return [(is_thought, text) for is_thought, text in found if text]
 
 
 def details_text(details: Any) -> str:
-    """The readable reasoning in OpenRouter's `reasoning_details`: its texts and summaries."""
+    """Returns the readable texts and summaries in OpenRouter's `reasoning_details`."""
     texts = (entry.get(key) for entry in _dicts(details) for key in ("text", "summary"))
     return "".join(text for text in texts if isinstance(text, str))
 
@@ -158,7 +166,10 @@ def _tool_call(value: dict[str, Any]) -> ChunkToolCall:
 
 
 def token_logprobs(entries: Any, most: int) -> list[TokenLogprob]:
-    """The tokens of `choices[].logprobs.content` or `.refusal`, each with at most `most` alternatives."""
+    """Returns the tokens of `choices[].logprobs.content` or `.refusal`.
+
+    Each token has at most `most` alternatives.
+    """
     return [
         {**found, "top_logprobs": list(filter(None, map(_token, _dicts(entry.get("top_logprobs")))))[:most]}
         for entry in _dicts(entries)
@@ -198,7 +209,7 @@ def _details(value: dict[str, Any]) -> Details:
 
 
 def _text(value: Any) -> str | None:
-    """A text, or the texts of a list of parts."""
+    """Returns a text, or the joined texts of a list of parts; None for anything else."""
     if isinstance(value, str):
         return value
     if isinstance(value, list):

@@ -1,7 +1,7 @@
 """Identifies a server, lists its models, and asks what one of them can do.
 
-The questions are cheap and have a short time limit. No turn that works without them waits for them, and any
-error means that nothing is known.
+The requests are cheap and have a short time limit. A turn that works without their answers does not wait for
+them. After any error, the answer counts as unknown.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NOT_CHAT = re.compile(
     r"|davinci-002|babbage-002",
     re.IGNORECASE,
 )
-"""Ids of models that cannot chat, for servers that do not list what a model is for."""
+"""Ids of models that cannot chat. Used for servers whose list does not say what a model is for."""
 
 Json = Any
 Entry = Mapping[str, Json]
@@ -35,7 +35,7 @@ Entry = Mapping[str, Json]
 
 @dataclass(frozen=True, slots=True)
 class ListedModel:
-    """A model that a server offers for chat. `tools`, `context` None: unknown."""
+    """A model that a server offers for chat. None for `tools` or `context` means unknown."""
 
     id: str
     tools: bool | None = None
@@ -43,14 +43,14 @@ class ListedModel:
 
 
 class ProbeAnswer(NamedTuple):
-    """The text of a response, empty unless its status is 200, and its `Server` header."""
+    """A response: its text (empty unless the status is 200) and its `Server` header."""
 
     text: str
     server: str
 
 
 class ServerProbe:
-    """Asks one server. `base` is the address with `/v1`, `root` the one without."""
+    """Sends questions to one server. `base` is its address with `/v1`, `root` the one without."""
 
     def __init__(
         self, base_url: str, session: aiohttp.ClientSession, headers: Mapping[str, str] | None = None
@@ -61,7 +61,10 @@ class ServerProbe:
         self._session, self._headers = session, headers
 
     async def ask(self, url: str, body: Json = None) -> ProbeAnswer | None:
-        """GETs, or POSTs a body. Returns the answer whatever its status; None: the server did not answer."""
+        """Sends a GET, or a POST if there is a body.
+
+        Returns the response, whatever its status; None if there was no usable response.
+        """
         method = "GET" if body is None else "POST"
         asked = self._session.request(method, url, json=body, headers=self._headers, allow_redirects=False)
         try:
@@ -88,11 +91,14 @@ def _object(answer: ProbeAnswer | None) -> Entry:
     return _dict(value)
 
 
-# --- identify -----------------------------------------------------------------------------------------------
+# --- identify ---
 
 
 async def identify(probe: ServerProbe) -> ServerProfile | None:
-    """Identifies a server by its address, or asks it if it is near. None: it did not answer."""
+    """Returns the kind of server, identified by its address or, if it is near, by asking it.
+
+    None: it was asked and did not answer.
+    """
     known = by_address(probe.base)
     if known is not None or not is_near(probe.base):
         return known or GENERIC
@@ -111,11 +117,11 @@ async def identify(probe: ServerProbe) -> ServerProfile | None:
     return GENERIC
 
 
-# --- one model ----------------------------------------------------------------------------------------------
+# --- one model ---
 
 
 async def facts_of(probe: ServerProbe, profile: ServerProfile, model: str) -> Facts | None:
-    """What the server says of a model. None: the server is not there, or still loads."""
+    """Returns what the server says about a model; None if it does not answer or still loads."""
     if profile.name == "ollama":
         shown = await probe.ask(probe.root + "/api/show", {"model": model})
         return None if shown is None else Facts(tools=_has(_object(shown).get("capabilities"), "tools"))
@@ -127,16 +133,19 @@ async def facts_of(probe: ServerProbe, profile: ServerProfile, model: str) -> Fa
 
 
 def _template_tools(props: Entry) -> bool | None:
-    """Whether the model's template takes tools; llama.cpp drops them silently where it does not."""
+    """Returns whether the model's chat template supports tools; None: unknown.
+
+    Without that support, llama.cpp drops tools silently.
+    """
     tools = _dict(props.get("chat_template_caps")).get("supports_tools")
     return tools if isinstance(tools, bool) else None
 
 
 async def _takes_lark(probe: ServerProbe) -> bool | None:
-    """Whether llama.cpp was built with llguidance. None: it is too busy to answer.
+    """Returns whether llama.cpp was built with llguidance; None if it is too busy to answer.
 
-    A Lark grammar cannot be tried, because any other build aborts on it. A build with llguidance turns a
-    JSON schema into a Lark grammar and shows it in its answer, so a schema is sent.
+    A Lark grammar cannot be tried, because a build without llguidance aborts on it. A build with llguidance
+    turns a JSON schema into a Lark grammar and shows it in its answer, so a schema is sent.
     """
     asked = {"prompt": "1", "n_predict": 0, "json_schema": {"type": "null"}}
     answer = await probe.ask(probe.root + "/completion", asked)
@@ -146,11 +155,11 @@ async def _takes_lark(probe: ServerProbe) -> bool | None:
     return isinstance(grammar, str) and grammar.startswith("%llguidance")
 
 
-# --- all models ---------------------------------------------------------------------------------------------
+# --- all models ---
 
 
 async def list_models(probe: ServerProbe, profile: ServerProfile) -> list[ListedModel]:
-    """The models that a server offers for chat, in its order. Empty: it does not answer."""
+    """Returns the models that a server offers for chat, in its order. Empty if it does not answer."""
     models: list[ListedModel] = []
     for listing in filter(None, (LISTINGS.get(profile.name), OPENAI_LISTING)):
         address = (probe.root if listing.root else probe.base) + listing.path
@@ -166,7 +175,10 @@ async def list_models(probe: ServerProbe, profile: ServerProfile) -> list[Listed
 
 
 async def _shown(probe: ServerProbe, models: list[ListedModel]) -> list[ListedModel]:
-    """Asks for each model: the lists of older versions of Ollama do not say what a model can do."""
+    """Asks Ollama about each model, and drops those that cannot chat.
+
+    The lists of older versions do not say what a model can do.
+    """
     gate = asyncio.Semaphore(SHOWN_AT_ONCE)
 
     async def show(model: ListedModel) -> ListedModel | None:
@@ -185,7 +197,7 @@ async def _shown(probe: ServerProbe, models: list[ListedModel]) -> list[ListedMo
 
 
 def _openai(entry: Entry) -> ListedModel | None:
-    """An entry of `/v1/models`. vLLM and SGLang add `max_model_len`, llama.cpp `meta.n_ctx`."""
+    """Reads an entry of `/v1/models`. vLLM and SGLang add `max_model_len`, llama.cpp `meta.n_ctx`."""
     name = _text(entry.get("id"))
     if not name or NOT_CHAT.search(name):
         return None
@@ -202,7 +214,11 @@ def _ollama(entry: Entry) -> ListedModel | None:
 
 
 def _lmstudio(entry: Entry) -> ListedModel | None:
-    """`type` is llm, vlm or embeddings. Tools also work without `tool_use`, in LM Studio's own format."""
+    """Reads an entry of LM Studio's list, whose `type` is llm, vlm or embeddings.
+
+    A model without the capability `tool_use` can call tools too, in LM Studio's own format: so `tools` is
+    True or unknown.
+    """
     name = _text(entry.get("id"))
     if not name or entry.get("type") not in ("llm", "vlm"):
         return None
@@ -229,7 +245,10 @@ def _litellm(entry: Entry) -> ListedModel | None:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A list of models: its path, the key of its entries, and how to read one; `root`: without `/v1`."""
+    """Where a server lists its models and how to read an entry.
+
+    `items` is the key of the list in the response. `root`: the path is relative to the address without `/v1`.
+    """
 
     path: str
     root: bool

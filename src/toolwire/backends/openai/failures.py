@@ -1,6 +1,7 @@
-"""Errors of a server or a connection → one `Failure`. Its message is one line without secrets.
+"""Turns errors of a server or a connection into one `Failure`, whose message has no secrets.
 
-The client gets the server's own message if it is about the request, never if it is about credentials.
+The message is one line. It contains the server's own message if that is about the request, but never one that
+is about credentials.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from toolwire.core.errors import ToolwireError
 from toolwire.core.events import Failure
 from toolwire.wire.sse import scrub
 
-# --- faults of a connection ---------------------------------------------------------------------------------
+# --- faults of a connection ---
 
 
 class TransportFault(Exception):
-    """The connection failed."""
+    """The connection failed. The subclasses say how."""
 
 
 class Unreachable(TransportFault):
@@ -31,11 +32,11 @@ class NameUnknown(Unreachable):
 
 
 class TlsRefused(Unreachable):
-    """The certificate or the handshake was not accepted."""
+    """The TLS handshake failed, or the server's certificate was not accepted."""
 
 
 class TooLate(TransportFault):
-    """Nothing arrived in time; `connecting`: not even the connection was opened."""
+    """Nothing arrived in time. `connecting`: the connection was not even opened."""
 
     def __init__(self, *, connecting: bool = False) -> None:
         super().__init__()
@@ -47,11 +48,11 @@ class Disconnected(TransportFault):
 
 
 class CutOff(TransportFault):
-    """The response broke off."""
+    """The response ended before it was complete."""
 
 
 class NotHttp(TransportFault):
-    """What arrived is not HTTP."""
+    """The server sent something that is not HTTP."""
 
 
 MESSAGE_LIMIT = 500
@@ -68,7 +69,7 @@ STATUS_KINDS: dict[int, str] = {
     413: "body_too_large",
     429: "rate_limit",
 }
-"""Other 4xx are `invalid_request`, the rest is `backend`."""
+"""Kinds of failures by HTTP status. Other 4xx are `invalid_request`, all others `backend`."""
 
 CODE_KINDS: dict[str, str] = {
     "context_length_exceeded": "context_length",
@@ -98,7 +99,7 @@ _MARKUP = re.compile(r"<[^>]*>|\s+")
 _KEY = re.compile(r"\b(?:sk|pk|key|gsk|xai|hf)[-_][A-Za-z0-9_\-*]{8,}")
 
 CERTAIN_KINDS = ("context_length", "content_filter", "quota", "model_not_found", "overloaded")
-"""Kinds for which the error's own code counts more than the status."""
+"""Kinds for which the error's own code takes precedence over the HTTP status."""
 ABOUT_THE_REQUEST = ("invalid_request", "context_length", "content_filter", "model_not_found")
 OWN_MESSAGES: dict[str, str] = {
     "backend_auth": "The upstream server did not accept the gateway's credentials.",
@@ -121,7 +122,7 @@ FAULT_MESSAGES: dict[type[TransportFault], tuple[str, str]] = {
 def http_failure(
     status: int, headers: Mapping[str, str], body: bytes, secrets: tuple[str, ...] = ()
 ) -> Failure:
-    """The failure for a response with a status other than 200."""
+    """Returns the failure for a response with a status other than 200."""
     if 300 <= status < 400:
         redirected = f"The upstream server answered with a redirect (HTTP {status}), which is not followed."
         return Failure("backend", f"{redirected} Check base_url.")
@@ -135,7 +136,7 @@ def http_failure(
 
 
 def stream_failure(error: Any, secrets: tuple[str, ...] = ()) -> Failure:
-    """The failure for an error object in a stream, or in a body with status 200."""
+    """Returns the failure for an error object in a stream, or in a body with status 200."""
     found: Mapping[str, Any] = error if isinstance(error, Mapping) else {"message": error}
     code = found.get("code")
     status = code if isinstance(code, int) and not isinstance(code, bool) and 400 <= code < 600 else 500
@@ -144,7 +145,7 @@ def stream_failure(error: Any, secrets: tuple[str, ...] = ()) -> Failure:
 
 
 def transport_failure(error: TransportFault | ToolwireError, started: bool) -> Failure:
-    """The failure for a fault of the connection; `started`: the response had begun."""
+    """Returns the failure for a fault of the connection. `started`: the response had begun."""
     if isinstance(error, ToolwireError):
         return error.failure
     if isinstance(error, TooLate):
@@ -156,11 +157,12 @@ def transport_failure(error: TransportFault | ToolwireError, started: bool) -> F
 
 
 def error_message(body: bytes) -> str:
-    """The server's own message in the body of an error."""
+    """Returns the server's own message from the body of an error."""
     return _message(_error_in(body), body)
 
 
 def _kind(status: int, error: Mapping[str, Any], words: str) -> str:
+    """Returns the kind of failure, from the error's code and type, its wording and the status."""
     is_too_long = CONTEXT_LENGTH.search(words)
     for word in (error.get("code"), error.get("type")):
         kind = CODE_KINDS.get(word) if isinstance(word, str) else None
@@ -176,6 +178,7 @@ def _kind(status: int, error: Mapping[str, Any], words: str) -> str:
 def _failure(
     kind: str, words: str, error: Mapping[str, Any], where: str, retry: float | None, secrets: tuple[str, ...]
 ) -> Failure:
+    """Creates the failure. `where` says when the error came, e.g. "HTTP 500"."""
     param, code = error.get("param"), error.get("code")
     if kind in OWN_MESSAGES:
         return Failure(kind, f"{OWN_MESSAGES[kind][:-1]} ({where}).", retry_after_s=retry)
@@ -190,7 +193,7 @@ def _failure(
 
 
 def presentable(text: str, secrets: tuple[str, ...]) -> str:
-    """One short line of valid text without secrets."""
+    """Returns the text as one short line of valid Unicode, without secrets."""
     text = " ".join(scrub(text[:TEXT_LIMIT]).split())
     for secret in filter(None, secrets):
         text = text.replace(secret, "…")
@@ -199,7 +202,10 @@ def presentable(text: str, secrets: tuple[str, ...]) -> str:
 
 
 def _error_in(body: bytes) -> Mapping[str, Any]:
-    """The error object of a body: `{"error": {…}}`, `{"error": "…"}`, `{"message": …}`, or in a list."""
+    """Returns the error object in a body, or {} if there is none.
+
+    Servers send `{"error": {…}}`, `{"error": "…"}`, `{"message": …}`, or one of these in a list.
+    """
     try:
         value = json.loads(body)
     except (ValueError, RecursionError):
@@ -213,7 +219,7 @@ def _error_in(body: bytes) -> Mapping[str, Any]:
 
 
 def _message(error: Mapping[str, Any], body: bytes) -> str:
-    """The server's message on one line. HTML is reduced to its text."""
+    """Returns the server's message on one line. HTML is reduced to its text."""
     message = next((error[key] for key in ("message", "detail", "msg", "error") if error.get(key)), None)
     if message is None and not error:
         text = body[:4096].decode("utf-8", "replace")
@@ -228,7 +234,10 @@ def _message(error: Mapping[str, Any], body: bytes) -> str:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """`Retry-After` in seconds, at most a day. A date counts from the server's own `Date`."""
+    """Returns `Retry-After` in seconds, at most a day; None if there is none.
+
+    A date is measured from the server's own `Date`.
+    """
     for name, factor in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         value = headers.get(name, "").strip()
         if re.fullmatch(r"\d+(\.\d+)?", value):

@@ -1,14 +1,14 @@
-"""An HTTP/1.1 client that POSTs to a model server, without a proxy between.
+"""An HTTP/1.1 client that POSTs to a model server without a proxy.
 
-aiohttp can do the same, and does where a proxy is configured (`transport.py`). This client exists for
-speed: with aiohttp a short request costs the gateway twice the CPU (+98 %), and a chunk of a stream 20 to
-65 % more.
+aiohttp can do the same, and is used if a proxy is configured (`transport.py`). This client exists for speed:
+with aiohttp a short request costs the gateway twice the CPU (+98 %), and a chunk of a stream 20 to 65 % more.
 
 Rules:
+
 - A connection carries one request at a time. A connection whose response is complete waits for the next
-  request, `KEEP_ALIVE_S` at most.
-- A waiting connection on which anything arrives is closed, even if the event loop has not read it from the
-  socket yet. It would be read as the response to the next request, which may be another client's.
+  request, at most `KEEP_ALIVE_S`.
+- If anything arrives on a waiting connection, it is closed, even if the event loop has not read the bytes
+  from the socket yet. They would be read as the response to the next request, which may be another client's.
 - No redirects, no cookies. `transport.py` decodes compressed bodies.
 - While more than `HIGH_WATER` bytes are unread, the client does not read the socket, so the server waits.
 - A head larger than `MAX_HEAD` is an error. A response that has neither a length nor chunks ends with its
@@ -45,17 +45,17 @@ from toolwire.backends.openai.failures import (
 
 KEEP_ALIVE_S = 60.0
 MAX_WAITING = 256
-"""Waiting connections per server."""
+"""The maximum number of waiting connections per server."""
 HIGH_WATER = 256 * 1024
 MAX_HEAD = 64 * 1024
 NEXT_ADDRESS_S = 0.25
-"""How long one address of a host is tried before the next one is tried beside it."""
+"""How long one address of a host is tried before the next one is tried in parallel."""
 
 Origin = tuple[str, int, bool]
 
 
 class Request:
-    """The address, the headers and the time limits that all requests of one model share."""
+    """What all requests of one model share: the address, the headers and the time limits."""
 
     def __init__(self, url: URL, headers: Mapping[str, str], connect_s: float, read_s: float) -> None:
         assert url.host is not None and url.port is not None
@@ -72,7 +72,7 @@ class Request:
 
 
 class Http1Client:
-    """The connections of one event loop."""
+    """The connections to all servers, for one event loop."""
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
@@ -80,9 +80,10 @@ class Http1Client:
         self._closed = False
 
     async def post(self, request: Request, body: bytes) -> Http1Reply:
-        """Returns the response when its head is complete. Raises `TransportFault`.
+        """Sends the request and returns the response as soon as its head is complete.
 
-        If the server has closed a waiting connection, the request is sent once more, on a new connection.
+        Raises `TransportFault`. If the server has closed a waiting connection, the request is sent once more,
+        on a new connection.
         """
         connection = self._take(request.origin)
         if connection is not None:
@@ -90,7 +91,7 @@ class Http1Client:
             try:
                 return await reply.head()
             except Disconnected:
-                if reply.heard:  # the server may have begun to work on the request
+                if reply.heard:  # the server may already be working on the request
                     raise
         connection = await self._connect(request)
         return await connection.send(request, body).head()
@@ -117,7 +118,7 @@ class Http1Client:
     def _take(self, origin: Origin) -> _Connection | None:
         waiting = self._waiting.get(origin)
         while waiting:
-            connection = waiting.pop()  # the server is least likely to have closed the one that was used last
+            connection = waiting.pop()  # the last used one is the least likely to be closed
             if not connection.transport.is_closing() and not has_unread(connection.transport):
                 return connection
             connection.abort()
@@ -129,7 +130,7 @@ class Http1Client:
         try:
             async with asyncio.timeout(request.connect_s):
                 addresses = await self.loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-                # uvloop tries the addresses of a host one after the other, however long one takes
+                # uvloop tries the addresses of a host one after the other, without a time limit for each
                 connected = await start_connection(
                     addresses, happy_eyeballs_delay=NEXT_ADDRESS_S, interleave=1, loop=self.loop
                 )
@@ -156,7 +157,10 @@ def tls_context() -> ssl.SSLContext:
 
 
 def has_unread(transport: asyncio.BaseTransport) -> bool:
-    """Whether the socket holds bytes, its end or an error that the event loop has not read, or is closed."""
+    """Returns True if the socket is closed, or has something that the event loop has not read.
+
+    This may be bytes, the end of the connection or an error.
+    """
     descriptor = transport.get_extra_info("socket").fileno()
     if descriptor < 0:
         return True
@@ -168,7 +172,7 @@ def has_unread(transport: asyncio.BaseTransport) -> bool:
 
 
 class _Connection(asyncio.Protocol):
-    """A connection to a server. `reply` is the response that it carries now; None: it waits for a request."""
+    """A connection to a server. `reply` is the response that it is receiving; None: it is waiting."""
 
     def __init__(self, client: Http1Client, origin: Origin) -> None:
         self.client = client
@@ -201,7 +205,7 @@ class _Connection(asyncio.Protocol):
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
     def data_received(self, data: bytes) -> None:
-        if self.reply is None:  # no request was sent
+        if self.reply is None:  # bytes that no request asked for
             self.transport.abort()
         else:
             self.reply.feed(data)
@@ -214,7 +218,10 @@ class _Connection(asyncio.Protocol):
 
 
 class Http1Reply:
-    """The response to one request. `headers` have lower-case names. `heard`: the server sent something."""
+    """The response to one request. `headers` have lower-case names.
+
+    `heard`: the server has sent something.
+    """
 
     def __init__(self, connection: _Connection, read_s: float) -> None:
         self.status = 0  # until the head is complete
@@ -225,7 +232,7 @@ class Http1Reply:
         self._parser: Any = httptools.HttpResponseParser(self)
         self._read_s = read_s
         self._waiter: asyncio.Future[bytes] | None = None
-        """Of the reader: gets nothing when the head is complete, then the next bytes of the body."""
+        """What the reader awaits: first the head (the result is empty), then the next bytes of the body."""
         self._waits_for_head = True
         self._waits_since = 0.0
         self._blocks: list[bytes] = []
@@ -243,7 +250,7 @@ class Http1Reply:
         return self
 
     def read(self) -> asyncio.Future[bytes]:
-        """Returns the next bytes of the body; none at its end. Raises `TransportFault`."""
+        """Returns the next bytes of the body, or no bytes at its end. Raises `TransportFault`."""
         self._waiter = waiter = self._loop.create_future()
         self._waits_since = self._loop.time()
         if self._blocks or self._complete or self._fault is not None:
@@ -251,10 +258,10 @@ class Http1Reply:
         return waiter
 
     def release(self) -> None:
-        """Keeps the connection for the next request if the response is complete, otherwise closes it.
+        """Keeps the connection for the next request, or closes it if the response is not complete.
 
-        A server that responds before it has read the whole request may never read the rest. A connection with
-        such a rest is not used again.
+        A server that responds before it has read the whole request may never read the rest. Such a connection
+        is not used again.
         """
         connection = self._connection
         if connection.reply is not self:
@@ -268,7 +275,7 @@ class Http1Reply:
             connection.abort()
 
     def _wake(self) -> None:
-        """Gives a waiting reader what has arrived."""
+        """Wakes a waiting reader if what it awaits has arrived."""
         waiter = self._waiter
         if waiter is None or waiter.done():
             return
@@ -292,7 +299,7 @@ class Http1Reply:
         self._fault = self._fault or fault
         self._wake()
 
-    # --- called by the connection ---------------------------------------------------------------------------
+    # --- called by the connection ---
 
     def feed(self, data: bytes) -> None:
         if self._complete:
@@ -322,7 +329,10 @@ class Http1Reply:
             self._fail(CutOff if self.status else Disconnected)
 
     def check_time(self) -> None:
-        """Fails a read that takes too long. One timer serves all reads: it is set again for a later one."""
+        """Fails a read that takes too long.
+
+        One timer serves all reads: if the current read may still wait, the timer is set again.
+        """
         now = self._loop.time()
         is_waiting = self._waiter is not None and not self._waiter.done()
         due = (self._waits_since if is_waiting else now) + self._read_s
@@ -331,7 +341,7 @@ class Http1Reply:
         else:
             self._fail(TooLate)
 
-    # --- called by the parser -------------------------------------------------------------------------------
+    # --- called by the parser ---
 
     def on_message_begin(self) -> None:
         if self._complete:  # a second response, which no request asked for
@@ -346,7 +356,7 @@ class Http1Reply:
         if self._complete:
             return
         status = self._parser.get_status_code()
-        if status < 200:  # 100 Continue, 103 Early Hints: the response follows
+        if status < 200:  # 100 Continue, 103 Early Hints: the actual response follows
             self.headers = {}
             return
         self.status = status

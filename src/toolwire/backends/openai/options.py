@@ -25,13 +25,14 @@ class OpenAIOptions:
     """The options of a model.
 
     - `model`: the server's name for the model; empty: the id that clients send.
-    - `profile`: the kind of server, a name of `profiles.PROFILES`; `auto`: known by its address, or asked.
+    - `profile`: the kind of server, a name in `profiles.PROFILES`; `auto`: found by its address, or by asking
+      it.
     - `dialects`: formats of calls to look for in text; empty: the default, and those of the model's family.
-    - `system_role`: the role of instructions, system and developer messages; `keep` does not change messages.
-    - `reasoning_history`: earlier reasoning is sent back as `reasoning_content`.
-    - `schema_field`, `grammar`: how the server constrains its decoder; `auto`: as the profile says.
-    - `proxy_from_env`: requests go through the proxies of HTTP_PROXY, HTTPS_PROXY and NO_PROXY.
-    - `pass_fields`: request fields to pass on besides those of the profile; `*`: all that OpenAI does not
+    - `system_role`: the role for instructions, system and developer messages; `keep` leaves roles unchanged.
+    - `reasoning_history`: send earlier reasoning back to the server as `reasoning_content`.
+    - `schema_field`, `grammar`: how the server constrains the model's output; `auto`: as in the profile.
+    - `proxy_from_env`: send requests through the proxies in HTTP_PROXY, HTTPS_PROXY and NO_PROXY.
+    - `pass_fields`: request fields to forward besides those of the profile; `*`: all that OpenAI does not
       have.
     """
 
@@ -56,18 +57,21 @@ class OpenAIOptions:
 
     @property
     def auth_headers(self) -> dict[str, str]:
-        """The configured headers, which may replace the one with the key."""
+        """The header with the API key, and the configured headers, which may replace it."""
         key = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
         return {**key, **self.headers}
 
     @property
     def server(self) -> ServerProfile:
-        """The kind of server, as far as the options say."""
+        """The kind of server that the options name, or that the address identifies."""
         return PROFILES[self.profile] if self.profile != "auto" else by_address(self.base_url) or GENERIC
 
     @classmethod
     def parse(cls, given: Mapping[str, Any]) -> OpenAIOptions:
-        """Reads a table. Raises `ValueError` with one line. A named profile has a default address."""
+        """Reads the options from a table. Raises `ValueError` with a one-line message.
+
+        A named profile has a default address.
+        """
         checked = {key: _checked(key, value) for key, value in given.items()}
         if checked.get("profile", "auto") != "auto":
             checked.setdefault("base_url", PROFILES[checked["profile"]].base_url)
@@ -104,10 +108,13 @@ _NOT_IN_URL = re.compile(r"[\x00-\x20\x7f]")
 
 
 def _check_url(address: str) -> None:
-    """Raises `ValueError` with a message that shows no part of the address that can be a secret."""
+    """Raises `ValueError` if the address is not a plain HTTP URL.
+
+    The message shows no part of the address that can be a secret.
+    """
     try:
         url = urlsplit(address)
-        _ = url.port  # a bad one raises
+        _ = url.port  # raises if the port is invalid
     except ValueError:
         url = SplitResult("", "", "", "", "")
     if url.username or url.password:
@@ -133,9 +140,9 @@ _EXPECTED = {
     "tuple[str, ...]": "a list of strings",
     "Mapping[str, str]": "a table of strings",
 }
-"""What the fields of `OpenAIOptions` take, by their type; any other takes a string."""
+"""What each field of `OpenAIOptions` expects, by its type; any other type expects a string."""
 OPTIONS = {option.name: _EXPECTED.get(str(option.type), "a string") for option in fields(OpenAIOptions)}
-"""The keys, and what each expects."""
+"""For each option, a phrase that says what it expects."""
 
 
 def _are_texts(values: Sequence[Any]) -> bool:
@@ -158,7 +165,7 @@ def _checked(key: str, value: Any) -> Any:
         "a list of strings": isinstance(value, list | tuple) and _are_texts(value),
         "a table of strings": isinstance(value, Mapping) and _are_texts([*value, *value.values()]),
     }
-    if not fits[expected]:  # the message does not show the value, which can be a secret
+    if not fits[expected]:  # the value is not shown, because it can be a secret
         raise ValueError(f"{key}: expected {expected}")
     if key in ("api_key", "base_url"):
         return value.strip()

@@ -1,8 +1,8 @@
 """What is known of OpenAI-compatible servers, as data.
 
-`render.py`, `strategy.py` and `discover.py` read this table; hardly anything else branches on a server's
+`render.py`, `strategy.py` and `discover.py` read this table; hardly any other code depends on a server's
 name. A row holds what the server's own documentation or source says, with its source in a comment (read in
-August 2026). Anything else is as in OpenAI's API.
+August 2026). Whatever a row does not say is as in OpenAI's API.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PASSABLE = frozenset(
     "metadata prediction prompt_cache_key prompt_cache_options prompt_cache_retention "
     "safety_identifier service_tier store".split()
 )
-"""Fields of OpenAI's API that can be passed on unchanged and need nothing from Toolwire."""
+"""Fields of OpenAI's API that can be forwarded unchanged and need nothing from Toolwire."""
 
 _VENDOR_FIELDS = (
     # sampling: vLLM protocol.py, SGLang protocol.py, llama.cpp server README, OpenRouter's parameters
@@ -33,23 +33,23 @@ _VENDOR_FIELDS = (
     "xtc_probability xtc_threshold mirostat mirostat_tau mirostat_eta dynatemp_range dynatemp_exponent",
     "samplers min_tokens stop_token_ids allowed_token_ids bad_words ignore_eos include_stop_str_in_output",
     "no_stop_trim skip_special_tokens spaces_between_special_tokens truncate_prompt_tokens min_keep",
-    # the prompt and the cache
+    # prompt and cache
     "chat_template_kwargs mm_processor_kwargs documents add_special_tokens cache_prompt cache_salt",
     # reasoning: vLLM, SGLang, llama.cpp, DeepSeek, Qwen, Groq, OpenRouter
     "enable_thinking thinking thinking_budget include_reasoning reasoning_format separate_reasoning",
     "stream_reasoning",
-    # the form of the answer
+    # format of the answer
     "guided_json guided_regex guided_choice guided_grammar structured_outputs regex ebnf json_schema",
     # Mistral
     "safe_prompt random_seed prompt_mode",
 )
 VENDOR = frozenset(" ".join(_VENDOR_FIELDS).split())
-"""Fields of other servers that shape one answer and nothing else.
+"""Fields of other servers that only affect the one answer, so that clients may send them.
 
-Not among them are fields that choose another model, address or account (`models`, `api_base`, `api_key`,
+Excluded are fields that choose another model, address or account (`models`, `api_base`, `api_key`,
 `provider`, `extra_headers`), load code (`logits_processors`, `chat_template`), can stop the server
-(`grammar`, a Lark one in llama.cpp) or multiply the work (`best_of`). An operator who wants them lists them
-in `pass_fields`.
+(`grammar`, which in llama.cpp can be a Lark grammar) or multiply the work (`best_of`). An operator can allow
+them with `pass_fields`.
 """
 
 
@@ -58,19 +58,20 @@ class ServerProfile:
     """One kind of server.
 
     - `base_url`: its default address.
-    - How it is recognised: `hosts`; its port if `own_port` (hardly anything else listens there); `owned_by`
-      of its models in `/v1/models`; its `server` header; `probe`, a path from the root whose answer
-      contains these words.
-    - `choices`: values of `tool_choice` besides `auto` (`allowed`: a list of allowed tools). `firm`:
-      `required` always results in a call.
-    - `schema`: the field that constrains a whole answer to a JSON schema; `strict_schema`: with `strict`.
-    - `grammar`: how text with calls in it is constrained.
-    - `json_object`: it takes that format. `text_parts`: a message may be a list of texts. `prefill`: it
-      continues the last assistant message.
-    - `ignores`: request fields that it does not read. `takes`: those of `PASSABLE` that it reads. `vendor`:
-      fields that OpenAI does not have and that it may read.
-    - `streams_logprobs`: it streams log probabilities with tools too.
-    - `deviations`: where it differs from OpenAI, for the documentation. Toolwire handles all of them.
+    - How it is recognized: `hosts`; its port, if `own_port` (hardly anything else uses that port); `owned_by`
+      of its models in `/v1/models`; its `server` header; `probe`, a path and the words that the response at
+      this path contains.
+    - `choices`: the values of `tool_choice` that it supports besides `auto` (`allowed`: a list of allowed
+      tools). `firm`: `required` always results in a call.
+    - `schema`: the request field that constrains a whole answer to a JSON schema; `strict_schema`: that
+      schema is sent with `strict`.
+    - `grammar`: how it can constrain text that contains calls.
+    - `json_object`: it supports that response format. `text_parts`: a message may be a list of texts.
+      `prefill`: it continues the last assistant message.
+    - `ignores`: request fields that it does not read. `takes`: the fields of `PASSABLE` that it reads.
+      `vendor`: fields that OpenAI does not have and that it may read.
+    - `streams_logprobs`: it can stream log probabilities even with tools.
+    - `deviations`: how it differs from OpenAI, for the documentation. Toolwire handles all of them.
     """
 
     name: str
@@ -115,7 +116,7 @@ _ROWS = (
         strict_schema=False,
         max_tokens="max_completion_tokens",
         takes=PASSABLE,
-        vendor=frozenset(),  # "Unrecognized request argument supplied"
+        vendor=frozenset(),  # OpenAI refuses them: "Unrecognized request argument supplied"
     ),
     ServerProfile(
         # openrouter.ai/docs/requests, /docs/api-reference: comments while it waits, errors inside the
@@ -147,7 +148,7 @@ _ROWS = (
         image_urls=False,
         text_parts=False,
         ignores=frozenset({"logit_bias", "user", "verbosity"}),
-        vendor=frozenset(),  # options such as top_k exist on its own API alone
+        vendor=frozenset(),  # options such as top_k exist only in Ollama's own API
         deviations=(
             "`tool_choice` is ignored",
             "calls in one piece, several with index 0 (before 0.20) or without an index (before 0.4.7)",
@@ -262,7 +263,7 @@ GENERIC = PROFILES["generic"]
 
 
 def by_address(base_url: str) -> ServerProfile | None:
-    """The kind of server that the address identifies; None: the server must be asked."""
+    """Returns the kind of server that the address identifies; None: the server must be asked."""
     url = urlsplit(base_url)
     host = (url.hostname or "").lower()
     for profile in _ROWS:
@@ -273,7 +274,10 @@ def by_address(base_url: str) -> ServerProfile | None:
 
 
 def by_models(owned_by: Iterable[str], server: str) -> ServerProfile | None:
-    """The kind of server that the owners in `/v1/models`, or its `Server` header, identify."""
+    """Returns the kind of server by its `Server` header or the `owned_by` of its models.
+
+    None: unknown.
+    """
     owners = set(owned_by)
     for profile in _ROWS:
         is_named = bool(profile.server) and server.lower().startswith(profile.server)
@@ -283,7 +287,7 @@ def by_models(owned_by: Iterable[str], server: str) -> ServerProfile | None:
 
 
 def is_near(base_url: str) -> bool:
-    """Whether the server is on this machine or in its network, so that it may be asked."""
+    """Returns True if the server is on this machine or in its network. Only such servers are asked."""
     host = (urlsplit(base_url).hostname or "").lower()
     try:
         address = ipaddress.ip_address(host)

@@ -1,24 +1,26 @@
-"""The bytes of a server's response → events. Streams and whole bodies use the same code.
+"""Turns the bytes of a server's response into events. Streams and whole bodies use the same code.
 
 Rules:
-  - Only choice 0 counts, and an empty text is nothing. `reasoning_content` and `reasoning` are two names
-    for the same thing; `reasoning_details` count where neither is present. Content parts of type `thinking`
-    are reasoning.
-  - Text that arrives while the arguments of a call are open is sent after the call, because an encoder can
-    have only one of them open.
-  - A response ends with a finish reason, or with `[DONE]` after complete content. A stream that ends in any
-    other way was cut, which is a failure, never `stop`.
-  - A `data:` line that is not JSON at all is a ping. JSON that breaks off is a failure: a part is lost.
-  - In a whole body every entry is a call of its own, whatever its id and index.
-  - The name of a call stays as it is, unless it is the name of a declared tool in a habitual disguise
-    ("functions.look:0", "look<|channel|>commentary"). `NativeArguments` repairs its arguments.
-  - If arguments are not complete when the finish reason arrives, the reader waits for them until the stream
-    ends. A call that stays incomplete ends the response with `length`. Arguments that arrive after their
-    call was sent without any are a failure.
-  - Log probabilities are read if the turn asks for them. They belong to the text or refusal of their chunk;
-    those of an empty text, to the next one.
-  - Half of a surrogate pair waits for the other half until something else arrives.
-  - What waits, and what is kept of calls, is limited.
+
+- Only choice 0 counts, and an empty text is ignored. `reasoning_content` and `reasoning` are two names for
+  the same field; `reasoning_details` counts if neither is present. Content parts of type `thinking` are
+  reasoning.
+- Text that arrives while the arguments of a call are open is sent after the call, because an encoder can have
+  only one item open.
+- A response ends with a finish reason, or with `[DONE]` after complete content. A stream that ends in any
+  other way was cut off, which is a failure, never `stop`.
+- A `data:` line that is not JSON at all is a ping. JSON that breaks off is a failure, because a part of the
+  answer is lost.
+- In a whole body every entry of `tool_calls` is a separate call, whatever its id and index.
+- The name of a call stays as it is, unless it is a declared tool's name with one of the known additions
+  ("functions.look:0", "look<|channel|>commentary"). `NativeArguments` repairs the arguments.
+- If arguments are not complete when the finish reason arrives, the reader waits for them until the stream
+  ends. A call that stays incomplete ends the response with `length`. If arguments arrive for a call that was
+  already sent without arguments, the response fails.
+- Log probabilities are read if the turn asks for them. They belong to the text or refusal of their chunk; if
+  that is empty, to the next one.
+- Half of a surrogate pair waits for the other half until something else arrives.
+- The amount of text that waits, and the size of all calls, are limited.
 """
 
 from __future__ import annotations
@@ -69,12 +71,15 @@ _FINISH_WORDS: dict[FinishReason, str] = {
     "recitation refusal",
 }
 FINISH_REASONS = {word: reason for reason, words in _FINISH_WORDS.items() for word in words.split()}
-"""Words that servers use, in lower case. `error` is a failure; any other word means `stop`."""
+"""Maps servers' finish reasons, in lower case, to OpenAI's.
+
+`error` is a failure. Any other word that is not here means `stop`.
+"""
 
 HELD_LIMIT = 8 * 1024 * 1024
-"""Characters that may wait for a call to end."""
+"""The maximum number of characters that wait for a call to end."""
 CALLS_LIMIT = 64 * 1024 * 1024
-"""Characters of all calls together."""
+"""The maximum number of characters of all calls together."""
 CUT_OFF = "The upstream server's answer broke off before it was complete."
 NOT_WHOLE = "The upstream server sent a chunk that is not whole JSON."
 LATE_ARGUMENTS = "The upstream server sent arguments of a tool call after the call had ended."
@@ -87,9 +92,10 @@ _NUMBERED = re.compile(r"(.+):\d{1,9}", re.DOTALL)
 
 
 class AnswerReader:
-    """Reads one response. `feed` takes a stream's bytes and `finish` its end; `read_body` takes a whole body.
+    """Reads one response.
 
-    `ended`: the last event was returned. `finishing`: only usage and the end mark can follow.
+    For a stream, `feed` takes its bytes and `finish` its end. `read_body` takes a whole body. `ended`: the
+    last event was returned. `finishing`: only usage and the end mark can follow.
     """
 
     def __init__(self, turn: Turn, cumulative: bool = False, secrets: tuple[str, ...] = ()) -> None:
@@ -103,10 +109,11 @@ class AnswerReader:
         self.ended = False
         self.finishing = False
         self._reason = ""
+        self._stop: str | None = None
         self._usage: Usage | None = None
         self._most_logprobs = turn.sampling.logprobs
-        self._tokens: dict[type[Event], list[TokenLogprob]] = {}  # of the next text and refusal
-        self._half = ""  # of a surrogate pair
+        self._tokens: dict[type[Event], list[TokenLogprob]] = {}  # for the next text and refusal
+        self._half = ""  # half of a surrogate pair
         self._half_of: type[Text | Thought | Refusal] = Text
         self._has_content = self._has_broken_call = self._is_body = False
 
@@ -114,7 +121,7 @@ class AnswerReader:
         return self._read(self._sse.feed(block))
 
     def finish(self) -> list[Event]:
-        """The stream has ended, with or without its end mark."""
+        """Returns the last events of a stream that has ended, with or without its end mark."""
         out = self._read(self._sse.finish())
         if not self.ended:
             out += self._end() if self._reason else self.fail(Failure("backend_cut", CUT_OFF))
@@ -146,14 +153,14 @@ class AnswerReader:
             try:
                 chunk = decode(data)
                 if chunk.choices is None and chunk.usage is None and chunk.error is None:
-                    chunk = parse(data)  # an error in another shape, or nothing
+                    chunk = parse(data)  # an error in another shape, or an empty chunk
                 self._take(chunk, out)
             except NOT_AS_EXPECTED:
                 self._take_unexpected(data, isinstance(frame, SseEvent) and frame.name == "error", out)
         return out
 
     def _take_unexpected(self, data: bytes, is_error: bool, out: list[Event]) -> None:
-        """Takes a frame that the typed decoder refuses."""
+        """Reads a frame that the typed decoder does not accept."""
         data = data.strip()
         if data == b"[DONE]":
             out += self._done()
@@ -167,10 +174,10 @@ class AnswerReader:
         elif is_error and data:
             out += self.fail(stream_failure(data.decode("utf-8", "replace"), self._secrets))
 
-    # --- one chunk -----------------------------------------------------------------------------------------
+    # --- one chunk ---
 
     def _take(self, chunk: Chunk, out: list[Event], rough: bool = False) -> None:
-        """Takes a chunk or a body; `rough`: its texts may hold halves of surrogate pairs."""
+        """Reads a chunk or a body. `rough`: its texts may contain halves of surrogate pairs."""
         if chunk.error:
             out += self.fail(stream_failure(chunk.error, self._secrets))
             return
@@ -182,10 +189,11 @@ class AnswerReader:
             word = choice.finish_reason if choice.finish_reason not in (None, "null", "none") else ""
             if word:
                 self._calls.reason = FINISH_REASONS.get(word.strip().lower(), "stop")
+                self._stop = choice.stop_reason if isinstance(choice.stop_reason, str) else None
             whole = choice.message is not None and (choice.delta is None or self._is_body)
             delta = choice.message if whole else choice.delta
             if self._most_logprobs is not None:
-                rough = True  # the shortcut in `_say` adds no log probabilities
+                rough = True  # the fast path in `_say` adds no log probabilities
                 self._take_logprobs(choice.logprobs, self._most_logprobs, delta)
             if delta is not None:
                 self._take_delta(delta, whole or self._is_body, rough, out)
@@ -195,7 +203,10 @@ class AnswerReader:
                 self._close(word, out)
 
     def _take_logprobs(self, logprobs: Any, most: int, delta: ChunkDelta | None) -> None:
-        """Keeps tokens for the text that they belong to. Those of reasoning and calls are dropped."""
+        """Keeps log probabilities until the text of their tokens is sent.
+
+        Those of reasoning and calls are dropped.
+        """
         if delta is None or (
             not delta.content and (delta.reasoning_content or delta.reasoning or delta.tool_calls)
         ):
@@ -222,19 +233,20 @@ class AnswerReader:
         for at, entry in enumerate(entries):
             fragment = _fragment(entry, whole, at if len(entries) > 1 else None)
             if fragment.name and fragment.name.startswith("<|"):
-                fragment.name = None  # a special token of the model, not a name
+                fragment.name = None  # a special token of the model, not a tool's name
             self._call(fragment, rough, out)
         if delta.function_call is not None:
             function = delta.function_call
             self._call(Fragment(name=function.name, arguments=function.arguments, complete=whole), rough, out)
 
     def _say(self, kind: type[Text | Thought | Refusal], text: str, rough: bool, out: list[Event]) -> None:
+        """Sends a text, thought or refusal, after joining surrogate pairs."""
         self._has_content = True
         if not (rough or self._half or self._calls.calls):  # nearly always
             out.append(kind(text))
             return
         if self._half and kind is not self._half_of:
-            self._drop_half(out)
+            self._flush_half(out)
         if rough or self._half:
             text, self._half = join_surrogates(self._half, text, more=not self._is_body)
             self._half_of = kind
@@ -245,13 +257,14 @@ class AnswerReader:
         tokens = tuple(self._tokens.pop(kind, ()))
         return kind(text, tokens) if tokens and (kind is Text or kind is Refusal) else kind(text)
 
-    def _drop_half(self, out: list[Event]) -> None:
-        """Sends a half whose other half cannot follow any more as U+FFFD."""
+    def _flush_half(self, out: list[Event]) -> None:
+        """Sends half of a surrogate pair as U+FFFD, because its other half cannot follow any more."""
         if self._half:
             text, self._half = join_surrogates(self._half, "", more=False)
             self._put(self._half_of(text), len(text), out)
 
     def _put(self, event: Event, size: int, out: list[Event]) -> None:
+        """Sends an event, or defers it while a call is open."""
         if self.ended:
             return
         if self._calls.open:
@@ -259,16 +272,17 @@ class AnswerReader:
             if self._calls.open:
                 self._deferred.append(event)
                 tokens = len(getattr(event, "logprobs", ()))
-                self._deferred_size += size + 100 * (1 + tokens)  # the event itself needs memory too
+                self._deferred_size += size + 100 * (1 + tokens)  # an event itself takes memory too
                 self._limit(out)
                 return
         out.append(event)
 
     def _call(self, fragment: Fragment, rough: bool, out: list[Event]) -> None:
+        """Adds a fragment of a call, and sends deferred events if no call is open afterwards."""
         if self.ended:
             return
         fragment.own, fragment.rough = self._is_body, rough
-        self._drop_half(out)
+        self._flush_half(out)
         out += self._calls.add(fragment)
         if self._deferred:
             out += self._calls.settle()
@@ -284,15 +298,16 @@ class AnswerReader:
         self._deferred_size = 0
 
     def _limit(self, out: list[Event]) -> None:
+        """Fails the response if too much is waiting or the calls are too large."""
         held = self._deferred_size + self._calls.held
         if not self.ended and (held > HELD_LIMIT or self._calls.size > CALLS_LIMIT):
             self._deferred.clear()
             out += self.fail(Failure("backend", TOO_LARGE))
 
-    # --- the end -------------------------------------------------------------------------------------------
+    # --- the end ---
 
     def _close(self, word: str, out: list[Event]) -> None:
-        """Takes the finish reason. Usage can still follow, and so can the rest of arguments."""
+        """Records the finish reason. Usage and the rest of a call's arguments can still follow."""
         self._reason = word.strip().lower()
         self.finishing = bool(self._reason)
         if self._reason == "error":
@@ -303,7 +318,7 @@ class AnswerReader:
             self._end_calls(out)
 
     def _end_calls(self, out: list[Event]) -> None:
-        self._drop_half(out)
+        self._flush_half(out)
         if self.ended:
             return
         if self._calls.calls:
@@ -316,11 +331,14 @@ class AnswerReader:
     def _finish_reason(self) -> FinishReason:
         reason = FINISH_REASONS.get(self._reason, "stop")
         if self._calls.truncated and reason in ("stop", "tool_calls"):
-            return "length"  # whatever the server says
+            return "length"  # even if the server says otherwise
         return "stop" if reason == "tool_calls" and not self._calls.calls else reason
 
     def _done(self) -> list[Event]:
-        """Takes the end mark. Without a finish reason, the content must show that it is complete."""
+        """Returns the events after the end mark.
+
+        Without a finish reason, the content must show that the answer is complete.
+        """
         out: list[Event] = []
         if not self._reason:
             self._close("tool_calls" if self._calls.calls else "stop", out)
@@ -334,7 +352,7 @@ class AnswerReader:
         out: list[Event] = []
         if not self._reason:
             self._close("stop", out)
-        elif self._half or (self._calls.calls and self._calls.open):  # they arrived after the finish reason
+        elif self._half or (self._calls.calls and self._calls.open):  # these arrived after the finish reason
             self._end_calls(out)
         if self.ended:
             return out
@@ -343,7 +361,8 @@ class AnswerReader:
         if self._usage is not None:
             out.append(self._usage)
         self.ended = True
-        return [*out, Finish(self._finish_reason())]
+        reason = self._finish_reason()
+        return [*out, Finish(reason, self._stop if reason == "stop" else None)]
 
     def fail(self, failure: Failure) -> list[Event]:
         self.ended = True
@@ -351,7 +370,10 @@ class AnswerReader:
 
 
 class _DeclaredNames:
-    """The names of the declared tools. Not part of the reader, whose assembler would refer back to it."""
+    """The names of the declared tools.
+
+    Separate from the reader, so that the assembler does not refer back to it (a reference cycle).
+    """
 
     def __init__(self, turn: Turn) -> None:
         self.names = frozenset(tool.name for tool in turn.tools)
@@ -359,7 +381,7 @@ class _DeclaredNames:
         self._registry: ToolRegistry | None = None
 
     def resolve(self, name: str) -> str:
-        """The declared tool that a name means, otherwise the name itself."""
+        """Returns the name of the declared tool that `name` means; `name` itself if there is none."""
         if name in self.names:
             return name
         if self._registry is None:
@@ -370,18 +392,24 @@ class _DeclaredNames:
 
 
 def _usage(usage: WireUsage) -> Usage | None:
-    """The tokens that the server counted. A number that cannot be one counts as 0."""
+    """Returns the server's token counts, or None if it sent none. An impossible number becomes 0."""
     if usage.prompt_tokens is None and usage.completion_tokens is None:
         return None
     read, written = usage.prompt_tokens_details, usage.completion_tokens_details
     cached = read.cached_tokens if read is not None else 0
     reasoning = written.reasoning_tokens if written is not None else 0
     counts = (usage.prompt_tokens, usage.completion_tokens, cached, reasoning)
-    return Usage(*[count if count is not None and 0 <= count <= MOST_TOKENS else 0 for count in counts])
+    given, said, cached, reasoning = (
+        count if count is not None and 0 <= count <= MOST_TOKENS else 0 for count in counts
+    )
+    return Usage(given, said, cached, reasoning)
 
 
 def _fragment(entry: ChunkToolCall, whole: bool, position: int | None) -> Fragment:
-    """`whole`: the arguments are complete. `position`: the entry's place among several of its chunk."""
+    """Returns an entry of `tool_calls` as a fragment.
+
+    `whole`: its arguments are complete. `position`: its index, if its chunk has several entries.
+    """
     kind: CallKind = "function"
     name, arguments = entry.name, entry.arguments
     if entry.function is not None:
@@ -392,14 +420,14 @@ def _fragment(entry: ChunkToolCall, whole: bool, position: int | None) -> Fragme
     return Fragment(entry.index, entry.id, name, arguments, kind, whole, None, position)
 
 
-# --- prefill ------------------------------------------------------------------------------------------------
+# --- prefill ---
 #
-# A request can end with the beginning of the assistant's answer. Some servers (llama.cpp since 2026) repeat
-# it in front of what they add, others do not. It is removed where it is repeated.
+# A request can end with the beginning of the assistant's answer, the prefill. Some servers (llama.cpp since
+# 2026) repeat the prefill before the text that they add, others do not. A repeated prefill is removed.
 
 
 def prefill_of(turn: Turn) -> str:
-    """The text of the turn's last message if it is the assistant's."""
+    """Returns the text of the turn's last message if that is the assistant's, otherwise ""."""
     last = turn.items[-1] if turn.items else None
     if not isinstance(last, Message) or last.role != "assistant":
         return ""
@@ -407,7 +435,10 @@ def prefill_of(turn: Turn) -> str:
 
 
 class PrefillEcho:
-    """Removes a repeated prefill. Text waits only as long as it can be the beginning of one."""
+    """Removes the prefill from the beginning of an answer that repeats it.
+
+    Text is held only as long as it can be the beginning of the prefill.
+    """
 
     def __init__(self, prefill: str) -> None:
         self._prefill = prefill

@@ -1,16 +1,16 @@
-"""Turn → the body of a chat completions request, exactly as OpenAI defines it.
+"""Turns a `Turn` into the body of a chat completions request, exactly as OpenAI defines it.
 
 - Instructions come first. A step of the assistant with calls becomes one message with its texts and calls,
   because the results must directly follow the message with the calls.
-- Tool results hold text only; their images follow in a user message.
-- A `tool_choice` with allowed tools is sent unchanged to a server that takes it. Any other server is
-  offered only those tools. `n` is never sent: the gateway runs a turn n times.
-- A field that the client did not send is not sent. Fields that Toolwire does not read are passed on
-  unchanged if the plan left them in the turn; they never replace a field that is set here.
-- What the server does not read or refuses (`profiles.py`) is expressed differently where that is possible:
-  a named `tool_choice` as `required` with that tool alone, `none` without tools, `json_object` as a schema,
-  several texts as one. A constraint replaces the response format. Where log probabilities and tools do not
-  stream together, the whole body is requested.
+- Tool results have text only; their images follow in a user message.
+- A `tool_choice` with allowed tools is sent unchanged to a server that supports it. Any other server is sent
+  only those tools. `n` is never sent: the gateway runs a turn n times.
+- A field that the client did not send is not sent. Fields that Toolwire does not read are forwarded unchanged
+  if the plan left them in the turn; they never replace a field that is set here.
+- If the server ignores or refuses a field (`profiles.py`), the same is expressed in another form where
+  possible: a named `tool_choice` as `required` with only that tool, `none` without tools, `json_object` as a
+  schema, several texts as one. A constraint replaces the response format. If the server cannot stream log
+  probabilities with tools, the whole body is requested.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Body = dict[str, Any]
 SAMPLING_FIELDS = tuple(
     "temperature top_p seed presence_penalty frequency_penalty logit_bias verbosity".split()
 )
-"""Fields of `turn.Sampling` that have the same name on the wire."""
+"""Fields of `turn.Sampling` that have the same name in the request body."""
 
 EMPTY_SCHEMA: Mapping[str, Any] = {"type": "object", "properties": {}}
 
@@ -51,16 +51,19 @@ PASSED_ON = frozenset(SAMPLING_FIELDS) | frozenset(
     "model messages input instructions stream stream_options n user stop reasoning_effort reasoning logprobs "
     "max_tokens max_completion_tokens max_output_tokens response_format text".split()
 )
-"""Request fields, of both APIs, that always reach the server or decide how the turn runs."""
+"""Request fields of both APIs that always reach the server or decide how the turn runs."""
 
 TOOL_FIELDS = frozenset({"tools", "tool_choice", "parallel_tool_calls", "functions", "function_call"})
-"""Request fields that reach the server if tools are native."""
+"""Request fields that reach the server if its own tool calling is used."""
 
 
 def render(
     turn: Turn, model: str, options: OpenAIOptions | None = None, profile: ServerProfile | None = None
 ) -> Body:
-    """The body of the request. `model` is the server's name for it; `profile` None: as the options say."""
+    """Returns the body of the request.
+
+    `model` is the server's name for the model. If `profile` is None, the options decide it.
+    """
     options = options or OpenAIOptions()
     profile = profile or options.server
     body: Body = {"model": model, "messages": _messages(turn, options)}
@@ -77,7 +80,7 @@ def render(
     if turn.user is not None:
         body["user"] = turn.user
     for name, value in turn.rest.items():
-        body.setdefault(name, value)  # never replaces what is set here
+        body.setdefault(name, value)  # does not replace a field that is set above
     is_whole = "logprobs" in body and "tools" in body and not profile.streams_logprobs
     body["stream"] = turn.stream and not is_whole
     if body["stream"] and options.stream_usage:
@@ -99,11 +102,11 @@ def _add_sampling(body: Body, sampling: Sampling, options: OpenAIOptions, profil
         body["reasoning_effort"] = sampling.effort
     if sampling.logprobs is not None:
         body["logprobs"] = True
-        if sampling.logprobs:  # llama.cpp takes 0 for no logprobs
+        if sampling.logprobs:  # llama.cpp reads 0 as no log probabilities at all
             body["top_logprobs"] = sampling.logprobs
 
 
-# --- messages -----------------------------------------------------------------------------------------------
+# --- messages ---
 
 
 def _messages(turn: Turn, options: OpenAIOptions) -> list[Body]:
@@ -111,7 +114,7 @@ def _messages(turn: Turn, options: OpenAIOptions) -> list[Body]:
     if turn.instructions:
         role = "developer" if options.system_role == "developer" else "system"
         out.append({"role": role, "content": turn.instructions})
-    images: list[Body] = []  # from tool results; they follow the last result
+    images: list[Body] = []  # of tool results; they are sent after the last result
     thoughts: list[str] = []  # of the next assistant message, or of the last one before results
     for item in turn.items:
         if images and not isinstance(item, Result):
@@ -147,7 +150,10 @@ def _message(message: Message, options: OpenAIOptions) -> Body:
 
 
 def _assistant(out: list[Body], thoughts: list[str], options: OpenAIOptions) -> Body:
-    """The assistant message that a call joins: the last one, or a new one without text."""
+    """Returns the assistant message to which a call is added.
+
+    It is the last message, or a new one without text if the last one is not the assistant's.
+    """
     if not out or out[-1]["role"] != "assistant":
         out.append({"role": "assistant", "content": None})
     _think(out[-1], thoughts, options)
@@ -182,7 +188,10 @@ def _add_call(message: Body, call: Call) -> None:
 
 
 def _add_result(out: list[Body], result: Result) -> list[Body]:
-    """Adds the text of a result as a tool message. Returns the parts that only a user message can hold."""
+    """Adds the text of a result as a tool message.
+
+    Returns the parts that only a user message can have, such as images.
+    """
     texts = [part for part in result.parts if isinstance(part, TextPart)]
     others = [part for part in result.parts if not isinstance(part, TextPart)]
     out.append({"role": "tool", "tool_call_id": result.call_id, "content": _content(texts)})
@@ -191,7 +200,7 @@ def _add_result(out: list[Body], result: Result) -> list[Body]:
 
 
 def _content(parts: Sequence[Part]) -> str | list[Body]:
-    """One text as a string, which every server takes, otherwise a list of parts."""
+    """Returns a single text as a string, which every server accepts; otherwise a list of parts."""
     if len(parts) == 1 and isinstance(parts[0], TextPart):
         return parts[0].text
     return [_part(part) for part in parts] if parts else ""
@@ -206,7 +215,7 @@ def _joined(first: str | list[Body] | None, second: str | list[Body]) -> str | l
 
 
 def _join_texts(messages: list[Body]) -> None:
-    """Joins contents that consist of texts only."""
+    """Joins the content of each message that consists only of texts into one string."""
     for message in messages:
         content = message["content"]
         if isinstance(content, list) and all(part["type"] == "text" for part in content):
@@ -226,7 +235,7 @@ def _part(part: Part) -> Body:
         detail = {"detail": part.detail} if part.detail else {}
         return {"type": "image_url", "image_url": {"url": part.url, **detail}}
     raw = dict(part.raw)
-    if raw.get("type") == "input_file":  # the Responses shape of what chat calls a file
+    if raw.get("type") == "input_file":  # the Responses form of chat's `file` part
         if raw.get("file_url") is not None:
             message = "This model takes no file by its URL: send its contents as file_data."
             raise ToolwireError("unsupported_value", message, param="input")
@@ -235,14 +244,14 @@ def _part(part: Part) -> Body:
     return raw
 
 
-# --- tools and format ---------------------------------------------------------------------------------------
+# --- tools and format ---
 
 
 def _add_tools(body: Body, turn: Turn, profile: ServerProfile) -> None:
     choice = turn.tool_choice
     sent = _choice(turn, profile)
     names = None
-    if not isinstance(sent, dict):  # the same restriction, in a form that the server reads
+    if not isinstance(sent, dict):  # then only the chosen or allowed tools are sent
         names = choice.allowed if choice.name is None else (choice.name,)
     tools = [tool for tool in turn.tools if names is None or tool.name in names]
     if not tools or (choice.mode == "none" and sent is None):
@@ -255,7 +264,10 @@ def _add_tools(body: Body, turn: Turn, profile: ServerProfile) -> None:
 
 
 def _choice(turn: Turn, profile: ServerProfile) -> str | Body | None:
-    """The `tool_choice` to send: an object if the server itself restricts the tools; None: none is sent."""
+    """Returns the `tool_choice` to send; None: none is sent.
+
+    It is an object if the server itself restricts the tools.
+    """
     choice, taken = turn.tool_choice, profile.choices
     if choice.name is not None and "named" in taken:
         return _named(choice.name)
@@ -292,11 +304,12 @@ def _response_format(output: OutputFormat, profile: ServerProfile) -> Body:
     return form
 
 
-# --- constraints --------------------------------------------------------------------------------------------
+# --- constraints ---
 #
-# `Turn.constraint` → the request fields that constrain the server's decoder. A constraint without an
-# opening marker is one JSON schema for the whole answer. Any other is text with calls in it: a Lark grammar
-# (llguidance), or structural tags of xgrammar, whose tags begin with a call up to its arguments.
+# Turns `Turn.constraint` into the request fields that constrain the model's output. A constraint without an
+# opening marker becomes a JSON schema for the whole answer. Any other constraint is for text that contains
+# calls: it becomes a Lark grammar (llguidance) or a structural tag (xgrammar), in which a tag begins with the
+# text of a call up to its arguments.
 
 
 def _json_schema(name: str, schema: Mapping[str, Any], strict: bool) -> Body:
@@ -304,7 +317,10 @@ def _json_schema(name: str, schema: Mapping[str, Any], strict: bool) -> Body:
 
 
 def constraint_fields(constraint: Constraint, profile: ServerProfile) -> Body:
-    """The fields to send. The plan asks only for what the capabilities allow; for anything else: none."""
+    """Returns the request fields that express the constraint.
+
+    Empty if the server has no field for it. The plan makes only constraints that the capabilities allow.
+    """
     if not constraint.opening:
         schema = call_schema(constraint)
         forms: Body = {
@@ -320,7 +336,10 @@ def constraint_fields(constraint: Constraint, profile: ServerProfile) -> Body:
 
 
 def structural_tag(constraint: Constraint) -> Body:
-    """`tags_with_separator` allows calls only; `triggered_tags` allows any text up to an opening marker."""
+    """Returns the constraint as a structural tag of xgrammar.
+
+    `tags_with_separator` allows only calls; `triggered_tags` allows any text up to an opening marker.
+    """
     tags = [
         {
             "type": "tag",

@@ -1,8 +1,8 @@
-"""The strategy of a model's tools (native, constrained or emulated), and its capabilities.
+"""Chooses a model's strategy for tools (native, constrained, emulated) and its capabilities.
 
-The setting decides; `auto` begins with the server's own tools. What the server refuses is not sent for
-`FORGET_S`. Then it is tried again, because the server may have been restarted or its model replaced. The
-capabilities follow from the profile, the strategy and what was refused.
+The setting decides; `auto` begins with the server's own tool calling. If the server refuses a feature, it is
+not used for `FORGET_S`, and then tried again, because the server may have been restarted or its model
+replaced. The capabilities follow from the profile, the strategy and the refusals.
 """
 
 from __future__ import annotations
@@ -19,18 +19,21 @@ from toolwire.backends.openai.render import PASSED_ON, TOOL_FIELDS
 from toolwire.core.capabilities import Capabilities, Constrained, Recalled, Strategy
 from toolwire.emulate.dialects import dialects_of
 
-# --- refusals -----------------------------------------------------------------------------------------------
+# --- refusals ---
 #
-# How servers refuse tools, a `tool_choice`, or a schema or grammar. After a refusal the turn uses another
-# strategy; any other error stays an error. The structure of the error decides first: the field that it
-# names (`param`, a pydantic `loc`) and its code; then its wording. An error in the definition of a tool
-# (`tools[0].function.parameters`), or in the size or number of tools, is the client's.
+# Recognizes errors by which servers refuse tools, a `tool_choice`, a schema or a grammar. After a refusal the
+# turn uses another strategy; any other error goes to the client. First the structure of the error decides:
+# the field that it names (`param`, a pydantic `loc`) and its code. Then its wording decides. An error in the
+# definition of a tool (`tools[0].function.parameters`), or in the size or number of tools, is not a refusal.
 
 Refused = Literal["tools", "choice", "allowed", "constraint"]
-"""`choice`: a `tool_choice` that requires a call; `allowed`: one that lists allowed tools."""
+"""A feature that a server can refuse.
+
+`choice`: a `tool_choice` that requires a call. `allowed`: one that lists allowed tools.
+"""
 
 STATUSES = frozenset({400, 404, 405, 422, 500, 501})
-"""Statuses that can be refusals. So can 200, with an error in the body."""
+"""HTTP statuses that can be refusals. A 200 with an error in its body can be one too."""
 
 _LISTED = r"does not support parameters: [\[{{][^\]}}]*['\"](?:{0})['\"]"
 
@@ -130,7 +133,11 @@ MOST_NODES = 200
 
 
 def refused(words: str, asked: frozenset[Refused], error: Any = None) -> Refused | None:
-    """Which of the things that were `asked` for an error refuses. `error` is its JSON, if there is any."""
+    """Returns the feature that an error refuses, or None if it is another error.
+
+    `words` is the error's message, `asked` are the features that the request used, and `error` is the error
+    as JSON, if there is any.
+    """
     looked_for: set[Refused] = {"choice" if what == "allowed" else what for what in asked}
     nodes = list(_nodes(error))
     found = _by_structure(nodes, words, looked_for)
@@ -146,7 +153,7 @@ def _by_words(words: str, looked_for: set[Refused]) -> Refused | None:
     return next((what for what, pattern in _PATTERNS if what in looked_for and pattern.search(words)), None)
 
 
-# --- by structure -------------------------------------------------------------------------------------------
+# --- by structure ---
 
 _FIELDS: dict[Refused, str] = {
     "tools": "tools functions",
@@ -174,12 +181,12 @@ CLIENTS_FAULT = re.compile(
     r"|in context=\(|\btools?[.\[]\d+\]?\.\w|parallel (?:tool|function)",
     re.IGNORECASE,
 )
-"""Errors in the tools themselves, which another strategy would only hide."""
+"""Matches errors in the client's tools, which another strategy would only hide."""
 _INDEX = re.compile(r"\[(\d+)\]")
 
 
 class _Node(NamedTuple):
-    """One error object: the field it names, as a path, its code or type, and its message."""
+    """An error object: the path of the field that it names, its code or type, and its message."""
 
     path: tuple[str, ...]
     codes: tuple[str, ...]
@@ -187,7 +194,10 @@ class _Node(NamedTuple):
 
 
 def _nodes(value: Any) -> Iterator[_Node]:
-    """All error objects in a JSON value, and in JSON inside its strings: routers quote their providers."""
+    """Yields all error objects in a JSON value.
+
+    JSON inside strings is searched too, because routers quote the errors of their providers.
+    """
     waiting, seen = [(value, 0)], 0
     while waiting and seen < MOST_NODES:
         (one, depth), seen = waiting.pop(0), seen + 1
@@ -213,7 +223,10 @@ def _nodes(value: Any) -> Iterator[_Node]:
 
 
 def _path(named: Any) -> tuple[str, ...]:
-    """The path of a field within the request's body, from any of the forms in which servers name it."""
+    """Returns the path of a request field as a tuple.
+
+    `named` is a string or a list: servers name a field in several forms.
+    """
     if isinstance(named, str):
         named = _INDEX.sub(r".\1", named).split(".")
     path = [str(step) for step in named] if isinstance(named, list) else []
@@ -223,11 +236,15 @@ def _path(named: Any) -> tuple[str, ...]:
 def _by_structure(
     nodes: list[_Node], words: str, looked_for: set[Refused]
 ) -> Refused | Literal["client"] | None:
+    """Returns the refused feature by the fields and codes of the error objects.
+
+    "client": the error is in the client's tools. None: the structure does not decide.
+    """
     for node in nodes:
         what = FIELDS.get(node.path[0]) if node.path else None
         if what not in looked_for:
             continue
-        if what != "tools":  # Toolwire has checked or made it, so the server does not support it
+        if what != "tools":  # Toolwire checked or created it, so the server does not support it
             return what
         within = [step for step in node.path[1:] if not step.isdecimal()]
         if within or CLIENTS_FAULT.search(node.message):
@@ -238,7 +255,7 @@ def _by_structure(
     return None
 
 
-# --- what a model supports ----------------------------------------------------------------------------------
+# --- what a model supports ---
 
 FORGET_S = 3600.0
 BOTH: frozenset[Constrained] = frozenset({"text", "call"})
@@ -248,17 +265,18 @@ RECALLED: frozenset[Recalled] = frozenset({"text"})
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a server says of a model. `tools` None: unknown. `lark`: it takes a Lark grammar."""
+    """What a server says about a model. `tools` None: unknown. `lark`: it supports Lark grammars."""
 
     tools: bool | None = None
     lark: bool = False
 
 
 class ToolSupport:
-    """What one model supports: its profile, what the server says of it, and what it refused.
+    """What one model supports.
 
-    `profile` is the kind of server, with the options applied and without what it refused. `refresh` is
-    called before each turn.
+    This follows from its profile, from what the server says about it, and from what the server refused.
+    `profile` is the kind of server, with the options applied and without the refused features. Call `refresh`
+    before each turn.
     """
 
     profile: ServerProfile
@@ -279,12 +297,12 @@ class ToolSupport:
         self._update()
 
     def refuse(self, what: Refused) -> None:
-        """Remembers a refusal for `FORGET_S`."""
+        """Remembers for `FORGET_S` that the server refuses a feature."""
         self.refused[what] = self._clock() + FORGET_S
         self._update()
 
     def has_fallback(self, what: Refused) -> bool:
-        """Whether another strategy is allowed after this refusal."""
+        """Returns True if the settings allow another strategy after this refusal."""
         return what == "constraint" or self._options.tools == "auto"
 
     def refresh(self) -> None:

@@ -1,6 +1,6 @@
 """Sends requests to model servers, directly (`http1.py`) or through a proxy (aiohttp).
 
-All models of one event loop share the connections. The last model that closes closes them.
+All models of one event loop share the connections. They are closed when the last model closes.
 """
 
 from __future__ import annotations
@@ -28,33 +28,39 @@ from toolwire.core.errors import ToolwireError
 
 
 class UpstreamReply(Protocol):
-    """A response whose head is complete."""
+    """A response whose head has been read."""
 
     status: int
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """By names in lower case."""
+        """The response headers by name, in lower case."""
         ...
 
     def read(self) -> Awaitable[bytes]:
-        """Returns the next bytes of the body; none at its end. Raises `TransportFault`."""
+        """Returns the next bytes of the body, or no bytes at its end. Raises `TransportFault`."""
         ...
 
     def release(self) -> None:
-        """Ends the response. One that is not complete has its connection closed, so that the server stops."""
+        """Ends the response.
+
+        If it is not complete, its connection is closed, so that the server stops.
+        """
         ...
 
 
 class Transport:
-    """The connections of one event loop. `session` is for requests that are not turns."""
+    """The connections of one event loop.
+
+    `session` is for requests other than turns, such as lists of models.
+    """
 
     def __init__(self, proxy_from_env: bool) -> None:
         self.loop = asyncio.get_running_loop()
         self.users: set[object] = set()
         self._proxy_from_env = proxy_from_env
-        # Every request of the session has a connection of its own. aiohttp reads whatever arrives on a kept
-        # connection as the response to the next request, which may be another client's.
+        # Every request of the session has a separate connection. aiohttp would read bytes that arrive on a
+        # kept connection as the response to the next request, which may be another client's.
         self.session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, force_close=True),
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -99,14 +105,14 @@ _transports: dict[tuple[asyncio.AbstractEventLoop, bool], Transport] = {}
 
 
 def shared_transport(proxy_from_env: bool) -> Transport:
-    """The running event loop's transport. It is closed when its last user leaves."""
+    """Returns the running event loop's transport. It is closed when its last user leaves."""
     key = (asyncio.get_running_loop(), proxy_from_env)
     if key not in _transports or not _transports[key].usable():
         _transports[key] = Transport(proxy_from_env)
     return _transports[key]
 
 
-# --- through a proxy ----------------------------------------------------------------------------------------
+# --- through a proxy ---
 
 
 class _ProxiedReply:
@@ -136,32 +142,38 @@ FAULTS: tuple[tuple[type[BaseException], Callable[[], TransportFault]], ...] = (
     (aiohttp.ClientConnectionError, Disconnected),
     (OSError, Disconnected),
 )
-"""The first that fits counts. Each error gets a new fault: a shared one would keep its first frames."""
+"""The fault for each error of aiohttp. The first match counts.
+
+A fault is created anew for each error, because a shared exception would keep its first traceback.
+"""
 
 
 def fault(error: BaseException, *, started: bool = False) -> TransportFault:
-    """What an error of aiohttp means; `started`: the response had begun."""
+    """Returns the fault that an error of aiohttp means. `started`: the response had begun."""
     found = next((make for kind, make in FAULTS if isinstance(error, kind)), NotHttp)()
     return CutOff() if started and isinstance(found, Disconnected | NotHttp) else found
 
 
-# --- compressed responses -----------------------------------------------------------------------------------
+# --- compressed responses ---
 #
 # Some servers compress although the request says `Accept-Encoding: identity`. `gzip` and `deflate` are
 # decoded as they arrive, a bounded block at a time. A response that grows more than `EXPANSION` times is
 # refused, and so is any other encoding.
 
 BLOCK = 256 * 1024
-"""The most bytes that one read returns."""
+"""The maximum number of bytes that one read returns."""
 EXPANSION = 256
 ALWAYS_ALLOWED = 1024 * 1024
-"""Decoded bytes that a response may have however small it was."""
+"""Decoded bytes that a response may always have, however small it was."""
 GZIP, ZLIB, RAW_DEFLATE = 31, 15, -15
 ENCODINGS = ("gzip", "x-gzip", "deflate")
 
 
 def decoded(reply: UpstreamReply) -> UpstreamReply:
-    """The reply with its body decoded. Raises `ToolwireError` for an encoding that is not supported."""
+    """Returns the reply with its body decompressed.
+
+    Raises `ToolwireError` if its encoding is not supported.
+    """
     encoding = reply.headers.get("content-encoding", "").strip().lower()
     if encoding in ("", "identity"):
         return reply
@@ -204,10 +216,10 @@ class _DecodedReply:
         if self._stream is None:
             if len(data) < 2:
                 return b""
-            # some servers omit zlib's header
+            # Some servers omit zlib's header.
             has_header = data[0] & 15 == 8 and (data[0] << 8 | data[1]) % 31 == 0
             self._stream = zlib.decompressobj(ZLIB if has_header else RAW_DEFLATE)
-        elif self._stream.eof and not self._deflate:  # gzip allows several members, one after another
+        elif self._stream.eof and not self._deflate:  # gzip allows several members in a row
             self._stream = zlib.decompressobj(GZIP)
         try:
             block: bytes = self._stream.decompress(data, BLOCK)

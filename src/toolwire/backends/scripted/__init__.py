@@ -1,4 +1,4 @@
-"""A model that does what a script says, and the demo model that needs no script."""
+"""A model that follows a script, and the demo model, which needs no script."""
 
 from toolwire.backends.scripted.backend import ScriptedBackend, ScriptedOptions
 

@@ -1,6 +1,7 @@
-"""A model that plays a script, or the demo model: deterministic, offline, the default of `toolwire serve`.
+"""A model that follows a script, or the demo model.
 
-With `tools = "emulated"` it is a text-only model: it reads its prompt, and writes calls as text in the
+Both are deterministic and work offline. The demo model is the default of `toolwire serve`. With `tools =
+"emulated"`, the model is a text-only one: it reads the tools from its prompt, and writes calls as text in the
 dialect `writes`.
 """
 
@@ -29,6 +30,7 @@ from toolwire.core.events import (
     Failure,
     Finish,
     Refusal,
+    Signature,
     Text,
     Thought,
     Usage,
@@ -44,19 +46,22 @@ _NATIVE = replace(
 )
 KEPT = 16
 _TOKEN = 4
-"""The characters of a token, if the script does not count them."""
+"""The characters that count as one token if the script has no `usage`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScriptedOptions:
-    """`[models.ID]` with `backend = "scripted"`."""
+    """The keys of `[models.ID]` with `backend = "scripted"`."""
 
     script: str = ""
-    """A script or the path of one; empty: the demo model."""
+    """A script, or the path of a file with one; empty: the demo model."""
     tools: Literal["native", "parked", "constrained", "emulated"] = "native"
-    """`parked`: a call holds the run open until its result arrives."""
+    """The strategy of tool calling.
+
+    `parked`: a call keeps the run open until its result arrives.
+    """
     holds: tuple[str, ...] = ("text", "call")
-    """What a constrained model's decoder can enforce."""
+    """What the decoder can enforce with the strategy `constrained`."""
     writes: str = "sentinel"
     prefill: bool = False
     dialects: tuple[str, ...] | None = None
@@ -71,7 +76,7 @@ class ScriptedOptions:
         self.turns()
 
     def turns(self) -> list[list[Step]]:
-        """The parts of the script; none without a script. Raises `ScriptError`."""
+        """Returns the parts of the script, [] without a script. Raises `ScriptError`."""
         text, source = self.script, "script"
         if not text:
             return []
@@ -92,9 +97,9 @@ class ScriptedBackend:
         self.options = options or ScriptedOptions()
         self._turns = self.options.turns()
         self.seen: deque[Turn] = deque(maxlen=KEPT)
-        """The last turns that the model saw."""
+        """The last turns that the model received."""
         self.live: deque[ScriptedRun] = deque(maxlen=KEPT)
-        """The last runs that can be parked."""
+        """The last runs with the strategy `parked`."""
 
     @property
     def capabilities(self) -> Capabilities:
@@ -159,7 +164,7 @@ class ScriptedBackend:
             else:
                 for batch in write.step(step):
                     yield batch
-                    await asyncio.sleep(0)  # lets other tasks run
+                    await asyncio.sleep(0)  # let other tasks run
             if write.ended:
                 return
         for batch in write.end():
@@ -167,7 +172,10 @@ class ScriptedBackend:
 
 
 class ScriptedRun:
-    """A live run. Each part of the script is one response; results continue with the next part."""
+    """A run that can be parked. Each part of the script is one response.
+
+    When results arrive, the run continues with the next part.
+    """
 
     def __init__(self, backend: ScriptedBackend, turn: Turn) -> None:
         self._backend = backend
@@ -213,7 +221,7 @@ class ScriptedRun:
 
 
 class _Writer:
-    """Steps → batches of events. With a `dialect`, calls become text."""
+    """Converts the steps of a script to batches of events. With a `dialect`, calls are text."""
 
     def __init__(self, turn: Turn, dialect: str | None) -> None:
         self._turn = turn
@@ -233,7 +241,7 @@ class _Writer:
         elif word == "usage":
             self._usage = Usage(int(step.number), step.second)
         elif word == "finish":
-            yield from self.end(step.text)
+            yield from self.end(step.text, step.name)
         elif word == "fail":
             self.ended = True
             yield [Failure(step.name, step.text)]
@@ -241,13 +249,17 @@ class _Writer:
             yield from self._call(step)
         else:
             text = _filled(step.text, self._turn) if word == "say" else step.text
+            if word in ("sign", "redact"):  # one event has it all
+                yield [_EVENTS[word](text)]
+                return
             for piece in self._pieces(self._continued(text) if word in ("say", "raw") else text):
                 yield [_EVENTS[word](piece)]
 
-    def end(self, reason: str = "stop") -> Iterator[Batch]:
+    def end(self, reason: str = "stop", sequence: str = "") -> Iterator[Batch]:
         self.ended = True
         usage = self._usage or Usage(len(self._prompt) // _TOKEN + 1, self._written // _TOKEN + 1)
-        yield [usage, Finish(reason)]  # type: ignore[arg-type]
+        window = reason == "context_window"
+        yield [usage, Finish("length" if window else reason, sequence or None, window)]  # type: ignore[arg-type]
 
     def _call(self, step: Step) -> Iterator[Batch]:
         if self._dialect is not None:
@@ -276,12 +288,12 @@ class _Writer:
         if self._dialect == "sentinel" and nonce is None and not bare:
             return ""
         form = Form(BARE if bare else self._dialect, nonce[1] if nonce else "")
-        if load_object(arguments) is None:  # a call that breaks off
+        if load_object(arguments) is None:  # the arguments are incomplete, so the call is not closed either
             return form.write(name, "{}").partition("{}")[0] + arguments
         return form.write(name, arguments)
 
     def _continued(self, text: str) -> str:
-        """The text after the part that the client prefilled."""
+        """Removes the part of the text that the client prefilled."""
         start, self._prefill = self._prefill, ""
         return text.removeprefix(start)
 
@@ -298,6 +310,8 @@ _EVENTS: dict[str, Callable[[str], Event]] = {
     "raw": Text,
     "think": Thought,
     "summarize": lambda text: Thought(text, summary=True),
+    "sign": Signature,
+    "redact": lambda text: Signature(text, redacted=True),
     "refuse": Refusal,
 }
 
@@ -312,7 +326,7 @@ def _answers(turn: Turn) -> int:
 
 
 def _prefilled(turn: Turn) -> str:
-    """The assistant's last message, if the conversation ends with it and is to be continued."""
+    """Returns the text of the assistant's message that the model continues, or ""."""
     last = turn.items[-1] if turn.items else None
     if isinstance(last, Message) and last.role == "assistant":
         return "".join(part.text for part in last.parts if isinstance(part, TextPart))

@@ -1,4 +1,4 @@
-"""The demo model: what it does with a turn, as steps of a script."""
+"""The demo model: returns the steps with which it answers a turn."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from toolwire.core.turn import Call, Message, Result, TextPart, ToolChoice, Tool
 from toolwire.emulate.arguments import load_object
 
 _ECHO = 2000
-"""The characters of the request that the demo model repeats."""
+"""The most characters of the request that the demo model repeats."""
 
 
 def text_of(item: Message | Result | None) -> str:
@@ -24,13 +24,13 @@ def text_of(item: Message | Result | None) -> str:
 
 
 def users_text(turn: Turn) -> str:
-    """The user's last message."""
+    """Returns the text of the user's last message."""
     users = (item for item in reversed(turn.items) if isinstance(item, Message) and item.role == "user")
     return text_of(next(users, None))
 
 
 def demo(turn: Turn) -> Iterator[Step]:
-    """Calls a tool that fits, or writes a sample of the output schema, the results, or an echo."""
+    """Yields a call of a matching tool, a sample of the output schema, the results, or an echo."""
     yield Step("chunk", number=8)
     results, user, mode = _last_results(turn), users_text(turn), turn.tool_choice.mode
     may_call = mode != "none" and not (results and mode == "auto")
@@ -79,7 +79,11 @@ def _allowed(turn: Turn) -> list[ToolSpec]:
 
 
 def _choose(turn: Turn, user: str) -> ToolSpec | None:
-    """The named tool, or the first that shares a word with the request; if a call is required, any tool."""
+    """Returns the tool to call, or None.
+
+    This is the tool that the request requires by name, else the first that shares a word with the user's
+    message, else any tool if a call is required.
+    """
     tools = _allowed(turn)
     if turn.tool_choice.name:
         return next(iter(tools), None)
@@ -94,7 +98,7 @@ _CALL_THIS = re.compile(r"[Cc]all the tool ([\w-]{1,64}) with the arguments (\{[
 
 
 def _written_calls(turn: Turn, user: str) -> list[Step]:
-    """The calls that the request spells out, of the tools that may be called."""
+    """Returns the calls in the user's message. Tools that may not be called are left out."""
     names = {tool.name for tool in _allowed(turn) if tool.kind == "function"}
     return [
         Step("call", arguments, name)
@@ -117,14 +121,17 @@ _COMMON = frozenset(
 
 
 def _own_words(user: str) -> list[str]:
-    """Names in the request (capitalized words inside a sentence), then the whole request."""
+    """Returns names in the message (capitalized words inside a sentence), then the message."""
     user = user[:_ECHO]
     names = re.findall(r"(?<![.!?]\s)(?<!^)\b[A-Z]\w+", user)
     return [*reversed(names[-8:]), user] if user else []
 
 
 def as_read(turn: Turn) -> Turn:
-    """The turn as a text-only model reads it from its prompt: tools, a required call, and results."""
+    """Returns the turn as a text-only model understands it from its prompt.
+
+    Tools, a required call and results are taken from the text.
+    """
     system = (item for item in turn.items if isinstance(item, Message) and item.role == "system")
     prompt = text_of(next(system, None))
     listing = re.search(r"<tools>\n(.*?)\n</tools>", prompt, re.DOTALL)
@@ -171,7 +178,10 @@ _FORMATS = {
 def sample(
     schema: Any, words: Sequence[str] = (), root: Mapping[str, Any] | None = None, depth: int = 0
 ) -> Any:
-    """An instance with the required keys only. Free strings are taken from `words`, if one fits."""
+    """Returns an instance of the schema with the required keys only.
+
+    Strings without restrictions are taken from `words` if one is valid.
+    """
     if not isinstance(schema, Mapping) or depth > _DEEPEST:
         return {} if depth == 0 else None
     root = root if root is not None else schema
@@ -255,7 +265,7 @@ def _length(value: Any) -> int:
 
 
 def _matches(pattern: str, word: str) -> bool:
-    """By the schema library, whose engine has no patterns that run long."""
+    """Returns whether the word matches. The schema library's regex engine takes linear time."""
     try:
         return bool(jsonschema_rs.is_valid({"type": "string", "pattern": pattern}, word))
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""The language of the scripted backend: one step a line, `---` between the turns of a conversation.
+r"""The language of the scripted backend: one step per line, `---` between turns.
 
     # a comment
     think The person wants the weather.
@@ -9,9 +9,9 @@
     say It is {result}.
     usage 9 5
 
-The first part answers the first turn, the second part the next turn (after the tool's result), and so on; the
-last part answers all further turns. A text in double quotes is a JSON string: `say "two\\nlines"`. Standard
-library only.
+The first part answers the first turn, the second part the next turn (after the tool's result), and so on. The
+last part answers all further turns. A text in double quotes is a JSON string: `say "two\nlines"`. Imports the
+standard library only.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from toolwire.core.errors import KINDS
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """`word` is a key of `STEPS`, which decides what the other fields mean."""
+    """One step. `word` is a key of `STEPS`, which decides what the other fields mean."""
 
     word: str
     text: str = ""
@@ -36,11 +36,11 @@ class Step:
 
 
 class ScriptError(ValueError):
-    """A script that cannot be read: one line that says where and why."""
+    """Raised for an invalid script. The message is one line that says where and why."""
 
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s)?\Z")
-_FINISHES = ("stop", "length", "content_filter", "tool_calls")
+_FINISHES = ("stop", "length", "content_filter", "tool_calls", "context_window")
 
 
 def _text(word: str, rest: str) -> Step:
@@ -81,9 +81,10 @@ def _usage(word: str, rest: str) -> Step:
 
 
 def _finish(word: str, rest: str) -> Step:
-    if rest not in _FINISHES:
+    reason, _, sequence = rest.partition(" ")
+    if reason not in _FINISHES or (sequence and reason != "stop"):
         raise ScriptError(f"{word}: expected one of {', '.join(_FINISHES)}, got {rest!r}")
-    return Step(word, rest)
+    return Step(word, reason, sequence.strip())
 
 
 def _fail(word: str, rest: str) -> Step:
@@ -94,25 +95,27 @@ def _fail(word: str, rest: str) -> Step:
 
 
 STEPS: dict[str, Callable[[str, str], Step]] = {
-    "say": _text,  # text of the answer; {result}, {user} and {model} are filled in
+    "say": _text,  # text of the answer; {result}, {user} and {model} are replaced
     "raw": _text,  # text of the answer, verbatim
     "think": _text,  # raw thoughts
     "summarize": _text,  # a summary of thoughts
+    "sign": _text,  # the signature of the thought before it
+    "redact": _text,  # a thought that only its provider can read
     "refuse": _text,  # a refusal
-    "call": _call,  # call NAME JSON: the arguments verbatim, even if they are broken
+    "call": _call,  # call NAME JSON: the arguments verbatim, even if they are not valid JSON
     "custom": _call,  # custom NAME TEXT: a call of a custom tool
     "pause": _pause,  # pause 50ms
-    "chunk": _count,  # writes pieces of this many characters from here on; 0: whole texts
+    "chunk": _count,  # from here on, sends text in chunks of this many characters; 0: whole texts
     "usage": _usage,  # usage INPUT OUTPUT
-    "finish": _finish,  # ends the turn with this reason
+    "finish": _finish,  # ends the turn with this reason; finish stop SEQUENCE names a stop sequence
     "fail": _fail,  # fail KIND MESSAGE: ends the turn with an error
-    "cut": lambda word, rest: Step(word),  # ends without a finish, like a broken connection
+    "cut": lambda word, rest: Step(word),  # ends without a finish event, like a lost connection
     "hang": lambda word, rest: Step(word),  # never ends
 }
 
 
 def parse_script(script: str) -> list[list[Step]]:
-    """The turns of a script, each a list of steps."""
+    """Parses a script. Returns its turns, each as a list of steps."""
     turns: list[list[Step]] = [[]]
     for number, line in enumerate(script.splitlines(), 1):
         line = line.strip()

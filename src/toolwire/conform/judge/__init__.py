@@ -1,8 +1,8 @@
-"""The judge of wire streams: independent of the encoders, standard library only.
+"""The judge: checks whether a stream or body follows OpenAI's or Anthropic's format.
 
-It compares what a client asked for with what came back, frame by frame. It accepts what OpenAI's own APIs, or
-Anthropic's, may send and nothing else, and reports every departure with its position. `toolwire conform` and
-the tests use it.
+It is independent of Toolwire's encoders and imports the standard library only. It compares what a client
+asked for with the answer, frame by frame. It accepts exactly what the API's own server may send, and reports
+every deviation with its position. `toolwire conform` and the tests use it.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ class OrderJudge:
         self._judge = _JUDGES[api](Options(**options), self._findings)
 
     def feed(self, frame: dict[str, Any] | str, event: str | None = None) -> list[Problem]:
-        """The problems of the next frame: an object, its JSON text, or `[DONE]`.
+        """Returns the problems of the next frame, which is an object, its JSON text, or `[DONE]`.
 
-        `event` is the name on the SSE `event:` line, judged only if given.
+        `event`: the name on the SSE `event:` line. It is checked only if it is given.
         """
         self._findings.position += 1
         try:
@@ -90,7 +90,7 @@ class OrderJudge:
         self._judge.feed(frame)
 
     def finish(self) -> list[Problem]:
-        """The problems that only the end of the stream shows. Call it once."""
+        """Returns the problems that can only be seen at the end of the stream. Call it once."""
         self._findings.position += 1
         self._judge.end()
         return self._findings.take()
@@ -99,7 +99,7 @@ class OrderJudge:
 def judge_sse(
     raw: bytes | str, api: Api, *, whole_standard: bool = False, **options: Unpack[JudgeOptions]
 ) -> list[Problem]:
-    """Judges a whole stream including its SSE syntax; `whole_standard` as in `split_sse`."""
+    """Checks a whole stream, including its SSE syntax. For `whole_standard` see `split_sse`."""
     judge = OrderJudge(api, **options)
     frames, problems = split_sse(raw, whole_standard=whole_standard)
     for position, frame in enumerate(frames):
@@ -110,7 +110,7 @@ def judge_sse(
 
 
 def judge_body(body: dict[str, Any], api: Api, **options: Unpack[JudgeOptions]) -> list[Problem]:
-    """Judges an answer that was not streamed; options about streams change nothing."""
+    """Checks a body that was not streamed. Options about streams have no effect."""
     findings = Findings()
     _BODIES[api](findings, Options(**options), body)
     return findings.take()

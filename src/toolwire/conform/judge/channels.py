@@ -1,8 +1,8 @@
-"""The texts that grow in a Responses stream, as a table, and from it the shape of every event.
+"""The kinds of text that grow in a Responses stream, and the shapes of their events.
 
 A channel is one kind of growing text: the item it belongs to, the events that open, extend, complete and
-close it, and its key in the item. A call's arguments open with the item; the text of a message is in a part
-with its own events.
+close it, and its key in the item. The arguments of a call open with the item; the text of a message is in a
+part that has its own events.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ from toolwire.conform.judge.shape import (
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """`stem` + .delta/.done are the events of the text, `frame` + .added/.done those of its part.
+    """One kind of growing text.
 
-    `field` is the key of the text in event, part and item. `bare`: the part's events may be left out, and the
-    text opens with its first delta.
+    `stem`: with .delta and .done, the events of the text. `frame`: with .added and .done, the events of its
+    part. `field`: the key of the text in event, part and item. `bare`: the part's events may be omitted; the
+    text then opens with its first delta.
     """
 
     item: str
@@ -109,10 +110,10 @@ EVENTS: dict[str, ObjectShape] = _events()
 
 
 class Growing:
-    """A text that grows by increments, and the verdict on it once it is complete.
+    """A text that grows by increments.
 
-    A sender that repeats what it already sent is found when the concatenation is not JSON although a fragment
-    began with everything before it.
+    A sender that repeats earlier text is detected in this way: the whole text is not JSON, and one of its
+    fragments began with everything that was sent before it.
     """
 
     def __init__(self, text: str = "") -> None:
@@ -125,7 +126,10 @@ class Growing:
         self.text += fragment
 
     def verdict(self, *, json_expected: bool, cut: bool) -> tuple[str, str] | None:
-        """What is wrong with the whole text, as (code, message). `cut`: the model was stopped."""
+        """Returns what is wrong with the whole text as (code, message), or None.
+
+        `cut`: the model was interrupted, so the text may be incomplete.
+        """
         if not json_expected:
             return None
         if self.text == "":
@@ -137,13 +141,13 @@ class Growing:
         return None if cut else ("invalid_arguments", f"the arguments are not JSON: {self.text[:80]!r}")
 
     def _may_nest(self) -> bool:
-        # `{"a":` followed by `{"a":1` is a nested object that was cut, not a repetition
+        # `{"a":` followed by `{"a":1` is an incomplete nested object, not a repetition
         half = self.text[: self.text.find(self.text[0], 1)].rstrip()
         return half.endswith((":", ",", "["))
 
 
 def is_json(text: str) -> bool:
-    """Whether the text is one JSON value by the standard, which has no NaN and Infinity."""
+    """Returns whether the text is one JSON value. Unlike Python, JSON has no NaN and Infinity."""
     try:
         json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError):

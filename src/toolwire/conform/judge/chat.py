@@ -1,9 +1,9 @@
 """The order of a chat completions stream.
 
-Every chunk has the same envelope. Per choice, the role comes first and once; text, refusal and calls grow by
-increments; calls open one after the other with index, id, type and name, which are never sent again; one
-truthful finish_reason with an empty delta ends the choice. Then comes the usage chunk, exactly when it was
-asked for, and `[DONE]`. An error object ends the stream instead.
+Every chunk has the same envelope. In each choice, the role comes first and once. Text, refusal and calls grow
+by increments. Calls open one after the other with index, id, type and name, which are not sent again. One
+correct finish_reason with an empty delta ends the choice. Then follow the usage chunk, if and only if it was
+requested, and `[DONE]`. If there is an error, an error object ends the stream instead.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ TEXTS = ("content", "refusal", "reasoning_content")
 
 
 class StreamedCall:
-    """A call as far as it was streamed. `kind`: function, custom, or function_call of the legacy dialect."""
+    """A streamed call so far. `kind`: function, custom, or function_call (the legacy format)."""
 
     def __init__(self, kind: str, name: str, text: str) -> None:
         self.kind = kind
@@ -51,7 +51,7 @@ class StreamedCall:
 
 
 class ChoiceJudge:
-    """The automaton of one choice."""
+    """The state machine of one choice."""
 
     def __init__(self, index: int, options: Options, findings: Findings) -> None:
         self._index = index
@@ -98,7 +98,7 @@ class ChoiceJudge:
         if value is None:
             self._check(opening, "null_delta", f"{key} is null in a delta that is not the first")
         elif value:
-            self._close_call()  # a call is complete before anything else follows it
+            self._close_call()  # a call must be complete before anything else follows it
 
     def _call(self, call: Any) -> None:
         index = call.get("index") if isinstance(call, dict) else None
@@ -165,14 +165,17 @@ class ChoiceJudge:
 
 
 def truthful_finish(findings: Findings, options: Options, finish: str, *, calls: bool) -> None:
-    """`finish_reason` says calls exactly when there are calls, except for a cut and an allowed `stop`."""
+    """Checks that `finish_reason` reports calls exactly if there are calls.
+
+    An interrupted answer, and `stop` if the options allow it, are exceptions.
+    """
     right = "stop" if not calls else "function_call" if options.legacy else "tool_calls"
     allowed = (right, *CUT, *(["stop"] if options.may_stop else ()))
     findings.check(finish in allowed, "untruthful_finish", f"finish_reason is {finish!r}, {right!r} was due")
 
 
 class ChatJudge:
-    """Judges the frames of one stream, already parsed."""
+    """Checks the parsed frames of one stream."""
 
     def __init__(self, options: Options, findings: Findings) -> None:
         self._options = options

@@ -1,7 +1,7 @@
-"""What a client holds when a stream is over: its frames folded into a body.
+"""Assembles a body from the frames of a stream, as a client does.
 
-The fold never raises and never judges. It trusts deltas over events that repeat them, because deltas are what
-a client shows and runs.
+This never raises and does not check anything. If a later event repeats the deltas in another form, the deltas
+are used, because a client shows and runs these.
 """
 
 from __future__ import annotations
@@ -25,29 +25,30 @@ from toolwire.core.turn import Api
 
 # --- server-sent events as the APIs use them ---
 #
-# An event is a block of lines that ends with a blank line and holds exactly one `data:` line. Responses puts
-# `event:` with the frame's type before it, chat has no `event:`. Comments are between events, never inside.
-# The standard allows more, which other servers send and which harms no client: it is read in any case, and
-# reported unless `whole_standard` is set.
+# An event is a block of lines that ends with a blank line and contains exactly one `data:` line. In
+# Responses, a line `event:` with the frame's type comes before it; chat has no `event:`. Comments are between
+# events, never inside. The SSE standard allows more, which some servers send and every client accepts. It is
+# always read, and reported unless `whole_standard` is set.
 
 DONE = "[DONE]"
 BYTE_ORDER_MARK = "\ufeff"
 OF_THE_STANDARD = ("id", "retry")
-"""Fields that the two APIs do not use."""
+"""SSE fields that the two APIs do not use."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One event of the stream: the text of its `data:` line and the name of its `event:` line."""
+    """One event of a stream: the text of its `data:` line and the name of its `event:` line."""
 
     data: str
     event: str | None = None
 
 
 def split_sse(raw: bytes | str, *, whole_standard: bool = False) -> tuple[list[Frame], list[Problem]]:
-    """The frames of a stream and its syntax problems. Continues after a problem as a client would.
+    """Returns the frames of a stream and its syntax problems.
 
-    `whole_standard` accepts `id`, `retry`, a byte order mark and comments inside an event.
+    It continues after a problem as a client would. `whole_standard` accepts `id`, `retry`, a byte order mark
+    and comments inside an event.
     """
     problems: list[Problem] = []
     if isinstance(raw, bytes):
@@ -119,7 +120,7 @@ TEXTS = ("content", "refusal", "reasoning_content")
 
 
 def frames_of(raw: bytes | str) -> list[dict[str, Any]]:
-    """The JSON objects of a stream, without `[DONE]` and everything else."""
+    """Returns the JSON objects of a stream. `[DONE]` and anything else is left out."""
     found = []
     for frame in split_sse(raw)[0]:
         try:
@@ -132,7 +133,10 @@ def frames_of(raw: bytes | str) -> list[dict[str, Any]]:
 
 
 def fold(raw: bytes | str, api: Api | None = None) -> dict[str, Any]:
-    """Accumulates a stream as a client would, with an error under `error`. `api` None: any."""
+    """Assembles the body from a stream. An error is under `error`.
+
+    `api` None: found out from the frames.
+    """
     frames = frames_of(raw)
     if api is None:
         api = _api_of(frames)
@@ -159,7 +163,7 @@ def _objects(value: Any) -> list[dict[str, Any]]:
 
 
 def fold_chat(frames: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Accumulates the chunks of a chat completion."""
+    """Assembles the body from the chunks of a chat completion."""
     body: dict[str, Any] = {"object": "chat.completion"}
     choices: dict[Any, dict[str, Any]] = {}
     places: dict[str, dict[str, int]] = {}
@@ -192,7 +196,7 @@ def _add_logprobs(held: dict[str, Any], logprobs: dict[str, Any]) -> None:
 
 
 def _add_delta(message: dict[str, Any], delta: dict[str, Any], places: dict[str, int]) -> None:
-    """`places`: the position of each call in the message, by the index that was sent."""
+    """Adds a delta. `places`: the position of each call, by the index that was sent."""
     message["role"] = delta.get("role") or message["role"]
     for key in TEXTS:
         if isinstance(delta.get(key), str):
@@ -208,9 +212,9 @@ def _add_delta(message: dict[str, Any], delta: dict[str, Any], places: dict[str,
 
 
 def _place(places: dict[str, int], fragment: dict[str, Any], count: int) -> int:
-    """The position of a fragment's call.
+    """Returns the position of the call that a fragment belongs to.
 
-    Without an index, an id begins a call and anything else extends the last.
+    If the fragment has no index, an id starts a new call, and anything else extends the last call.
     """
     if fragment.get("index") is not None:
         return places.setdefault(str(fragment["index"]), count)

@@ -1,9 +1,9 @@
 """The order of a Responses stream.
 
-`response.created`, `response.in_progress`, then items one after the other, each nested exactly: item added,
-part added, deltas, text done, part done, item done. Every later event repeats what the deltas add up to, up
-to the output of the terminal response. Indexes count from 0 without a gap, ids are given once. One terminal
-event ends the stream, with truthful error, incompleteness and usage.
+First `response.created` and `response.in_progress`, then the items one after the other, each in this order:
+item added, part added, deltas, text done, part done, item done. Every later event repeats the concatenated
+deltas, including the output of the terminal response. Indexes count from 0 without gaps, and ids are unique.
+One terminal event ends the stream. Its error, incomplete_details and usage match its status.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ LISTS = {(channel.item, channel.list) for channel in CHANNELS if channel.list}
 
 
 def check_item(findings: Findings, item: dict[str, Any]) -> bool:
-    """Judges the item's own keys. False: it cannot be judged further."""
+    """Checks the item's own keys. Returns False if the item cannot be checked further."""
     shape = ITEMS.get(str(item.get("type")))
     if shape is None:
         findings.add("item_type", f"there is no item {item.get('type')!r} here")
@@ -68,7 +68,7 @@ def check_part(findings: Findings, channel: Channel, part: dict[str, Any]) -> bo
 
 
 def check_outcome(findings: Findings, response: dict[str, Any], status: str) -> None:
-    """Error, incompleteness, time of completion and usage are set exactly when the status says so."""
+    """Checks that error, incomplete_details, completed_at and usage match the status."""
     due = {"failed": "error", "incomplete": "incomplete_details"}.get(status)
     for key, shape in (("error", RESPONSE_ERROR), ("incomplete_details", INCOMPLETE_DETAILS)):
         if key == due and response[key] is not None:
@@ -84,7 +84,7 @@ def check_outcome(findings: Findings, response: dict[str, Any], status: str) -> 
 
 
 def check_response(findings: Findings, options: Options, response: dict[str, Any]) -> None:
-    """A whole answer, not streamed."""
+    """Checks a whole response that was not streamed."""
     if not findings.fits(RESPONSE, response):
         return
     status = response["status"]
@@ -132,7 +132,7 @@ GROWS = ("status", "content", "summary", "arguments", "input", "encrypted_conten
 
 
 class OpenText:
-    """A channel in use. `done` is set by the event that repeats the whole text."""
+    """A text that grows in an item. `done`: whether an event has repeated the whole text."""
 
     def __init__(self, channel: Channel, index: int | None, part: dict[str, Any] | None = None) -> None:
         self.channel = channel
@@ -154,7 +154,7 @@ class OpenItem:
 
 
 class ResponsesJudge:
-    """Judges the frames of one stream, already parsed."""
+    """Checks the parsed frames of one stream."""
 
     def __init__(self, options: Options, findings: Findings) -> None:
         self._options = options

@@ -1,7 +1,7 @@
-"""The keys of every object on the wire, as tables, and one engine that compares an object with its table.
+"""The keys of every object in the APIs, as tables, and the code that checks objects.
 
-A table says which keys must be there, which may be there, and what each may hold. Keys in no table are
-reported as unknown.
+A table says which keys are required, which are optional, and which values each may have. Keys that are in no
+table are reported as unknown.
 """
 
 from __future__ import annotations
@@ -13,16 +13,19 @@ from typing import Any, TypedDict
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One departure: a code for machines, a sentence, and the frame, counted from 0; -1: the whole answer."""
+    """One deviation: a code, a sentence, and the number of the frame.
+
+    Frames count from 0; -1: the whole answer.
+    """
 
     code: str
     message: str
     position: int = -1
     subject: str = field(default="", compare=False)
-    """For a key that is missing or wrong: the object it is in."""
+    """For a key that is missing or wrong: the name of the object that it belongs to."""
     key: str = field(default="", compare=False)
     empty: bool = field(default=False, compare=False)
-    """The key's value is null or empty."""
+    """Whether the key's value is null or empty."""
 
     def __str__(self) -> str:
         where = f"frame {self.position}" if self.position >= 0 else "whole"
@@ -31,7 +34,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class ValueCheck:
-    """`expected` says in words what `holds` tests."""
+    """A test of a value. `expected` describes in words what `holds` tests."""
 
     expected: str
     holds: Callable[[Any], bool]
@@ -45,7 +48,7 @@ class ObjectShape:
 
 
 def misfits(shape: ObjectShape, value: object, position: int = -1) -> Iterator[Problem]:
-    """Every departure of the value from the shape."""
+    """Yields every deviation of the value from the shape."""
 
     def wrong(code: str, message: str, key: str = "", found: object = "x") -> Problem:
         return Problem(code, shape.name + message, position, shape.name, key, found in (None, "", []))
@@ -180,7 +183,7 @@ FUNCTION_CALL_FRAGMENT = ObjectShape("function_call", {"arguments": TEXT})
 
 @dataclass(frozen=True, slots=True)
 class UsageShapes:
-    """The shape of a usage object, of the details in it, and the two counts that add up to the total."""
+    """The shapes of a usage object and its details, and the two counts that make up the total."""
 
     usage: ObjectShape
     details: Mapping[str, ObjectShape]
@@ -211,7 +214,7 @@ CHAT_USAGE = UsageShapes(
 
 @dataclass(frozen=True, slots=True)
 class CallShapes:
-    """The shapes of one kind of call on chat, each with the shape inside. `text` is the key that grows."""
+    """The shapes of one kind of call in chat. `text`: the key whose value grows in a stream."""
 
     kind: str
     text: str
@@ -269,7 +272,7 @@ RESPONSE = ObjectShape(
         "store": FLAG,
         "background": or_null(FLAG),
         "previous_response_id": or_null(FILLED),
-        # not in OpenAI's schema, but sent by OpenAI and demanded by Open Responses
+        # not in OpenAI's schema, but OpenAI sends them and Open Responses requires them
         **dict.fromkeys(("presence_penalty", "frequency_penalty"), or_null(NUMBER)),
     },
 )
@@ -324,20 +327,23 @@ PARTS = _shapes(
 )
 
 
-# --- what a judge gets and reports ---
+# --- options and findings of a judge ---
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the client asked for, as far as it decides which answer is right."""
+    """The parts of the client's request that decide which answers are correct."""
 
     include_usage: bool = False
     legacy: bool = False
     tools: Sequence[str] | None = None
-    """The names that the client declared; None: any name is right."""
+    """The names of the declared tools; None: any name is accepted."""
     allow_done_on_responses: bool = False
     may_stop: bool = False
-    """`finish_reason` may be `stop` beside calls, as OpenAI sends it when the request names the tool."""
+    """Whether `finish_reason` may be `stop` although there are calls.
+
+    OpenAI sends this if the request requires a tool by name.
+    """
 
 
 class JudgeOptions(TypedDict, total=False):
@@ -351,7 +357,7 @@ class JudgeOptions(TypedDict, total=False):
 
 
 class Findings:
-    """Collects the problems of the frame that is being judged."""
+    """Collects the problems of the current frame."""
 
     def __init__(self) -> None:
         self.position = -1
@@ -361,9 +367,9 @@ class Findings:
         self._found.append(Problem(code, message, self.position))
 
     def fits(self, shape: ObjectShape, value: object) -> bool:
-        """Reports every misfit.
+        """Reports every deviation. Returns False if the value cannot be checked further.
 
-        False: the value cannot be judged further (an unknown key alone does no harm).
+        Unknown keys alone do not prevent further checks.
         """
         found = list(misfits(shape, value, self.position))
         self._found += found
@@ -380,13 +386,13 @@ class Findings:
 
 
 def check_declared(findings: Findings, options: Options, name: Any) -> None:
-    """A call may only name a tool that the client declared."""
+    """Reports a call of a tool that the client did not declare."""
     if options.tools is not None and name not in options.tools:
         findings.add("undeclared_tool", f"the called tool {name!r} was not declared")
 
 
 def check_usage(findings: Findings, shapes: UsageShapes, usage: Mapping[str, Any]) -> None:
-    """Judges a usage object, its details, and that the total is the sum."""
+    """Checks a usage object and its details, and that the total is the sum."""
     if not findings.fits(shapes.usage, usage):
         return
     for key, shape in shapes.details.items():
@@ -398,6 +404,6 @@ def check_usage(findings: Findings, shapes: UsageShapes, usage: Mapping[str, Any
 
 
 def check_arguments(findings: Findings, name: str, verdict: tuple[str, str] | None) -> None:
-    """Reports the verdict on a call's arguments, if there is one."""
+    """Reports what is wrong with a call's arguments, if anything is."""
     if verdict:
         findings.add(verdict[0], f"call {name!r}: {verdict[1]}")

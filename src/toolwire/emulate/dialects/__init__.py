@@ -1,8 +1,8 @@
 """How models write tool calls in text. Every format is data, and one scanner reads them all.
 
 A dialect has openers: markers that may begin a block, each with the shape of what follows. An opener is only
-a candidate: a block that breaks its grammar before a known tool's name is text. No opener is the beginning of
-another.
+a candidate: a block that breaks its grammar before a known tool's name is text. No marker is the beginning of
+another marker.
 
 shapes.py    the data types: openers and the shapes of blocks
 formats.py   the formats themselves
@@ -25,7 +25,10 @@ DEFAULT = ("sentinel", "hermes", "use_tool")
 
 
 def select(names: Iterable[str] | None) -> list[Dialect]:
-    """The dialects with these names, in this order; raises a ValueError that lists the known names."""
+    """Returns the dialects with these names, in this order; for None the default dialects.
+
+    Raises a ValueError that lists the known names if a name is unknown.
+    """
     chosen = []
     for name in DEFAULT if names is None else names:
         if name not in DIALECTS:
@@ -37,7 +40,8 @@ def select(names: Iterable[str] | None) -> list[Dialect]:
 # --- model families ---
 #
 # The prompt teaches every model the sentinel. The scanner also looks for the dialect that the model's family
-# was trained on, because models fall back to it. The data comes from the families' chat templates.
+# was trained on, because models often write it in spite of the prompt. The data comes from the families' chat
+# templates.
 
 # The first row whose pattern is found in the model's name decides. Narrow rows come before wide ones.
 FAMILIES: tuple[tuple[str, str], ...] = (
@@ -69,12 +73,15 @@ _COMPILED = tuple((re.compile(pattern, re.IGNORECASE), dialect) for pattern, dia
 
 
 def family_of(model: str) -> str | None:
-    """The dialect of a model's family; None if the name matches no family."""
+    """Returns the dialect of the model's family, or None if the name matches no family."""
     return next((dialect for pattern, dialect in _COMPILED if pattern.search(model)), None)
 
 
 def dialects_of(model: str, chosen: Sequence[str] | None) -> tuple[str, ...]:
-    """The dialects to look for: those of the settings, else the default ones and the family's own."""
+    """Returns the dialects to look for: `chosen` (from the settings), or else the default ones.
+
+    The dialect of the model's family is added to the default ones.
+    """
     if chosen:
         return tuple(chosen)
     own = family_of(model)

@@ -48,7 +48,7 @@ _BARE = Opener(
 _SENTINEL = _json(f"<tool_call:{NONCE}>", f"</tool_call:{NONCE}>", "</tool_call>")
 
 ENVELOPED = (
-    Dialect("sentinel", (_SENTINEL,), False, "what Toolwire teaches; its token is fresh for every request"),
+    Dialect("sentinel", (_SENTINEL,), False, "the format in Toolwire's prompt; new token for every request"),
     _dialect("hermes", "Hermes 2/3, Qwen2.5, Qwen3, Granite 4 and many fine-tunes", _HERMES),
     _dialect("bare", "small models that leave the markers out", _BARE),
     _dialect(
@@ -78,8 +78,8 @@ ENVELOPED = (
 
 # --- the name in a header of markers, then the arguments as JSON ---
 #
-# Dialects with the same markers are read alike, whichever of them is on: the text after the marker decides.
-# They differ in how `render.py` writes calls.
+# Dialects with the same markers are read in the same manner, no matter which of them is enabled: the text
+# after the marker decides. They differ only in how `render.py` writes calls.
 
 _NAME_START = ascii_letters + digits + "_"
 _WORDS = re.compile(r'[^<>{}\[\]"]+')
@@ -151,7 +151,7 @@ HEADED = (
     _dialect("deepseek_v31", "DeepSeek V3.1", *_DEEPSEEK),
     _dialect(
         "kimi",
-        "Kimi K2; the id that it writes is the call's",
+        "Kimi K2; the call keeps the id that the model writes",
         *(Opener(marker, _KIMI) for marker in _KIMI_MARKERS),
     ),
     _dialect(
@@ -253,7 +253,10 @@ _ELEMENT = ElementBlock(
 
 
 def _tagged(name: str, note: str, block: TagBlock, wrappers: tuple[str, ...], *tags: str) -> Dialect:
-    """`wrappers` come before the call's tag, `tags` are its beginning."""
+    """Makes a dialect of tags.
+
+    `wrappers`: markers that come before the call's tag. `tags`: how the call's tag itself begins.
+    """
     openers = [Opener(marker, block) for marker in wrappers]
     return Dialect(name, (*openers, *(Opener(marker, block, whole=True) for marker in tags)), note=note)
 
@@ -263,7 +266,7 @@ _DSML_WRAPPERS = ("<｜DSML｜function_calls>", "<｜DSML｜tool_calls>")
 TAGGED = (
     _tagged("use_tool", "older Obsidian Copilot prompts", _USE_TOOL, (), "<use_tool>", "<use_tool "),
     _tagged("qwen_xml", "Qwen3-Coder, Qwen3.5, Nemotron 3, MiMo", _QWEN, ("<tool_call>",), "<function="),
-    _tagged("anthropic", "Claude-trained habit", _ANTHROPIC, ("<function_calls>",), "<invoke "),
+    _tagged("anthropic", "models trained on Claude's output", _ANTHROPIC, ("<function_calls>",), "<invoke "),
     _tagged("glm", "GLM-4.5, 4.6 and 4.7", _GLM, ("<tool_call>",)),
     _tagged("minimax", "MiniMax M2", _MINIMAX, ("<minimax:tool_call>",)),
     _tagged("dsml", "DeepSeek V3.2 and V4", _DSML, _DSML_WRAPPERS, "<｜DSML｜invoke "),

@@ -1,7 +1,7 @@
 """Writes calls in each dialect, for the history that a text-only model reads.
 
-`parse(render(call)) == call` holds for all JSON arguments that the tool's schema allows, also with markers
-inside strings.
+`parse(render(call)) == call` holds for all JSON arguments that the tool's schema allows, even if strings in
+them contain markers.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from toolwire.emulate.grammars.tag_values import wants_string
 
 Schema = Mapping[str, Any]
 Render = Callable[[str, str, Schema], str]
-"""(name, arguments, the tool's schema) → the call in the dialect."""
+"""A function (name, arguments as JSON text, the tool's schema) → the call in the dialect."""
 
 _dumps = partial(json.dumps, ensure_ascii=False)
 
 # --- JSON ---
 #
-# `{call}` is an object with name and arguments. No marker inside a JSON string can end the arguments.
+# `{call}` is an object with name and arguments. A marker inside a JSON string does not end the arguments.
 
 _JSON = {
     "hermes": "<tool_call>\n{call}\n</tool_call>",
@@ -54,7 +54,10 @@ _JSON = {
 
 
 def envelope(name: str, arguments: str) -> str:
-    """`{"name": …, "arguments": …}` with the arguments verbatim if they are JSON, else as a string."""
+    """Returns `{"name": …, "arguments": …}`.
+
+    Arguments that are valid JSON are copied verbatim; any others become a JSON string.
+    """
     return f'{{"name": {_dumps(name)}, "arguments": {_json(arguments)}}}'
 
 
@@ -80,7 +83,7 @@ _QUOTE = '<|"|>'
 
 
 def _python(value: Any) -> str:
-    """A value as a Python literal. JSON's strings and numbers are valid in Python."""
+    """Returns a value as a Python literal. JSON's strings and numbers are valid in Python."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{_dumps(key)}: {_python(each)}" for key, each in value.items()) + "}"
     if isinstance(value, list):
@@ -121,7 +124,8 @@ _ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;",
 _PLAIN_KEY = re.compile(r"[^<>\n\"'\s][^<>\n\"']*(?<!\s)\Z|[^<>\n\"'\s]\Z")
 _XML_NAME = re.compile(r"[A-Za-z_][\w.-]*\Z", re.ASCII)
 
-# The tags around a call and around each parameter. In `{typed}` the tag says whether the value is text.
+# Per dialect: the opening tags of a call, one parameter, and the closing tags. `{typed}` is a value after an
+# attribute that says whether it is text.
 _TAGGED = {
     "qwen_xml": (
         "<tool_call>\n<function={name}>\n",
@@ -152,19 +156,22 @@ _TAGGED = {
 
 
 def _no_angle(value: Any) -> str:
-    """A value as JSON without `<`, so that it contains no marker."""
+    """Returns a value as JSON without `<`, so that it contains no marker."""
     return _dumps(value).replace("<", "\\u003c")
 
 
 def _is_plain(text: str, is_string: bool) -> bool:
-    """Whether a text between tags cannot be mistaken for JSON."""
+    """Whether a text between tags cannot be mistaken for JSON.
+
+    `is_string`: the schema allows only strings, so the text is JSON only if it begins with a quotation mark.
+    """
     words = text.strip()
     like_json = words[:1] in tuple("-0123456789[{'tfnTFN") or text != words or not text
     return not words.startswith('"') and (is_string or not like_json)
 
 
 def _value(value: Any, is_string: bool) -> str:
-    """A value between tags: text if it cannot be mistaken for JSON, else JSON."""
+    """Returns what to write between tags: a string's text if it is unambiguous, else JSON."""
     plain = isinstance(value, str) and "<" not in value and _is_plain(value, is_string)
     return value if plain else _no_angle(value)
 
@@ -176,7 +183,7 @@ def _typed(value: Any) -> str:
 
 
 def _members(arguments: str, fits: Callable[[str, Any], object]) -> dict[str, Any] | None:
-    """The arguments, if all of them fit between tags; None: write them as JSON."""
+    """Returns the arguments as a dict if `fits(key, value)` is true for all of them, else None."""
     values = load_object(arguments or "{}")
     return values if values is not None and all(fits(key, value) for key, value in values.items()) else None
 
@@ -195,7 +202,7 @@ def _write_tags(tags: tuple[str, str, str], name: str, arguments: str, schema: S
 
 
 def _elements(arguments: str, schema: Schema) -> dict[str, str] | None:
-    """Each argument as an element, by its key; None: write them as JSON."""
+    """Returns each argument as an XML element, by key; None if they must be written as JSON."""
     values = _members(arguments, lambda key, _: _XML_NAME.match(key))
     return values and {key: _element(key, value, wants_string(schema, key)) for key, value in values.items()}
 
@@ -264,7 +271,11 @@ RENDER: dict[str, Render] = {
 
 
 def render(dialect: str, name: str, arguments: str, *, schema: Schema | None = None, nonce: str = "") -> str:
-    """One call in this dialect."""
+    """Returns one call as text in this dialect.
+
+    `arguments`: JSON text. `schema`: the tool's parameters. `nonce`: the request's token, for the sentinel
+    dialect.
+    """
     if dialect == "sentinel":
         return f"<tool_call:{nonce}>\n{envelope(name, arguments)}\n</tool_call:{nonce}>"
     return RENDER[dialect](name, arguments, schema or {})

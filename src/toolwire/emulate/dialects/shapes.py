@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 NONCE = "{nonce}"
-"""Placeholder for the request's token in the sentinel's markers."""
+"""Placeholder for the request's token in the markers of the dialect `sentinel`."""
 TOOL = "{tool}"
 """Placeholder for the name of each declared tool, in markers that contain it."""
 
@@ -21,30 +21,38 @@ _ENVELOPE = frozenset({"name", "arguments", "parameters", "type", "id", "functio
 
 @dataclass(frozen=True, slots=True)
 class JsonBlock:
-    """One or several `{"name": …, "arguments": …}`, in any key order, also as an array, and a closer."""
+    """One or more objects `{"name": …, "arguments": …}`, or an array of them, and a closer.
+
+    The keys of an object may be in any order.
+    """
 
     closers: tuple[str, ...] = ()
     name_keys: frozenset[str] = frozenset({"name"})
     arguments_keys: frozenset[str] = frozenset({"arguments", "parameters"})
     exact: bool = False
-    """Accept only an envelope's keys, and require arguments: for a marker that is ordinary JSON."""
+    """Accept only the keys in `known_keys`, and require arguments.
+
+    For a marker that may be ordinary JSON.
+    """
     known_keys: frozenset[str] = _ENVELOPE
     separators: str = ","
-    """What may be between two objects."""
+    """Characters that may be between two objects."""
     separated: bool = False
-    """Another object must follow a separator."""
+    """Whether another object must follow a separator."""
     open_ended: bool = False
-    """Models seldom write the closer: arguments that are not JSON end with their line."""
+    """Models seldom write the closer, so arguments that are not valid JSON end with their line."""
     first: str = "{["
 
 
 @dataclass(frozen=True, slots=True)
 class TagBlock:
-    """Calls as tags, with values as text between tags. The arguments may also be one JSON object.
+    """Calls as tags. Arguments are texts between tags, or one JSON object.
 
-    `call_tag` and `parameter_tag` match one whole tag; group 1 is the name of the call or the key.
-    `name_child` is the tag around the name if the call tag has none. Group 2 of `parameter_tag`, if it
-    matched, is the value's type: `true` and `string` mean text, anything else JSON.
+    `call_tag` and `parameter_tag` match one whole tag; group 1 is the tool's name or the parameter's key.
+    Group 2 of `parameter_tag`, if the dialect has it, is the value's type: `true` and `string` mean text,
+    anything else JSON. `name_child` is the tag around the tool's name, in dialects where the call tag does
+    not contain it. `entities` and `attribute_entities`: values or the attributes of tags are written with XML
+    entities.
     """
 
     call_tag: re.Pattern[str]
@@ -55,23 +63,29 @@ class TagBlock:
     name_child: str | None = None
     entities: bool = False
     trim_newline: bool = False
-    """One newline after the opening tag and one before the closing tag of a value belong to the markup."""
+    """The newlines after the opening and before the closing tag are not part of the value."""
     bare_name: bool = False
-    """The name is the text before the first tag; there is no call tag."""
+    """The tool's name is the text before the first tag; there is no call tag."""
     key_tags: tuple[str, str] | None = None
-    """The key follows `parameter_tag`. The tags that close the key and open the value."""
+    """The tags that close the key and open the value.
+
+    For dialects in which the key is text after `parameter_tag`.
+    """
     tag_starts: tuple[str, ...] = ("<",)
     tag_end: str = ">"
     body_tags: tuple[re.Pattern[str], str] | None = None
     """The tags around arguments that are one JSON object."""
     attribute_entities: bool = False
     parameter_start: str = ""
-    """How every parameter tag begins. A value with one inside may have lost its closer.
+    """How every parameter tag begins. A value that contains this may lack its closer.
 
-    Empty: the closer contains the parameter's name.
+    Empty if the closer contains the parameter's name.
     """
     not_inside: tuple[str, ...] = ()
-    """Texts that no value contains: a value with one has lost a tag. `{key}` is the parameter's name."""
+    """Texts that cannot be part of a value: if one is found, a tag is missing.
+
+    `{key}` is replaced by the parameter's name.
+    """
     first: str = "<"
 
 
@@ -79,7 +93,7 @@ class TagBlock:
 class ElementBlock:
     """`<NAME>` … `</NAME>` around child elements, a YAML mapping or a JSON object.
 
-    The opener is the whole tag.
+    The marker is the whole opening tag.
     """
 
     children: TagBlock
@@ -96,11 +110,17 @@ class ElementBlock:
 
 @dataclass(frozen=True, slots=True)
 class PythonBlock:
-    """Python calls `NAME(key=value, …)`, in a list or one after another. JSON envelopes are accepted too."""
+    """Python calls `NAME(key=value, …)`, in a list or one after another.
+
+    JSON objects with name and arguments are accepted too.
+    """
 
     wrapper_closers: tuple[str, ...] = ()
     exact: bool = False
-    """Accept only a list, without envelopes, and hold calls until complete: for an ordinary marker."""
+    """Accept only a list of Python calls, and hold it until it is complete.
+
+    For a marker that may be ordinary text.
+    """
     call_close: str = ")"
     first: str = "[{_" + string.ascii_letters
 
@@ -110,20 +130,21 @@ class GemmaBlock:
     """`call:NAME{key:value, …}` in Gemma's own literals."""
 
     quote: str
-    """The mark on both sides of a string. Strings have no escapes."""
+    """The mark before and after a string. Strings have no escapes."""
     wrapper_closers: tuple[str, ...]
     untyped: bool = False
-    """Numbers and objects are in quotes too, so the schema decides the type."""
+    """Numbers and objects are in quotes too, so the tool's schema decides the type of a value."""
     call_close: str = "}"
     first: str = "c"
 
 
 @dataclass(frozen=True, slots=True)
 class HeadedBlock:
-    """The name in a header, then JSON: `functions.NAME:0<|tool_call_argument_begin|>{…}<|tool_call_end|>`.
+    """A header with the tool's name, then the arguments as JSON.
 
-    A header consists of `words` and of `marks`, each mark at most once. The first of `headers` that matches
-    all of it with a known tool as `name` gives the name and, if it has such a group, the `id`.
+    For example `functions.NAME:0<|tool_call_argument_begin|>{…}<|tool_call_end|>`. A header consists of
+    `words` and of `marks`, each mark at most once. A pattern of `headers` matches a whole header; its groups
+    are `name` and, in some dialects, `id`. A match with the name of a known tool is preferred.
     """
 
     headers: tuple[re.Pattern[str], ...]
@@ -131,18 +152,19 @@ class HeadedBlock:
     marks: tuple[str, ...]
     call_close: str
     wrapper_closers: tuple[str, ...] = ()
-    """Further closers, each at most once and in any order. All closers may be missing."""
+    """Further closers, each at most once and in any order. Every closer may be missing."""
     call_openers: tuple[str, ...] = ()
-    """What must come before every call except the first."""
+    """Every call except the first must begin with one of these."""
     open_ended: bool = False
-    """Models seldom write the closer: arguments that are not JSON end with their line."""
+    """Models seldom write the closer, so arguments that are not valid JSON end with their line."""
     first: str = ""
 
 
 class Grammar(Protocol):
-    """A shape.
+    """What all shapes have in common.
 
-    `first`: the characters that may come first after white space; they separate shapes with one marker.
+    `first`: the characters that a block may begin with, after white space. If several shapes have the same
+    marker, this decides between them.
     """
 
     @property
@@ -154,8 +176,8 @@ class Opener:
     """A marker that may begin a block.
 
     `whole`: the marker is itself the beginning of the call's tag. `line_start`: only white space may come
-    before it on its line. `answer_start`: only white space may come before it in the answer, so that ordinary
-    words can be a marker there and cost nothing later.
+    before it on its line. `answer_start`: only white space may come before it in the answer. Such a marker
+    can be ordinary words, because the scanner does not look for it later.
     """
 
     marker: str
@@ -169,7 +191,8 @@ class Opener:
 class Dialect:
     """One format of calls.
 
-    `recovery`: the prompt does not teach it, so law 12's rules on quotations apply.
+    `recovery`: the prompt does not teach this format. A block in it is not a call if it is in a code fence or
+    quotes the request (law 12).
     """
 
     name: str

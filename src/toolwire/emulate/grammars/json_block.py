@@ -1,4 +1,4 @@
-"""Grammars of calls in JSON: an object with the name in it, or arguments after a header with the name."""
+"""Grammars of calls in JSON: an object with the name in it, or a header with the name first."""
 
 from __future__ import annotations
 
@@ -35,16 +35,20 @@ class Envelope:
 
     def __init__(self) -> None:
         self.name: str | None = None
-        self.parts: list[str] = []  # arguments that come before the name
+        self.parts: list[str] = []  # arguments that were read before the name
         self.complete = False
-        self.object = True
+        self.object = True  # whether the arguments are an object
         self.issues: list[str] = []
-        self.other = False  # it has a member that is not part of an envelope
-        self.nested = False  # its arguments contain objects, so a missing brace may be one of theirs
+        self.other = False  # whether it has a key that is not in `known_keys`
+        # Whether the arguments contain objects, so that a missing brace may be one of theirs.
+        self.nested = False
 
 
 def json_block(scan: Scan, block: JsonBlock) -> Reading:
-    """Reads one or several envelopes, also as an array, and the closer. False: there was no closer."""
+    """Reads one or more envelopes (see `Envelope`), or an array of them, and the closer.
+
+    Returns False if there is no closer.
+    """
     array = False
     calls = 0
     ready = True  # a call may begin here
@@ -72,7 +76,7 @@ def json_block(scan: Scan, block: JsonBlock) -> Reading:
 
 
 def envelope_call(scan: Scan, block: JsonBlock) -> Reading:
-    """Reads one envelope. True: it is a call."""
+    """Reads one envelope. Returns whether it is a call."""
     envelope = Envelope()
     read = yield from members(scan, block, envelope, nested=False)
     if read == CLOSED:
@@ -85,7 +89,7 @@ def envelope_call(scan: Scan, block: JsonBlock) -> Reading:
             scan.write(part)
     call = scan.open
     call.issues += envelope.issues
-    if read == CUT and envelope.nested:  # the missing brace may be one of the arguments'
+    if read == CUT and envelope.nested:  # the missing brace may belong to the arguments
         return scan.close_call("truncated")
     if read == FAIL:
         call.issues.append("unclosed_envelope")
@@ -98,7 +102,10 @@ def envelope_call(scan: Scan, block: JsonBlock) -> Reading:
 
 
 def members(scan: Scan, block: JsonBlock, envelope: Envelope, nested: bool) -> Reading:
-    """Reads the members of the object that begins here."""
+    """Reads the members of the object that begins here. Returns OK, CUT, FAIL or CLOSED.
+
+    `nested`: the object is the value of the key `function`.
+    """
     scan.position += 1
     char = yield from peek(scan)
     while char != "}":
@@ -118,7 +125,7 @@ def members(scan: Scan, block: JsonBlock, envelope: Envelope, nested: bool) -> R
 
 
 def member(scan: Scan, block: JsonBlock, envelope: Envelope, nested: bool) -> Reading:
-    """Reads one key and its value."""
+    """Reads one key and its value. Returns OK, CUT, FAIL or CLOSED."""
     key = yield from string(scan, bare=True)
     if key is None:
         return CUT if scan.ended else FAIL
@@ -149,14 +156,17 @@ def member(scan: Scan, block: JsonBlock, envelope: Envelope, nested: bool) -> Re
 
 
 def _may_be_argument(scan: Scan, envelope: Envelope, key: str) -> bool:
-    """Whether a member after the arguments may belong to them, because they ended too early."""
+    """Whether a member after the arguments may be one of them, which were closed too early."""
     tool = scan.registry.resolve(envelope.name or "")
     properties = tool.parameters.get("properties") if tool is not None else None
     return not properties or not isinstance(properties, Mapping) or key in properties
 
 
 def arguments(scan: Scan, block: JsonBlock, envelope: Envelope, char: str) -> Reading:
-    """Reads the arguments: an object, a string that contains JSON, or null for none."""
+    """Reads the arguments: an object, a string that contains JSON, or null for none.
+
+    `char`: the first character of the value. Returns OK, CUT, FAIL or CLOSED.
+    """
     if envelope.complete:
         return FAIL
     if envelope.name is not None:
@@ -182,7 +192,7 @@ def arguments(scan: Scan, block: JsonBlock, envelope: Envelope, char: str) -> Re
 
 
 def ends(block: JsonBlock | HeadedBlock, *closers: str) -> tuple[str, ...]:
-    """The texts that end arguments that are not JSON."""
+    """Returns the texts that end the arguments if they are not valid JSON."""
     return (*closers, "\n") if block.open_ended or not closers else closers
 
 
@@ -190,7 +200,7 @@ def ends(block: JsonBlock | HeadedBlock, *closers: str) -> tuple[str, ...]:
 
 
 class StringFlow:
-    """Reads arguments written as a JSON string that contains JSON, from after its opening quote.
+    """Reads arguments that are a JSON string with JSON inside. Begins after the opening quote.
 
     Removes one level of escapes and passes the text to a `JsonFlow`.
     """
@@ -201,7 +211,7 @@ class StringFlow:
         self.inner = JsonFlow()
         self.out: list[str] = []
         self.done = False
-        self.bad = False  # the string does not contain JSON: from here on it passes unchanged
+        self.bad = False  # whether the string is found not to contain JSON; from then on it passes unchanged
         self.first = ""  # the first character that is not white space
         self._rest = ""
         self._decoder = StringDecoder()
@@ -211,7 +221,10 @@ class StringFlow:
         return self.inner.issues
 
     def take(self) -> str:
-        """The strict JSON since the last `take`. Half a surrogate pair is written as an escape."""
+        """Returns the strict JSON since the last `take`.
+
+        Half a surrogate pair is written as an escape.
+        """
         text = "".join(self.out)
         self.out.clear()
         return SURROGATE.sub(lambda half: f"\\u{ord(half[0]):04x}", text)
@@ -232,7 +245,7 @@ class StringFlow:
             self.out.append(text)
             return
         if not self.first:
-            text = text.lstrip(SPACE)  # white space alone is no arguments
+            text = text.lstrip(SPACE)  # a string of only white space means no arguments
         position = 0 if self.inner.done else self.inner.run(text, 0)
         self.out.extend(self.inner.out)
         self.inner.out.clear()
@@ -261,7 +274,10 @@ _FENCE = "```"
 
 
 def headed_block(scan: Scan, block: HeadedBlock) -> Reading:
-    """Reads calls one after another. Always ends after the last closer, or after the last complete call."""
+    """Reads calls one after another. Always returns False, because all closers are optional.
+
+    The block ends after the last closer or call that was found.
+    """
     calls = 0
     while (yield from peek(scan)):
         if calls and scan.at_call_limit:
@@ -274,7 +290,7 @@ def headed_block(scan: Scan, block: HeadedBlock) -> Reading:
 
 
 def headed_call(scan: Scan, block: HeadedBlock) -> Reading:
-    """Reads one call and its closers. True: it is a call."""
+    """Reads one call and its closers. Returns whether it is a call."""
     text = yield from header(scan, block)
     char = yield from peek(scan)
     found = match_header(scan, block, text)
@@ -300,7 +316,7 @@ def headed_call(scan: Scan, block: HeadedBlock) -> Reading:
 
 
 def header(scan: Scan, block: HeadedBlock) -> Reading:
-    """Consumes the words and markers of a header; "" if they exceed `LONGEST`."""
+    """Consumes the words and markers of a header and returns them; "" if they exceed `LONGEST`."""
     text = ""
     marks = block.marks
     while len(text) <= LONGEST:
@@ -320,14 +336,20 @@ def header(scan: Scan, block: HeadedBlock) -> Reading:
 
 
 def match_header(scan: Scan, block: HeadedBlock, text: str) -> re.Match[str] | None:
-    """The match of a header; one with a known tool comes first, because names may contain separators."""
+    """Returns the match of a header, or None if no pattern matches.
+
+    Prefers a match with the name of a known tool, because names may contain separators.
+    """
     readings = [found for pattern in block.headers if (found := pattern.fullmatch(text))]
     known = [found for found in readings if scan.registry.resolve(found["name"]) is not None]
     return next(iter(known or readings), None)
 
 
 def closers(block: HeadedBlock, header: str) -> tuple[str, ...]:
-    """The closers that may follow the arguments, with that of a code fence if the header opened one."""
+    """Returns the closers that may follow the arguments.
+
+    If the header opened a code fence, the end of the fence is one of them.
+    """
     return (*((_FENCE,) if _FENCE in header else ()), block.call_close, *block.wrapper_closers)
 
 

@@ -1,8 +1,8 @@
-"""Reads values in Python's or Gemma's literals and sends them as JSON; the grammar of Gemma's calls.
+"""Reads the literals of Python and Gemma and writes them as JSON. Also reads Gemma's calls.
 
 `literal_value` reads objects, lists and tuples, without recursion and at most `MAX_DEPTH` deep. A `Language`
-reads keys and scalars. JSON that was sent is never taken back, so a parenthesis waits until it is clear
-whether it begins a tuple.
+reads keys and scalars. JSON that was sent cannot be changed later, so the content of parentheses is held
+until it is clear whether they are a tuple.
 """
 
 from __future__ import annotations
@@ -33,15 +33,16 @@ from toolwire.emulate.grammars.tag_values import escaped, property_schema, typed
 
 Emit = Callable[[str], None]
 
-_VALUE, _KEY, _MORE = range(3)  # what is due next
-_MOST_UNDECIDED = 16  # undecided parentheses inside each other; their content is copied once for each level
+_VALUE, _KEY, _MORE = range(3)  # what is expected next
+# How deep parentheses may nest while they are undecided; each level copies its content once.
+_MOST_UNDECIDED = 16
 
 
 class Language(Protocol):
-    """The literals of one language.
+    """The literals of one language: Python or Gemma.
 
-    `brackets`: the closing bracket of each opening one. `key` and `scalar` read at the scanner's position,
-    emit JSON, and return OK, CUT or FAIL.
+    `brackets` maps each opening bracket to its closing one. `key` and `scalar` read at the scanner's
+    position, pass JSON to `emit`, and return OK, CUT or FAIL. `depth` is the number of open containers.
     """
 
     @property
@@ -53,7 +54,7 @@ class Language(Protocol):
 
 
 class _Open:
-    """An open container. `undecided`: parentheses that may or may not be a tuple."""
+    """An open container. `undecided`: it is not yet clear whether these parentheses are a tuple."""
 
     def __init__(self, closer: str) -> None:
         self.closer, self.count, self.undecided = closer, 0, closer == ")"
@@ -61,7 +62,7 @@ class _Open:
 
 
 class _Nesting:
-    """The open containers, and the JSON that they become."""
+    """The containers that are open while a literal is read. Writes them as JSON."""
 
     def __init__(self, emit: Emit) -> None:
         self._emit = emit
@@ -75,7 +76,7 @@ class _Nesting:
             self._emit(text)
 
     def closes(self, char: str, due: int) -> bool:
-        """Whether this character closes the innermost container; after a key it cannot."""
+        """Whether `char` closes the innermost container. Not possible between a key and its value."""
         return bool(self.stack) and char == self.stack[-1].closer and (due != _VALUE or char != "}")
 
     @property
@@ -83,18 +84,18 @@ class _Nesting:
         return len(self.stack) >= MAX_DEPTH or len(self._waiting) >= _MOST_UNDECIDED
 
     def separate(self) -> None:
-        """Writes the comma before an item of a list or a key."""
+        """Writes the comma before a key or a list item, unless it is the first one."""
         if self.stack[-1].count:
             self.write(", ")
         self.stack[-1].count += 1
 
     def item(self) -> None:
-        """Prepares for a value."""
+        """Writes the comma before a value, if the container is a list or a tuple."""
         if self.stack and self.stack[-1].closer != "}":
             self.separate()
 
     def open(self, closer: str) -> int:
-        """Opens a container and returns what is due next."""
+        """Opens a container. Returns what is expected next: a key or a value."""
         self.item()
         if closer == ")":
             self._waiting.append([])
@@ -104,13 +105,16 @@ class _Nesting:
         return _KEY if closer == "}" else _VALUE
 
     def next(self) -> int:
-        """Handles a comma and returns what is due next."""
+        """Handles a comma. Returns what is expected next: a key or a value."""
         if self.stack[-1].closer == ")":
             self.decide("[")
         return _KEY if self.stack[-1].closer == "}" else _VALUE
 
     def decide(self, before: str) -> None:
-        """Writes the innermost parentheses: `before` is "[" for a tuple, "" for a value in parentheses."""
+        """Decides whether the innermost parentheses are a tuple, and writes their content so far.
+
+        `before`: "[" for a tuple, "" for a value in parentheses.
+        """
         if self.stack[-1].undecided:
             self.stack[-1].undecided = False
             inside = self._waiting.pop()
@@ -126,7 +130,7 @@ class _Nesting:
 
 
 def literal_value(scan: Scan, language: Language, emit: Emit) -> Reading:
-    """Reads one value and returns OK, CUT (the text ended) or FAIL (it is no literal)."""
+    """Reads one value. Returns OK, CUT (the text ended) or FAIL (it is not a literal)."""
     nesting = _Nesting(emit)
     stack = nesting.stack
     due = _VALUE
@@ -164,7 +168,10 @@ def literal_value(scan: Scan, language: Language, emit: Emit) -> Reading:
 
 
 def member_key(scan: Scan, language: Language, nesting: _Nesting) -> Reading:
-    """Reads a key and its colon. A repeated key makes the value ambiguous: FAIL."""
+    """Reads a key and its colon. Returns OK, CUT or FAIL.
+
+    A repeated key is a FAIL, because it makes the value ambiguous.
+    """
     nesting.separate()
     parts: list[str] = []
     read = yield from language.key(scan, parts.append, len(nesting.stack))
@@ -192,13 +199,16 @@ def json_string(scan: Scan, emit: Emit) -> Reading:
 
 
 def note_repair(scan: Scan, *issues: str) -> None:
-    """Adds repairs to the call's issues, each once."""
+    """Adds repairs to the issues of the open call, each once."""
     call = scan.open
     call.issues += [issue for issue in issues if issue not in call.issues]
 
 
 def streamed(scan: Scan, parts: list[str], reading: Reading) -> Reading:
-    """Runs a reading that emits into `parts`, and sends the JSON of each chunk of text as one piece."""
+    """Runs the step `reading`, which appends JSON to `parts`. Sends that JSON once per chunk.
+
+    Returns the result of `reading`.
+    """
     result, running = None, True
     while running:
         try:
@@ -226,7 +236,7 @@ _TYPES = ("integer", "number", "boolean", "array", "object", "null")
 
 
 def gemma_block(scan: Scan, block: GemmaBlock) -> Reading:
-    """Reads calls one after another and the closer. False: there was no closer."""
+    """Reads calls one after another and the closer. Returns False if there is no closer."""
     calls = 0
     while True:
         char = yield from peek(scan)
@@ -240,7 +250,7 @@ def gemma_block(scan: Scan, block: GemmaBlock) -> Reading:
 
 
 def gemma_call(scan: Scan, block: GemmaBlock) -> Reading:
-    """Reads one call. True: it is a call."""
+    """Reads one call. Returns whether it is a call."""
     name = yield from bare_name(scan)
     if name is None or scan.buffer[scan.position] != "{":
         return False
@@ -259,7 +269,7 @@ class Gemma:
     def __init__(self, block: GemmaBlock, schema: Mapping[str, Any]) -> None:
         self._quote = block.quote
         self._schema = schema if block.untyped else {}
-        self._key = ""  # of the current argument
+        self._key = ""  # the key of the current argument
 
     def key(self, scan: Scan, emit: Emit, depth: int) -> Reading:
         if (yield from literal(scan, (self._quote,))) is not None:
@@ -296,7 +306,10 @@ class Gemma:
         return OK
 
     def _string(self, scan: Scan, emit: Emit, depth: int) -> Reading:
-        """Reads a string; its text is sent at once, unless the schema says that another type is in quotes."""
+        """Reads a string and sends its text while it is read.
+
+        If the schema asks for another type, the complete text is converted to that type instead.
+        """
         pieces: list[str] = []
         is_typed = depth == 1 and property_schema(self._schema, self._key).get("type") in _TYPES
         emit("" if is_typed else '"')

@@ -1,7 +1,7 @@
-"""The grammar of Python calls: `[f(a=1), g(b="x")]`, or one call after another, with keyword arguments only.
+"""The grammar of Python calls with keyword arguments: `[f(a=1), g(b="x")]`.
 
-After the name and the parenthesis must come a keyword, `**{…}` or the closing parenthesis. Anything else is
-not a call but a list, a link or a sum.
+Calls may be in a list or follow each other. After the name and the parenthesis must come a keyword, `**{…}`
+or the closing parenthesis. Anything else, such as a list, a link or a sum, is not a call.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from toolwire.emulate.grammars.tag_values import escaped
 # --- values ---
 #
 # Python's literals: strings (either quote, triple, raw, adjacent), numbers, True, False, None, lists, tuples
-# and dicts. `true`, `false` and `null` count too, because models mix them in. A line break inside a simple
-# string is repaired. Expressions, names, sets, bytes and f-strings are not literals.
+# and dicts. `true`, `false` and `null` are accepted too, because models mix them in. A line break inside a
+# simple string is repaired. Expressions, names, sets, bytes and f-strings are not literals.
 
 _RUNS = {
     '"': re.compile(r'[^"\\\n]*'),
@@ -91,7 +91,10 @@ PYTHON = Python()
 
 
 def number(token: str) -> str | None:
-    """A Python number as JSON, verbatim if it is also a JSON number; None if it is no finite number."""
+    """Returns a Python number as JSON, or None if it is not a finite number.
+
+    A number that is also a JSON number is copied verbatim.
+    """
     if JSON_NUMBER.match(token):
         return token
     try:
@@ -102,7 +105,7 @@ def number(token: str) -> str | None:
 
 
 def at_string(scan: Scan) -> Reading:
-    """Whether a string begins here, with or without a prefix."""
+    """Whether a string begins here, with or without a prefix such as `r`."""
     char = scan.buffer[scan.position]
     if char not in _PREFIXES:
         return char in _QUOTES
@@ -110,7 +113,7 @@ def at_string(scan: Scan) -> Reading:
 
 
 def string(scan: Scan, emit: Emit) -> Reading:
-    """Reads a string and the strings that follow it, which Python joins."""
+    """Reads a string and the strings that follow it, which Python joins. Returns OK or CUT."""
     emit('"')
     while True:
         read = yield from one_string(scan, emit)
@@ -122,7 +125,7 @@ def string(scan: Scan, emit: Emit) -> Reading:
 
 
 def one_string(scan: Scan, emit: Emit) -> Reading:
-    """Reads one string, without writing its quotes."""
+    """Reads one string and emits it without its quotes. Returns OK or CUT."""
     raw = scan.buffer[scan.position] in "rR"
     scan.position += scan.buffer[scan.position] not in _QUOTES
     quote = scan.buffer[scan.position]
@@ -131,7 +134,7 @@ def one_string(scan: Scan, emit: Emit) -> Reading:
         and scan.position + 3 > len(scan.buffer)
         and not scan.ended
     ):
-        yield  # one, two or three quotes
+        yield  # wait until it is clear whether there are one, two or three quotes
     closer = quote * 3 if scan.buffer.startswith(quote * 3, scan.position) else quote
     scan.position += len(closer)
     run = _RUNS[closer]
@@ -163,7 +166,10 @@ def one_string(scan: Scan, emit: Emit) -> Reading:
 
 
 def escape(scan: Scan, emit: Emit, raw: bool) -> Reading:
-    """Reads an escape; one that Python does not know keeps its backslash."""
+    """Reads an escape sequence. Returns OK or CUT.
+
+    `raw`: the string has the prefix `r`. An escape that Python does not know keeps its backslash.
+    """
     if not (yield from more(scan, 2)):
         return CUT
     char = scan.buffer[scan.position + 1]
@@ -187,7 +193,10 @@ def escape(scan: Scan, emit: Emit, raw: bool) -> Reading:
 
 
 def _character(found: re.Match[str]) -> str | None:
-    """One character inside a JSON string. Halves of a surrogate pair stay escapes; JSON joins them."""
+    """Returns an escape's character as the inside of a JSON string; None if it is invalid.
+
+    Halves of a surrogate pair stay escapes; JSON joins them.
+    """
     kind = str(found.lastgroup)
     code = found[kind]
     if kind == "N":
@@ -207,7 +216,10 @@ _KEYWORD = re.compile(r"[^\W\d]\w*")
 
 
 def python_block(scan: Scan, block: PythonBlock) -> Reading:
-    """Reads calls, in a list or one after another, and the closer. False: the block has no proper end."""
+    """Reads calls, in a list or one after another, and the closer.
+
+    Returns whether the block has its proper end: the closer, or `]` if there is no closer.
+    """
     listed = False
     ready = True  # a call may begin here
     calls = 0
@@ -241,14 +253,14 @@ def python_block(scan: Scan, block: PythonBlock) -> Reading:
 
 
 def any_call(scan: Scan, block: PythonBlock, char: str) -> Reading:
-    """Reads one call, also as a JSON envelope. True: it is a call."""
+    """Reads one call, in Python or as a JSON envelope. Returns whether it is a call."""
     if char != "{":
         return (yield from python_call(scan, block))
     return not block.exact and (yield from envelope_call(scan, JsonBlock(closers=block.wrapper_closers)))
 
 
 def python_call(scan: Scan, block: PythonBlock) -> Reading:
-    """Reads one `NAME(…)`. True: it is a call."""
+    """Reads one `NAME(…)`. Returns whether it is a call."""
     name = yield from bare_name(scan)
     if name is None or scan.buffer[scan.position] != "(":
         return False
@@ -274,7 +286,10 @@ def python_call(scan: Scan, block: PythonBlock) -> Reading:
 
 
 def first_argument(scan: Scan) -> Reading:
-    """Reads the first argument: `keyword`'s result, `**` before a dict, or "" without arguments."""
+    """Reads the first argument up to its value.
+
+    Returns the keyword with a `=` before it, `**` before a dict, "" without arguments, or else CUT or FAIL.
+    """
     char = yield from peek(scan)
     if char == ")":
         return ""
@@ -287,7 +302,7 @@ def first_argument(scan: Scan) -> Reading:
 
 
 def keyword(scan: Scan) -> Reading:
-    """Consumes a keyword and its sign and returns `=` and the keyword; else CUT or FAIL."""
+    """Consumes a keyword and its `=`. Returns the keyword with `=` before it, or CUT or FAIL."""
     while True:
         found = _KEYWORD.match(scan.buffer, scan.position)
         if found is None:
@@ -309,7 +324,10 @@ def keyword(scan: Scan) -> Reading:
 
 
 def keyword_arguments(scan: Scan, first: str, emit: Emit) -> Reading:
-    """Reads keywords and values up to the closing parenthesis, which is not consumed."""
+    """Reads keywords and values up to the closing parenthesis, which is not consumed.
+
+    `first`: what `first_argument` returned. Returns OK, CUT or FAIL.
+    """
     if not first:
         return OK
     before = "{"

@@ -1,9 +1,9 @@
 """The scanner as grammars see it, and the steps that grammars are built from.
 
-A step is a generator that reads the scanner's buffer and yields for more text.
-It decides nothing before it has the characters that decide it, so the cuts between chunks do not matter (law
-4). It does not yield once the end of the text is known. Text that it consumed without making a call becomes
-text again, because the scanner knows where the block began.
+A step is a generator. It reads the scanner's buffer and yields when it needs more text. It decides nothing
+before it has all characters that matter, so the cuts between chunks make no difference (law 4). It does not
+yield once the end of the text is known. If a grammar consumes text but makes no call, the scanner sends that
+text as part of the answer, because it knows where the block began.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from toolwire.emulate.tools import ToolRegistry
 
 Reading = Generator[None, None, Any]
 
-# The result of a step. OK: read to its end. CUT: the text ended first. FAIL: the grammar does not allow this.
-# CLOSED: the call has already been closed.
+# Results of steps. OK: the step is complete. CUT: the text ended first. FAIL: the grammar does not allow this
+# text. CLOSED: the step has already closed the call.
 OK, CUT, FAIL, CLOSED = "ok", "cut", "fail", "closed"
 
-LONGEST = 512  # characters of a name, a key or a tag
+LONGEST = 512  # maximum length of a name, a key or a tag
 
 _WHITE = re.compile(r"\s*")
 _LITERAL = re.compile(r'"(?:[^"\\\x00-\x1f]|\\.)*"')
@@ -42,24 +42,28 @@ _LEFT_OVER = re.compile(r"'[}\])]")
 
 
 Check = Callable[[ToolSpec, str], Sequence[str]]
-"""Checks complete arguments against the tool's schema and returns the errors; none if they are valid."""
+"""Checks complete arguments against the tool's schema. Returns the errors, empty if valid."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScanLimits:
-    """How many characters and calls the scanner holds at most. A block that exceeds a limit is text."""
+    """The scanner's limits in characters and calls. A block that exceeds a limit is text."""
 
     header: int = 65_536
     """Characters from the marker to a known tool's name."""
     held: int = 8_388_608
     """Characters of a call that is held until it is complete; at least `header`."""
     calls: int = 1024
-    """Calls of one run; anything that looks like a further one is text."""
+    """Calls in one answer. Further calls are text."""
 
 
 @dataclass(slots=True)
 class OpenCall:
-    """The call that is being read. `held`: its events wait until it is complete."""
+    """The call that is being read.
+
+    `held`: its events are sent when it is complete. `parts`: the arguments of a held call. `refused`: a held
+    call that becomes text at its end. `sent`: at least one piece of arguments has been written.
+    """
 
     tool: ToolSpec
     name: str
@@ -72,7 +76,7 @@ class OpenCall:
 
 
 class Scan:
-    """The text of an answer, and the calls that grammars make of it."""
+    """The state that grammars work on: the text of an answer, and the call that is being read."""
 
     _dialect: Dialect
     _validated = False
@@ -87,7 +91,8 @@ class Scan:
         self._count = 0
         self._out: list[Event] = []
         self._pending: list[str] = []  # text that is sent next, as one event
-        # The buffer holds unconsumed text, and the open candidate from `_start` on.
+        # The buffer holds unconsumed text, and the open candidate from `_start` on. Parts of a long candidate
+        # are in `_spill`.
         self.buffer = ""
         self.position = 0
         self.ended = False
@@ -107,7 +112,10 @@ class Scan:
         raise NotImplementedError
 
     def open_call(self, written: str, hold: bool = False, id: str | None = None) -> None:
-        """The grammar has read a tool's name (and an `id`, in dialects that have ids)."""
+        """Opens a call, after the grammar has read the tool's name.
+
+        `hold`: send nothing until the call is complete. `id`: the call's id, in dialects that have ids.
+        """
         tool = self.registry.resolve(written)
         refused = False
         if tool is None:
@@ -133,7 +141,7 @@ class Scan:
             self._out.append(CallArgs(self._count, text))
 
     def close_call(self, status: CallStatus = "ok") -> bool:
-        """Ends the call. False: it is not a call after all, and all of it is text."""
+        """Ends the call. Returns False if it turns out not to be a call, so that all of it is text."""
         call, self.call = self.open, None
         cut = status == "truncated" and self.reason != "length"
         if call.held and (call.refused or status == "invalid" or cut or self._is_quotation()):
@@ -178,11 +186,14 @@ class Scan:
 
     @property
     def candidate_open(self) -> bool:
-        """Whether a candidate is open; right after `close_call`, whether the call was made."""
+        """Whether a candidate is open. Right after `close_call`: whether it made a call."""
         return self._start >= 0
 
     def checkpoint(self) -> None:
-        """A call is complete: if the block does not continue, only the text from here on is text again."""
+        """Marks the end of a complete call or a closer.
+
+        If the block breaks off later, only what follows this position becomes text again.
+        """
         self._end_candidate()
         self._start = self.position
 
@@ -196,7 +207,7 @@ class Scan:
 
 
 def peek(scan: Scan) -> Reading:
-    """Skips white space and returns the next character, which is not consumed; "" at the end of the text."""
+    """Skips white space. Returns the next character without consuming it; "" at the end."""
     while True:
         scan.position = _WHITE.match(scan.buffer, scan.position).end()  # type: ignore[union-attr]
         if scan.position < len(scan.buffer):
@@ -207,7 +218,7 @@ def peek(scan: Scan) -> Reading:
 
 
 def more(scan: Scan, size: int = 1) -> Reading:
-    """Whether `size` characters follow, once that is known."""
+    """Waits until `size` characters are in the buffer. Returns False if the text ends first."""
     while len(scan.buffer) - scan.position < size:
         if scan.ended:
             return False
@@ -216,7 +227,10 @@ def more(scan: Scan, size: int = 1) -> Reading:
 
 
 def match(scan: Scan, pattern: re.Pattern[str], limit: int = LONGEST) -> Reading:
-    """The text that the pattern matches, not consumed; None if there is none, or it is too long or cut."""
+    """Returns the text that `pattern` matches here, without consuming it.
+
+    Returns None if nothing matches, if the match is longer than `limit`, or if the text ends with it.
+    """
     while True:
         found = pattern.match(scan.buffer, scan.position, scan.position + limit + 1)
         if found is None or found.end() - scan.position > limit:
@@ -229,14 +243,17 @@ def match(scan: Scan, pattern: re.Pattern[str], limit: int = LONGEST) -> Reading
 
 
 def bare_name(scan: Scan) -> Reading:
-    """Consumes a name without quotes; None if there is none."""
+    """Consumes a name without quotes and returns it; None if there is none."""
     name = yield from match(scan, _NAME)
     scan.position += len(name or "")
     return name or None
 
 
 def short_text(scan: Scan, closer: str) -> Reading:
-    """Consumes the text up to `closer`, and the closer; None if it is too long or the text ends first."""
+    """Consumes the text up to `closer`, and the closer. Returns the text.
+
+    Returns None if that text is too long, or if the whole text ends before the closer.
+    """
     while (end := scan.buffer.find(closer, scan.position)) < 0:
         if scan.ended or len(scan.buffer) - scan.position > LONGEST + len(closer):
             return None
@@ -249,7 +266,10 @@ def short_text(scan: Scan, closer: str) -> Reading:
 
 
 def literal(scan: Scan, options: tuple[str, ...]) -> Reading:
-    """Consumes the first of `options` that is here and returns it; None, and nothing consumed, if none is."""
+    """Consumes the first of `options` that is found here, and returns it.
+
+    If none is found, consumes nothing and returns None.
+    """
     while True:
         for option in options:
             if scan.buffer.startswith(option, scan.position):
@@ -262,7 +282,7 @@ def literal(scan: Scan, options: tuple[str, ...]) -> Reading:
 
 
 def tag(scan: Scan) -> Reading:
-    """The whole tag at this position, not consumed; None if there is none."""
+    """Returns the whole tag at this position, without consuming it; None if there is none."""
     while scan.buffer.startswith("<", scan.position):
         stop = _TAG.match(scan.buffer, scan.position).end()  # type: ignore[union-attr]
         if stop - scan.position > LONGEST:
@@ -276,7 +296,10 @@ def tag(scan: Scan) -> Reading:
 
 
 def string(scan: Scan, bare: bool = False) -> Reading:
-    """Consumes and decodes a short string; None if there is none. `bare`: a word counts too."""
+    """Consumes a short string and returns its value; None if there is none.
+
+    `bare`: a word without quotes is accepted too.
+    """
     char = scan.buffer[scan.position]
     pattern = _LITERAL if char == '"' else _SINGLE if char == "'" else _WORD if bare else None
     if pattern is None:
@@ -300,9 +323,10 @@ def string(scan: Scan, bare: bool = False) -> Reading:
 
 
 def until(scan: Scan, closers: tuple[str, ...], keep: int, emit: Callable[[str], None]) -> Reading:
-    """Passes the text before the first closer to `emit` and consumes the closer. False: the text ended first.
+    """Passes the text before the first closer to `emit`, and consumes the closer.
 
-    Holds back `keep` characters that may be the beginning of a closer.
+    Returns False if the text ended first. `keep`: how many characters to hold back, because they may be the
+    beginning of a closer.
     """
     while True:
         starts = [(scan.buffer.find(closer, scan.position), closer) for closer in closers]
@@ -324,7 +348,10 @@ def until(scan: Scan, closers: tuple[str, ...], keep: int, emit: Callable[[str],
 
 
 def json_value(scan: Scan, flow: Any, emit: Callable[[str], None]) -> Reading:
-    """Reads one JSON value and passes it to `emit` as strict JSON. Returns OK, CUT or FAIL."""
+    """Reads one JSON value and passes it to `emit` as strict JSON. Returns OK, CUT or FAIL.
+
+    `flow`: a `JsonFlow`, or an object with the same interface.
+    """
     while True:
         scan.position = flow.run(scan.buffer, scan.position)
         if flow.out:
@@ -339,7 +366,10 @@ def json_value(scan: Scan, flow: Any, emit: Callable[[str], None]) -> Reading:
 
 
 def object_arguments(scan: Scan, closers: tuple[str, ...]) -> Reading:
-    """Reads arguments that are one JSON object. `closers`: the texts that end arguments that are not JSON."""
+    """Reads arguments that are one JSON object. Returns OK or CLOSED.
+
+    `closers`: the texts that end the arguments if they are not valid JSON.
+    """
     flow = JsonFlow()
     read = yield from json_value(scan, flow, scan.write)
     if read == OK:
@@ -349,7 +379,10 @@ def object_arguments(scan: Scan, closers: tuple[str, ...]) -> Reading:
 
 
 def cut_off(scan: Scan, *, with_rest: bool = False) -> str:
-    """Closes a call whose text ended inside it. `with_rest`: the rest belongs to the arguments."""
+    """Closes a call because the text ended inside it. Returns CLOSED.
+
+    `with_rest`: the rest of the buffer belongs to the arguments.
+    """
     if with_rest:
         scan.write(scan.buffer[scan.position :])
     scan.position = len(scan.buffer)
@@ -358,7 +391,10 @@ def cut_off(scan: Scan, *, with_rest: bool = False) -> str:
 
 
 def cut_name(scan: Scan, name: str) -> bool:
-    """The text ended right after a name: a truncated call if the token limit cut it off, else no call."""
+    """Handles a text that ends right after a tool's name. Returns whether it is a call.
+
+    If the token limit cut the text off, it is a truncated call, else no call.
+    """
     if not scan.ended or scan.reason != "length" or scan.registry.resolve(name) is None:
         return False
     scan.open_call(name, hold=True)
@@ -367,7 +403,11 @@ def cut_name(scan: Scan, name: str) -> bool:
 
 
 def end_call(scan: Scan, read: str, closers: tuple[str, ...]) -> Reading:
-    """Closes the call after its arguments, of which `read` is the result. True: it is a call."""
+    """Ends the call after its arguments. Returns whether it is a call.
+
+    `read`: how reading the arguments ended (OK, CUT, FAIL or CLOSED). `closers`: the texts that end the
+    arguments if they are not valid.
+    """
     if read == CUT:
         cut_off(scan)
     elif read == FAIL:
@@ -380,17 +420,17 @@ def end_call(scan: Scan, read: str, closers: tuple[str, ...]) -> Reading:
 
 
 def is_complete(scan: Scan) -> Reading:
-    """Whether a call whose arguments just ended really ends here; consumes nothing.
+    """Whether a call whose arguments just ended really ends here. Consumes nothing.
 
     If the line continues with another member or with the end of a string, the arguments ended too early: at
-    one bracket too many, or at a quotation mark that the model forgot to escape.
+    an extra bracket, or at a quotation mark that the model forgot to escape.
     """
     while True:
         limit = scan.position + LONGEST
         stop = _CLOSING.match(scan.buffer, scan.position, limit).end()  # type: ignore[union-attr]
         end = _REST.match(scan.buffer, stop, limit).end()  # type: ignore[union-attr]
         if stop < len(scan.buffer) and scan.buffer[stop] in "\n<`[{\"'":
-            return scan.buffer[stop] not in "\"'"  # a further member, or the rest of a string
+            return scan.buffer[stop] not in "\"'"  # a quotation mark begins another member, or ends a string
         if end < len(scan.buffer) or scan.ended:
             rest = scan.buffer[stop:end]
             goes_on = "," in scan.buffer[scan.position : stop] and _MEMBER.match(rest)
@@ -399,7 +439,10 @@ def is_complete(scan: Scan) -> Reading:
 
 
 def give_up(scan: Scan, closers: tuple[str, ...]) -> Reading:
-    """Closes a call whose arguments cannot be repaired: a held one becomes text, else the rest is sent."""
+    """Closes a call whose arguments cannot be repaired. Returns CLOSED.
+
+    A held call becomes text. Otherwise the text up to the first of `closers` is sent as arguments.
+    """
     call = scan.open
     keep = max(map(len, closers)) - 1
     call.refused = call.held
@@ -411,4 +454,4 @@ def give_up(scan: Scan, closers: tuple[str, ...]) -> Reading:
 
 
 def discard(text: str) -> None:
-    """Drops a text that belongs to the markup."""
+    """An `emit` that drops its text."""

@@ -1,4 +1,4 @@
-"""Grammars of calls between tags. Arguments are values between tags, or JSON, or YAML."""
+"""Grammars of calls between tags, with arguments as values between tags, as JSON or as YAML."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ from toolwire.emulate.grammars.tag_values import attribute, declared, parameter,
 
 
 def tag_block(scan: Scan, block: TagBlock) -> Reading:
-    """Reads calls one after another and the wrapper's closer. False: there was no closer."""
+    """Reads calls one after another and the wrapper's closer.
+
+    Returns False if there is no call, or no closer where the dialect has one.
+    """
     if block.bare_name:
         return (yield from named_call(scan, block))
     calls = 0
@@ -60,7 +63,7 @@ def tag_block(scan: Scan, block: TagBlock) -> Reading:
 
 
 def whole_tag(scan: Scan, block: TagBlock) -> Reading:
-    """The whole tag at this position, not consumed; None if there is none."""
+    """Returns the whole tag at this position, without consuming it; None if there is none."""
     if block.tag_end == ">":
         return (yield from tag(scan))
     while True:
@@ -75,7 +78,10 @@ def whole_tag(scan: Scan, block: TagBlock) -> Reading:
 
 
 def tag_call(scan: Scan, block: TagBlock, name: str | None, opened: str) -> Reading:
-    """Reads one call after its tag. True: it is a call."""
+    """Reads one call after its opening tag. Returns whether it is a call.
+
+    `name`: the tool's name in the tag; None if it is inside the element. `opened`: the opening tag.
+    """
     if name is None:
         if (yield from peek(scan)) == "{":
             if not (yield from envelope_call(scan, JsonBlock(closers=(block.call_close,)))):
@@ -92,7 +98,10 @@ def tag_call(scan: Scan, block: TagBlock, name: str | None, opened: str) -> Read
 
 
 def named_call(scan: Scan, block: TagBlock) -> Reading:
-    """Reads one call whose name is the text before the first tag. What follows the name must fit a call."""
+    """Reads one call whose name is the text before the first tag. Returns whether it is a call.
+
+    After the name must come arguments or the call's closing tag.
+    """
     name = yield from bare_name(scan)
     if name is None:
         return False
@@ -105,7 +114,7 @@ def named_call(scan: Scan, block: TagBlock) -> Reading:
 
 
 def name_child(scan: Scan, block: TagBlock) -> Reading:
-    """The tool's name from a child element such as `<name>`; None if there is none."""
+    """Returns the tool's name from a child element such as `<name>`; None if there is none."""
     yield from peek(scan)
     if (yield from tag(scan)) != f"<{block.name_child}>":
         return None
@@ -115,7 +124,7 @@ def name_child(scan: Scan, block: TagBlock) -> Reading:
 
 
 def tag_arguments(scan: Scan, block: TagBlock) -> Reading:
-    """Reads the arguments, and closes the call. True: it is a call."""
+    """Reads the arguments and closes the call. Returns whether it is a call."""
     read = yield from tag_members(scan, block)
     if read == FAIL:  # neither a parameter nor the end: the text ended inside a tag, or breaks the grammar
         read = cut_off(scan) if scan.ended else (yield from give_up(scan, (block.call_close,)))
@@ -125,7 +134,7 @@ def tag_arguments(scan: Scan, block: TagBlock) -> Reading:
 
 
 def tag_members(scan: Scan, block: TagBlock) -> Reading:
-    """Reads the parameters and the call's closing tag."""
+    """Reads the parameters and the call's closing tag. Returns OK, FAIL or CLOSED."""
     given: set[str] = set()
     while True:
         char = yield from peek(scan)
@@ -159,7 +168,10 @@ def tag_members(scan: Scan, block: TagBlock) -> Reading:
 
 
 def _ends_unclosed(scan: Scan, block: TagBlock, text: str | None, given: set[str]) -> bool:
-    """Whether the call's closing tag is missing: the wrapper closes here, or the next call begins."""
+    """Whether the call ends before the tag `text`, because its closing tag is missing.
+
+    This is so if the wrapper closes here or the next call begins, and no required parameter is missing.
+    """
     if not text or not _has_required(scan, given):
         return False
     if text not in block.wrapper_closers and not (given and block.call_tag.fullmatch(text)):
@@ -169,7 +181,10 @@ def _ends_unclosed(scan: Scan, block: TagBlock, text: str | None, given: set[str
 
 
 def _end_between(scan: Scan, given: set[str]) -> str:
-    """The text ended after a parameter. With all required parameters only the closing tags are missing."""
+    """Ends a call whose text ended after a parameter. Returns OK or CLOSED.
+
+    If no required parameter is missing, only the closing tags are, and the call is complete.
+    """
     if scan.reason == "length" or not _has_required(scan, given):
         scan.close_call("truncated")
         return CLOSED
@@ -184,7 +199,10 @@ def _has_required(scan: Scan, given: set[str]) -> bool:
 
 
 def key_between(scan: Scan, tags: tuple[str, str]) -> Reading:
-    """Consumes a key between its own tags, and the tag that opens its value; None if they are not here."""
+    """Consumes a key and the tag that opens its value. Returns the key.
+
+    `tags`: the tag that closes the key and the tag that opens the value. Returns None if they are not here.
+    """
     key = yield from short_text(scan, tags[0])
     if key is None or "<" in key or "\n" in key or (yield from peek(scan)) != "<":
         return None
@@ -192,7 +210,7 @@ def key_between(scan: Scan, tags: tuple[str, str]) -> Reading:
 
 
 def json_body(scan: Scan, block: TagBlock) -> Reading:
-    """Reads arguments that are one JSON object, and the call's closing tag."""
+    """Reads arguments that are one JSON object, and the closing tag. Returns OK or CLOSED."""
     read = yield from object_arguments(scan, (block.call_close,))
     if read != OK:
         return read
@@ -220,7 +238,7 @@ _LINE = re.compile(r"[^<>\n]*")
 
 
 def element_block(scan: Scan, block: ElementBlock) -> Reading:
-    """Reads one call. True: it is a call."""
+    """Reads one call `<NAME>…</NAME>`. Returns whether it is a call."""
     stop = scan.buffer.index(">", scan.position)
     name = scan.buffer[scan.position + 1 : stop]
     scan.position = stop + 1
@@ -238,7 +256,7 @@ def element_block(scan: Scan, block: ElementBlock) -> Reading:
 
 
 def white_space(scan: Scan) -> Reading:
-    """Skips white space and returns the part of it that is on the last line."""
+    """Skips white space and returns the part of it that is on its last line."""
     indent = ""
     while True:
         stop = _WHITE.match(scan.buffer, scan.position).end()  # type: ignore[union-attr]
@@ -251,7 +269,7 @@ def white_space(scan: Scan) -> Reading:
 
 
 def children_call(scan: Scan, block: ElementBlock, name: str) -> Reading:
-    """Reads a call whose arguments are child elements."""
+    """Reads a call whose arguments are child elements. Returns whether it is a call."""
     text = yield from tag(scan)
     children = replace(block.children, call_close=block.call_close.replace(TOOL, name))
     found = children.parameter_tag.fullmatch(text) if text else None
@@ -265,7 +283,7 @@ def children_call(scan: Scan, block: ElementBlock, name: str) -> Reading:
 
 
 def json_call(scan: Scan, closer: str) -> Reading:
-    """Reads a call whose arguments are one JSON object, with nothing after it before the closing tag."""
+    """Reads a call with one JSON object up to the closing tag. Returns whether it is a call."""
     flow = JsonFlow()
     read = yield from json_value(scan, flow, scan.write)
     if read == OK:
@@ -280,7 +298,7 @@ def json_call(scan: Scan, closer: str) -> Reading:
 
 
 def at_key(scan: Scan) -> Reading:
-    """Whether the line begins with a key and its colon."""
+    """Whether a YAML key and its colon are at this position."""
     while True:
         found = _FIRST_KEY.match(scan.buffer, scan.position)
         if found is not None:
@@ -292,7 +310,10 @@ def at_key(scan: Scan) -> Reading:
 
 
 def yaml_call(scan: Scan, closer: str, indent: str) -> Reading:
-    """Reads a call whose arguments are a YAML mapping (`core/yaml.py`)."""
+    """Reads a call whose arguments are a YAML mapping (`core/yaml.py`).
+
+    `indent`: the white space before the first key. Returns whether it is a call.
+    """
     call = scan.open
     pieces = [indent]
     if not (yield from until(scan, (closer,), len(closer) - 1, pieces.append)):

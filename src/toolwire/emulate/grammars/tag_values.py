@@ -1,4 +1,4 @@
-"""Reads values between tags: finds their end, also without a closing tag, and writes them as JSON."""
+"""Reads values between tags, even if a closing tag is missing, and writes them as JSON."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ _ENTITIES = {"lt": "<", "gt": ">", "amp": "&", "quot": '"', "apos": "'"}
 _PARTIAL_ENTITY = re.compile(r"&(?:[a-z]{0,4}|#[0-9]{0,7}|#[xX][0-9a-fA-F]{0,6})\Z")
 _LONGEST_ENTITY = len("&#x10ffff;")
 _TEXT_KINDS = ("true", "string")
-_MOST_BLANKS = 64  # before a tag on its own line
+_MOST_BLANKS = 64  # white space before a tag on its own line
 _LINE_START = re.compile(r"\n[^\S\n]*\Z")
 _ENTITY = re.compile(r"&(lt|gt|amp|quot|apos|#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6});")
 
 
 def attribute(block: TagBlock, text: str | None) -> str | None:
-    """The value of a tag's attribute."""
+    """Returns the value of a tag's attribute. Decodes entities if the dialect uses them."""
     return unescape(text) if text and block.attribute_entities else text
 
 
 def parameter(scan: Scan, block: TagBlock, key: str, kind: str | None, given: set[str]) -> Reading:
-    """Reads one value. A string's text is sent while the model writes it, other values when complete.
+    """Reads one value and writes it as JSON. Returns OK or CLOSED.
 
-    `kind`: the type that the model wrote, in dialects that write types; else the schema decides. `given`: the
-    parameters so far, with this one.
+    The text of a string is sent while the model writes it, any other value when it is complete. `kind`: the
+    type that the model wrote, in dialects that write types; if None, the schema decides. `given`: the keys of
+    the parameters so far, including this one.
     """
     verbatim = kind in _TEXT_KINDS
     is_string = verbatim or (kind is None and wants_string(scan.open.tool.parameters, key))
@@ -40,9 +41,9 @@ def parameter(scan: Scan, block: TagBlock, key: str, kind: str | None, given: se
     stream = verbatim or (is_string and not (yield from _is_quoted(scan, block.entities)))
     if stream:
         scan.write('"')
-        last = _Held(scan, block)
-        closed = yield from value_text(scan, block, key, given, last.push)
-        last.flush(bool(closed))
+        writer = _StringWriter(scan, block)
+        closed = yield from value_text(scan, block, key, given, writer.push)
+        writer.flush(bool(closed))
         scan.write('"' if closed else "")
     else:
         pieces: list[str] = []
@@ -67,10 +68,12 @@ def value_text(
 ) -> Reading:
     """Passes a value's text to `emit` and consumes its closer.
 
-    True: the value is closed. False: the text ended first. None: it is uncertain where the value ends.
+    Returns True if the value is closed, False if the text ended first, and None if it is uncertain where the
+    value ends.
 
-    A value without its closer certainly ends where its last line has no tag and the next line begins with the
-    tag of another declared parameter, or with the closing tags of the call and its wrapper.
+    A value whose closer is missing certainly ends in one case: its last line contains no tag, and the next
+    line begins with the tag of another declared parameter or with the closing tags of the call and its
+    wrapper.
     """
     value = _Value(scan, block, key, given, emit)
     while True:
@@ -99,7 +102,7 @@ def value_text(
 
 
 class _Value:
-    """A value that may have no closer.
+    """A value that is being read, whose closer may be missing.
 
     `held`: length of the newline and blanks before the current tag, which are not passed on yet. `moved`: the
     buffer changed, so the known positions of tags are invalid.
@@ -112,20 +115,20 @@ class _Value:
         self.closer = block.parameter_close.replace("{key}", key)
         inside = [mark.replace("{key}", key) for mark in block.not_inside]
         marks = (self.closer, block.parameter_start, block.call_close, *inside)
-        self._positions = dict.fromkeys(filter(None, marks), -1)  # the closer first
+        self._positions = dict.fromkeys(filter(None, marks), -1)  # the closer must come first
         self.moved = True
         self.keep = max(map(len, self._positions)) - 1
         self._line = ""  # "<" if the last line so far has a tag in it, "x" if it has other text
         self.held = 0
 
     def next_mark(self) -> tuple[str, int]:
-        """The next tag that matters, and its position; "" if there is none.
+        """Returns the next tag that matters and its position; ("", -1) if there is none.
 
         Searches each character once (law 7).
         """
         scan, positions = self._scan, self._positions
         stop = len(scan.buffer)
-        for mark, at in positions.items():  # the closer comes first; the others are searched before it
+        for mark, at in positions.items():  # the closer comes first; the other tags matter only before it
             if self.moved or 0 <= at < scan.position:
                 limit = stop if stop == len(scan.buffer) else stop + len(mark) - 1
                 positions[mark] = at = scan.buffer.find(mark, scan.position, limit)
@@ -137,7 +140,7 @@ class _Value:
         return mark, at
 
     def pass_on(self, stop: int) -> None:
-        """Passes text on up to `stop`, except a last newline and blanks that may be markup."""
+        """Passes on the text up to `stop`, except a last newline and blanks, which may be markup."""
         scan = self._scan
         text = scan.buffer[scan.position : stop]
         blank = _LINE_START.search(text, max(0, len(text) - _MOST_BLANKS))
@@ -151,7 +154,7 @@ class _Value:
             scan.position += len(text)
 
     def ends_at(self, mark: str) -> Reading:
-        """Whether the value ends before this tag without its closer; None if that is uncertain."""
+        """Whether the value ends before this tag, without its closer. Returns None if uncertain."""
         if mark == self._block.parameter_start:
             return (yield from self.ends_at_parameter())
         if mark == self._block.call_close and self._block.parameter_start:
@@ -159,7 +162,10 @@ class _Value:
         return None
 
     def ends_at_call(self) -> Reading:
-        """At the call's closing tag: the value ends if the wrapper's closing tag follows."""
+        """Whether the value ends at the call's closing tag. Returns None if uncertain.
+
+        It ends there if the wrapper's closing tag follows.
+        """
         scan, block = self._scan, self._block
         while True:
             start = scan.position + self.held + len(block.call_close)
@@ -177,7 +183,10 @@ class _Value:
         return True
 
     def ends_at_parameter(self) -> Reading:
-        """At a parameter's tag: the value ends if the tag has its own line and names a new, declared one."""
+        """Whether the value ends at a parameter's tag. Returns None if uncertain.
+
+        It ends there if the tag is on its own line and names a declared parameter that is not given yet.
+        """
         scan, block = self._scan, self._block
         key = None
         while True:
@@ -204,15 +213,21 @@ class _Value:
 
 
 def _is_quoted(scan: Scan, entities: bool) -> Reading:
-    """Whether the value begins with a quote, also as an entity: only its end shows if it is a JSON string."""
+    """Whether the value begins with a quotation mark, which may be written as an entity.
+
+    Only the end of such a value shows whether it is a JSON string.
+    """
     while entities and _PARTIAL_ENTITY.fullmatch(scan.buffer, scan.position) and not scan.ended:
         yield
     found = _ENTITY.match(scan.buffer, scan.position) if entities else None
     return (_character(found) if found else scan.buffer[scan.position : scan.position + 1]) == '"'
 
 
-class _Held:
-    """Sends text as the inside of a JSON string. Holds back a newline or part of an entity at its end."""
+class _StringWriter:
+    """Sends text as the inside of a JSON string.
+
+    Holds back a newline or part of an entity at the end of a piece, because it may be markup or incomplete.
+    """
 
     def __init__(self, scan: Scan, block: TagBlock) -> None:
         self._scan = scan
@@ -240,12 +255,12 @@ class _Held:
 
 
 def escaped(text: str, opened: bool = False) -> str:
-    """The text as the inside of a JSON string. `opened`: with the opening quote."""
+    """Returns the text as the inside of a JSON string. `opened`: with the opening quote."""
     return json.dumps(text, ensure_ascii=False)[0 if opened else 1 : -1]
 
 
 def property_schema(schema: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """The schema of one property; empty if there is none."""
+    """Returns the schema of one property; empty if there is none."""
     properties = schema.get("properties")
     one = properties.get(key) if isinstance(properties, Mapping) else None
     return one if isinstance(one, Mapping) else {}
@@ -257,7 +272,7 @@ def wants_string(schema: Mapping[str, Any], key: str) -> bool:
 
 
 def declared(scan: Scan, key: str | None) -> Mapping[str, Any] | None:
-    """The schema of a parameter of the called tool; None if the tool does not declare it."""
+    """Returns the schema of a parameter of the open call; None if the tool does not declare it."""
     parameters = scan.open.tool.parameters
     properties = parameters.get("properties")
     if key is None or not isinstance(properties, Mapping) or key not in properties:
@@ -266,14 +281,14 @@ def declared(scan: Scan, key: str | None) -> Mapping[str, Any] | None:
 
 
 def _is_malformed(scan: Scan, key: str, kind: str | None, raw: str) -> bool:
-    """Whether a value that must be JSON, by the model's or the schema's type, cannot be read as JSON."""
+    """Whether a value must be JSON, by the model's type or by the schema, but cannot be read."""
     text = raw.strip()
     wanted = text[:1] in ("{", "[") and (declared(scan, key) or {}).get("type") in ("array", "object")
     return (kind is not None or wanted) and repaired(text) is None
 
 
 def repaired(text: str) -> JsonFlow | None:
-    """The flow that has read the whole text as one JSON value; None if it is not one."""
+    """Returns the flow after it has read the text, or None if the text is not one JSON value."""
     flow = JsonFlow()
     stop = flow.run(text, 0)
     flow.finish()
@@ -281,7 +296,7 @@ def repaired(text: str) -> JsonFlow | None:
 
 
 def unescape(text: str) -> str:
-    """Decodes XML's own entities; any other `&` is an ampersand."""
+    """Decodes the entities of XML. Any other `&` stays an ampersand."""
     return _ENTITY.sub(_character, text) if "&" in text else text
 
 
@@ -298,7 +313,11 @@ def _refuse_constant(name: str) -> Any:
 
 
 def typed(scan: Scan, raw: str, is_string: bool) -> str:
-    """A value as JSON: valid JSON stays, common mistakes are repaired, anything else is a string."""
+    """Returns a value as JSON.
+
+    Valid JSON is kept, common mistakes are repaired, and anything else becomes a string. `is_string`: only a
+    string is allowed.
+    """
     text = raw.strip()
     try:
         value = json.loads(text, parse_constant=_refuse_constant)

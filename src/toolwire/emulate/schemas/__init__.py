@@ -1,1 +1,1 @@
-"""JSON schemas of tools: checking of complete calls, and narrowing to what a decoder can enforce."""
+"""JSON schemas of tools: checks complete calls, and narrows schemas for decoders."""

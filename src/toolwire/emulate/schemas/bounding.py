@@ -1,16 +1,16 @@
-"""Narrows a client's JSON schema to one whose values are finite, in keywords that decoders enforce.
+"""Narrows a client's JSON schema to one that decoders enforce and whose values are finite.
 
-- Sound: every value of the narrowed schema is valid for the client's own. What a grammar cannot say, it says
-  more narrowly (`uniqueItems`: one item; `if`: its `then` branch; open objects: the named properties). `not`
-  beyond a list of values, patterns with lookaround, and distinct items that are not listed are left to the
-  check of the complete call.
+- Sound: every value of the narrowed schema is valid for the client's schema. Where a grammar cannot express a
+  keyword, it allows fewer values (`uniqueItems`: one item; `if`: its `then` branch; open objects: the named
+  properties). The check of the complete call covers the rest: a `not` that is no list of values, patterns
+  with lookaround, and distinct items whose values are not listed.
 - Finite: strings, arrays, free-form objects, digits and recursion end at `SchemaLimits`.
 - Any input is accepted: keywords of the wrong type, broken references and unsatisfiable schemas never raise.
 
 llguidance enforces `type`, `enum`, `const`, `$ref`, `anyOf`, `allOf`, bounds, patterns and formats itself,
-but bounds nothing. It ignores or refuses `oneOf`, `not`, `if`, `uniqueItems`, `contains`, `propertyNames`,
-`dependentRequired`, broken references and keywords of the wrong type. Other engines do less. So all get the
-same narrowed schema, apart from a few keywords (`portable`).
+but sets no bounds of its own. It ignores or refuses `oneOf`, `not`, `if`, `uniqueItems`, `contains`,
+`propertyNames`, `dependentRequired`, broken references and keywords of the wrong type. Other engines do less.
+So all get the same narrowed schema, apart from a few keywords (`portable`).
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from toolwire.emulate.schemas.keywords import (
     LARGEST,
     Numbers,
     Schema,
+    bounds_suffice,
     distinct,
     identity,
     is_a,
-    is_judged,
     join,
     key_pattern,
     listed_values,
@@ -63,7 +63,7 @@ MOST_NODES = 4000
 DEEPEST = 48
 _ARRAY_INDEX = re.compile(r"[0-9]{1,9}\Z")  # of a JSON pointer
 
-# Formats that llguidance knows, with a bound on their length; 0: the format itself has one.
+# Formats that llguidance knows, with a maximum length; 0 if the format itself limits the length.
 FORMATS = {
     **dict.fromkeys(("date", "ipv4", "ipv6", "uuid"), 0),
     **{"time": 18, "date-time": 32, "duration": 24, "email": 48, "hostname": 48},
@@ -73,9 +73,10 @@ FORMAT_PATTERNS = {"uri": "^https?://[a-z0-9]{1,20}([.][a-z0-9]{1,20}){1,3}(/[A-
 
 
 def bounded(schema: Mapping[str, Any], limits: SchemaLimits = DEFAULT, *, portable: bool = True) -> Schema:
-    """A schema of finite values that are valid for `schema`; any object where `schema` has no valid value.
+    """Returns a schema whose values are finite and valid for `schema`.
 
-    `portable`: use the keywords that most engines know, else those of llguidance.
+    If `schema` has no valid value, returns the schema of any object. `portable`: use only keywords that most
+    engines know, else those of llguidance.
     """
     return _Bounding(schema, limits, portable).whole(schema) or _anything(limits, portable)
 
@@ -83,13 +84,13 @@ def bounded(schema: Mapping[str, Any], limits: SchemaLimits = DEFAULT, *, portab
 def arguments_schema(
     parameters: Mapping[str, Any], limits: SchemaLimits = DEFAULT, *, portable: bool = True
 ) -> Schema:
-    """The bounded schema of a tool's arguments, which are always an object."""
+    """Returns the bounded schema of a tool's arguments, which are always an object."""
     asked = {"allOf": [parameters, {"type": "object"}]}
     return _Bounding(parameters, limits, portable).whole(asked) or _anything(limits, portable)
 
 
 def is_held(parameters: Mapping[str, Any]) -> bool:
-    """Whether all bounded arguments are valid for these parameters, so that calls need no check."""
+    """Whether all values of the bounded schema are valid arguments, so that calls need no check."""
     bounding = _Bounding(parameters, DEFAULT, True)
     return bounding.whole({"allOf": [parameters, {"type": "object"}]}) is not None and bounding.sound
 
@@ -100,7 +101,11 @@ def _anything(limits: SchemaLimits, portable: bool) -> Schema:
 
 @dataclass(frozen=True, slots=True)
 class _Scope:
-    """The position of a subschema: its definition, how often that referred back to itself, and the depth."""
+    """The position of a subschema.
+
+    `definition`: the definition that contains it. `level`: how often that definition has referred back to
+    itself. `depth`: how deep the subschema is nested.
+    """
 
     definition: str = "#"
     level: int = 0
@@ -108,14 +113,14 @@ class _Scope:
 
 
 class _Bounding:
-    """Narrows one schema. None means a schema without a valid value."""
+    """Narrows one schema. Methods return None for a schema without a valid value."""
 
     def __init__(self, root: Mapping[str, Any], limits: SchemaLimits, portable: bool) -> None:
         self._root = root
         self._limits = limits
         self._portable = portable
         self.sound = True
-        """False: a keyword was dropped that `check.exact` counts as enforced."""
+        """False if a keyword was dropped that `constrain.exact` counts as enforced."""
         self._nodes = 0
         self._definitions: Schema = {}
         self._names: dict[tuple[str, int], str | None] = {}
@@ -150,7 +155,10 @@ class _Bounding:
     # --- references ---
 
     def _refer(self, target: str, scope: _Scope) -> Schema | None:
-        """A reference to our own copy of the definition; there is one for every level of recursion."""
+        """Returns a reference to a narrowed copy of the definition; None if it has no valid value.
+
+        There is one copy for every level of recursion.
+        """
         level = self._level(target, scope)
         if level > self._limits.depth:
             return None
@@ -168,7 +176,7 @@ class _Bounding:
         return scope.level + 1 if back else 0
 
     def _reach(self, target: str) -> frozenset[str]:
-        """The definitions that this one refers to, directly or through others."""
+        """Returns the definitions that this one refers to, directly or through others."""
         if target not in self._reached:
             seen: set[str] = set()
             waiting = [target]
@@ -181,7 +189,7 @@ class _Bounding:
         return self._reached[target]
 
     def _resolve(self, target: str) -> Any:
-        """The schema at a pointer; a pointer to nothing allows any value."""
+        """Returns the schema at a JSON pointer; True (any value) if the pointer leads nowhere."""
         found: Any = self._root
         if not target.startswith("#"):
             return True
@@ -198,7 +206,10 @@ class _Bounding:
     # --- joining ---
 
     def _flat(self, schema: Any, scope: _Scope) -> tuple[Schema, _Scope] | None:
-        """The keywords of a schema and of its `$ref`, `allOf` and `if`, joined; choices are `groups`."""
+        """Joins the keywords of a schema with those of its `$ref`, `allOf` and `if`.
+
+        Returns the keywords, with choices in `groups`, and the new scope; None if no value is valid.
+        """
         self._nodes += 1
         if schema is False or self._nodes > MOST_NODES:
             return None
@@ -241,7 +252,10 @@ class _Bounding:
         return {"type": type} if type else self._any_value(1)
 
     def _any_value(self, deep: int) -> Schema | None:
-        """Any value: a scalar, or an array or object of scalars."""
+        """Returns the schema of any value: a scalar, or an array or object of scalars.
+
+        `deep`: how many levels of arrays and objects to allow.
+        """
         number = Numbers({}).as_number(self._portable)
         options = [self._string({}), number, {"type": "boolean"}, {"type": "null"}]
         if deep:
@@ -256,7 +270,7 @@ class _Bounding:
         if "type" in keywords:
             listed = [one for one in listed if any(is_a(one, type) for type in types)]
         left = within_bounds([one for one in listed if identity(one) not in refused], keywords)
-        self.sound = self.sound and is_judged(left, keywords)
+        self.sound = self.sound and bounds_suffice(left, keywords)
         return {"enum": left} if left else None
 
     def _string(self, keywords: Schema) -> Schema | None:
@@ -304,7 +318,7 @@ class _Bounding:
         if fewest > most:
             return None
         if keywords.get("uniqueItems") and fewest > 1:
-            dealt = _divided(inner, fewest) if inner is not None and not firsts else []
+            dealt = _divide_enum(inner, fewest) if inner is not None and not firsts else []
             firsts, self.sound = dealt or firsts, self.sound and bool(dealt)
         most = min(most, max(self._limits.items, fewest, len(firsts)))
         out: Schema = {"type": "array", "items": inner if inner is not None else False, "maxItems": most}
@@ -345,7 +359,10 @@ class _Bounding:
     def _free_keys(
         self, keywords: Schema, extra: Any, fewest: int, most: int, scope: _Scope
     ) -> Schema | None:
-        """An object whose keys the model chooses."""
+        """Returns the schema of an object whose keys the model chooses.
+
+        `extra`: the schema of its values. `fewest` and `most`: how many keys it has.
+        """
         given = keywords.get("patternProperties", {})
         patterns = {key_pattern(pattern): one for pattern, one in given.items()}
         names = keywords.get("propertyNames")
@@ -368,7 +385,10 @@ class _Bounding:
 
 
 def closed_object(properties: Schema, required: list[str] | None = None) -> Schema:
-    """An object with these properties and no others, all of them required unless named."""
+    """Returns the schema of an object with these properties and no others.
+
+    `required`: the names of the required properties; None means all.
+    """
     needed = list(properties) if required is None else required
     return {"type": "object", "properties": properties, "required": needed, "additionalProperties": False}
 
@@ -378,7 +398,10 @@ def _any_of(options: list[Schema | None]) -> Schema | None:
     return None if not kept else kept[0] if len(kept) == 1 else {"anyOf": kept}
 
 
-def _divided(inner: Schema, count: int) -> list[Schema]:
-    """Schemas of `count` items that cannot repeat: the listed values are divided among them."""
+def _divide_enum(inner: Schema, count: int) -> list[Schema]:
+    """Divides the values of an enum among `count` items, so that no item can repeat another.
+
+    Returns one schema per item; empty if there are too few values.
+    """
     listed = distinct(inner.get("enum", ()))
     return [{"enum": listed[start::count]} for start in range(count)] if len(listed) >= count else []

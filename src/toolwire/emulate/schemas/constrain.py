@@ -1,9 +1,9 @@
-"""Enforces the client's schemas: constrains decoders to valid tool calls, and checks complete calls.
+"""Enforces the client's schemas: constrains decoders to valid tool calls, and checks calls.
 
-`Turn.constraint` names the tools and the markers of a call. `call_schema` makes one JSON schema of it, `lark`
-one grammar in llguidance's Lark. `bounding.py` bounds the arguments, so that a small model cannot write
-without end. In a grammar, text is free up to a call's opening marker and constrained from there on, and the
-answer ends after the last call. `SchemaCheck` checks what a decoder does not enforce.
+`Turn.constraint` names the tools and the markers of a call. `call_schema` turns it into one JSON schema,
+`lark` into one grammar in llguidance's Lark. `bounding.py` limits the size of the arguments, so that a small
+model cannot write without end. In a grammar, text is free up to a call's opening marker and constrained from
+there on, and the answer ends after the last call. `SchemaCheck` checks what a decoder does not enforce.
 """
 
 from __future__ import annotations
@@ -23,21 +23,27 @@ from toolwire.emulate.schemas.keywords import TYPES, Schema
 HEADER = "%llguidance {}\n"
 _SEPARATORS = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 GUIDANCE = {"x-guidance": {**_SEPARATORS, "lenient": True}}
-"""Options of llguidance: white space is fixed, so that it ends; unknown keywords are no error."""
+"""Options of llguidance.
+
+White space is fixed, so that a model cannot write it without end. Unknown keywords are no error.
+"""
 MOST_CALLS = 64
 ANY = "/(?s:.*)/"
 WORDS = r"/(?s:[^<\s].*)/"
-"""Text that does not begin with a marker."""
+"""Text that begins with neither a marker nor white space."""
 ANY_OBJECT: Schema = {"type": "object"}
 ANSWER, ARGUMENTS = "answer", "arguments"
-"""The rules of a grammar that contain a schema: of a JSON answer, and of each tool (with its number)."""
+"""Names of the grammar rules that contain a schema.
+
+`answer`: the schema of a JSON answer. `arguments` and a number: the schema of a tool's arguments.
+"""
 
 
 # --- schemas ---
 
 
 def call_schema(constraint: Constraint, limits: SchemaLimits = DEFAULT) -> Schema:
-    """One JSON schema whose instances are `{"name": …, "arguments": …}` for one of the tools."""
+    """Returns one JSON schema of a call, `{"name": …, "arguments": …}`, of any of the tools."""
     definitions: Schema = {}
     calls: list[Schema] = []
     for index, tool in enumerate(constraint.tools):
@@ -49,7 +55,7 @@ def call_schema(constraint: Constraint, limits: SchemaLimits = DEFAULT) -> Schem
 
 
 def _renamed(schema: Any, prefix: str) -> Any:
-    """A bounded schema whose definitions' names have a prefix."""
+    """Returns a bounded schema with a prefix before the name of each definition."""
     if isinstance(schema, list):
         return [_renamed(one, prefix) for one in schema]
     if not isinstance(schema, dict):
@@ -77,11 +83,12 @@ def lark(
     answer: Mapping[str, Any] | None = None,
     copies: bool = False,
 ) -> str:
-    """The grammar of an answer.
+    """Returns the grammar of an answer.
 
-    `loose`: tools whose arguments may be any object. `answer`: the schema of an answer without a call; None:
-    text. `copies`: the model is so small that it copies its prompt. Its text then contains none of the barred
-    texts, and after tool results it begins with words, because it would otherwise copy the last call.
+    `loose`: tools whose arguments may be any object. `answer`: the schema of an answer without a call; None
+    if such an answer is text. `copies`: the model is so small that it copies its prompt. Then its text may
+    not contain any of `constraint.barred`, and after tool results it must begin with words, because the model
+    would otherwise copy the last call.
     """
     opening, quoted = constraint.opening, json.dumps(constraint.opening)
     heads = [constraint.head(tool) for tool in constraint.tools]
@@ -114,14 +121,15 @@ def lark(
 
 
 def json_lark(schema: Mapping[str, Any], limits: SchemaLimits = DEFAULT) -> str:
-    """The grammar of an answer that is one JSON value."""
+    """Returns the grammar of an answer that is one JSON value."""
     return HEADER + f"start: {ANSWER}\n" + _json(ANSWER, bounded(schema, limits, portable=False)) + "\n"
 
 
 def probes(grammar: str) -> tuple[str, dict[str, str]]:
-    """Grammars that test whether llguidance accepts a grammar's schemas: all at once, and each rule alone.
+    """Returns grammars that test whether llguidance accepts the schemas in `grammar`.
 
-    The answer under each of them begins with a tilde.
+    The first tests all schemas at once, the others one rule each. Every answer under them begins with a
+    tilde.
     """
     lines = {line.partition(":")[0]: line for line in grammar.splitlines() if ": %json " in line}
     single = {rule: f'{HEADER}start: "~" {rule}\n{line}\n' for rule, line in lines.items()}
@@ -129,12 +137,12 @@ def probes(grammar: str) -> tuple[str, dict[str, str]]:
 
 
 def _then(text: str, rule: str) -> str:
-    """A literal followed by a rule. Lark has no empty literal."""
+    """Returns a literal and a rule; without text only the rule, as Lark has no empty literal."""
     return f"{json.dumps(text)} {rule}" if text else rule
 
 
 def _without(*texts: str) -> str:
-    """Any text that contains none of these."""
+    """Returns an expression for any text that contains none of these."""
     return f"~({ANY} ({' | '.join(map(json.dumps, texts))}) {ANY})"
 
 
@@ -148,12 +156,12 @@ _MOST_ISSUES = 3
 
 
 def _refuse(uri: str) -> Any:
-    # following a reference that leaves the schema would let a client make the gateway send requests
+    # To follow a reference out of the schema would allow a client to make the gateway send requests.
     raise ValueError("a schema may only refer to its own definitions")
 
 
 def compile_schema(schema: Mapping[str, Any], param: str) -> Any:
-    """The validator of a schema; raises a 400 that names the field if it is not valid."""
+    """Returns the validator of a schema. Raises a 400 that names `param` if it is invalid."""
     try:
         return jsonschema_rs.validator_for(dict(schema), retriever=_refuse)
     except (ValueError, TypeError, RecursionError) as error:
@@ -170,7 +178,7 @@ def is_schema(schema: Mapping[str, Any]) -> bool:
 
 
 class SchemaCheck:
-    """Checks the complete arguments of strict tools; the scanner's `Check`."""
+    """Checks the complete arguments of strict tools. The scanner uses it as its `Check`."""
 
     def __init__(self, tools: Iterable[ToolSpec]) -> None:
         self._validators = {

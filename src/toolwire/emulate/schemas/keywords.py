@@ -1,4 +1,4 @@
-"""The keywords of a JSON schema: how two are joined, and how values, numbers and patterns are narrowed."""
+"""The keywords of a JSON schema: joins those of two schemas, narrows values and patterns."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _common_types(one: list[str], other: list[str]) -> list[str]:
 
 
 def _coarser(one: float, other: float) -> float:
-    """The step that is a multiple of both."""
+    """Returns the smallest step that is a multiple of both steps."""
     a, b = Fraction(str(one)), Fraction(str(other))
     multiple = math.lcm(a.numerator * b.denominator, b.numerator * a.denominator)
     step = Fraction(multiple, a.denominator * b.denominator)
@@ -63,7 +63,7 @@ def _properties(one: Schema, other: Schema) -> Schema:
     return {**one, **{name: _both(one.get(name, inner), inner) for name, inner in other.items()}}
 
 
-# keyword → the type that its value must have, and how two values are joined where both must hold
+# keyword → the type that its value must have, and how to join two values that must both hold
 JOINED: dict[str, tuple[Any, Callable[[Any, Any], Any]]] = {
     **dict.fromkeys(("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"), (NUMBER, max)),
     **dict.fromkeys(("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"), (NUMBER, min)),
@@ -84,7 +84,7 @@ DEMANDING = frozenset((*JOINED, *COMBINING))
 
 
 def normalized(schema: Mapping[str, Any]) -> Schema:
-    """A schema's own keywords in one shape.
+    """Returns a schema's own keywords in one shape.
 
     Keywords of the wrong type are dropped, `const` becomes an `enum`, and each choice (`anyOf`, `oneOf`,
     `dependentRequired`) becomes one of the `groups`.
@@ -92,7 +92,7 @@ def normalized(schema: Mapping[str, Any]) -> Schema:
     given = {name: value for name, value in schema.items() if name != "groups"}
     for bound, strict in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
         if given.get(strict) is True and bound in given:
-            given[strict] = given.pop(bound)  # a flag in draft 4
+            given[strict] = given.pop(bound)  # in draft 4, the strict bound is a flag
     if isinstance(given.get("items"), list):  # before draft 2020-12
         given["prefixItems"], given["items"] = given["items"], given.get("additionalItems", True)
     if _has_type(given.get("multipleOf"), NUMBER) and given["multipleOf"] <= 0:
@@ -120,7 +120,7 @@ def _has_type(value: Any, kind: Any) -> bool:
 
 
 def join(one: Schema, other: Schema) -> Schema | None:
-    """The keywords of both; None where no value can have both."""
+    """Returns the keywords of both schemas joined; None if no value can satisfy both."""
     out = dict(one)
     for name, value in other.items():
         out[name] = JOINED[name][1](out[name], value) if name in out else value
@@ -128,7 +128,10 @@ def join(one: Schema, other: Schema) -> Schema | None:
 
 
 def sole_reference(schema: Any) -> str | None:
-    """The pointer of a schema that is only a reference, also inside an `allOf` of one."""
+    """Returns the pointer of a schema that is only a `$ref`; None if it is anything else.
+
+    A `$ref` inside an `allOf` of one schema counts too.
+    """
     while isinstance(schema, Mapping):
         demands = DEMANDING & schema.keys()
         if demands == {"$ref"} and isinstance(schema["$ref"], str):
@@ -140,7 +143,7 @@ def sole_reference(schema: Any) -> str | None:
 
 
 def references(schema: Any) -> set[str]:
-    """Every pointer in a schema."""
+    """Returns every pointer in a schema."""
     found: set[str] = set()
     waiting = [schema]
     while waiting:
@@ -155,7 +158,7 @@ def references(schema: Any) -> set[str]:
 
 
 def listed_values(schema: Any) -> list[Any]:
-    """The values of a schema's `const` or `enum`; empty without them."""
+    """Returns the values of a schema's `const` or `enum`; empty without them."""
     if not isinstance(schema, Mapping):
         return []
     listed = schema.get("enum")
@@ -169,7 +172,7 @@ def is_a(value: Any, type: str) -> bool:
 
 
 def identity(value: Any) -> Hashable:
-    """A key that is equal for values that JSON Schema calls equal: 1 and 1.0, but not 1 and true."""
+    """Returns a key to compare values as JSON Schema does: 1 equals 1.0, but not true."""
     if isinstance(value, Mapping):
         return "object", frozenset((name, identity(inner)) for name, inner in value.items())
     if isinstance(value, list):
@@ -179,7 +182,8 @@ def identity(value: Any) -> Hashable:
 
 # --- listed values ---
 #
-# The values of `enum` and `const` are judged by the bounds beside them. The client's patterns never run here.
+# The values of `enum` and `const` are checked against the bounds in the same schema. The client's patterns
+# never run here.
 
 
 def _is_multiple(value: float, step: float) -> bool:
@@ -198,7 +202,7 @@ def _is_short(value: Any, most: float) -> bool:
     return len(value) <= most
 
 
-# keyword → the type of values that it applies to, and whether such a value satisfies it
+# keyword → the type of values that it applies to, and a function: whether a value satisfies it
 BOUNDS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
     "minimum": ("number", operator.ge),
     "maximum": ("number", operator.le),
@@ -217,28 +221,28 @@ BOUNDS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
         lambda value, names: all(name in value for name in names if isinstance(name, str)),
     ),
 }
-NOT_JUDGED = {
+VALIDATOR_ONLY = {
     **dict.fromkeys(("pattern", "format"), "string"),
     **dict.fromkeys(("items", "prefixItems", "contains"), "array"),
     **dict.fromkeys(("properties", "additionalProperties", "patternProperties", "propertyNames"), "object"),
 }
-"""Keywords that only a validator can judge, with the type of values that they apply to."""
+"""Keywords that only a validator can check, with the type of values that they apply to."""
 
 
 def within_bounds(listed: Iterable[Any], keywords: Mapping[str, Any]) -> list[Any]:
-    """The listed values that satisfy every keyword of `BOUNDS`."""
+    """Returns the listed values that satisfy every keyword in `BOUNDS`."""
     bounds = [(*BOUNDS[name], bound) for name, bound in keywords.items() if name in BOUNDS]
     return [one for one in listed if all(fits(one, bound) for type, fits, bound in bounds if is_a(one, type))]
 
 
-def is_judged(listed: Iterable[Any], keywords: Mapping[str, Any]) -> bool:
-    """Whether no keyword of `NOT_JUDGED` applies to one of these values."""
-    types = {type for name, type in NOT_JUDGED.items() if name in keywords}
+def bounds_suffice(listed: Iterable[Any], keywords: Mapping[str, Any]) -> bool:
+    """Whether `BOUNDS` is enough to check these values: no other keyword applies to any of them."""
+    types = {type for name, type in VALIDATOR_ONLY.items() if name in keywords}
     return not any(is_a(one, type) for one in listed for type in types)
 
 
 def distinct(listed: Iterable[Any]) -> list[Any]:
-    """The values without repetitions."""
+    """Returns the values without repetitions."""
     found: dict[Any, Any] = {}
     for one in listed:
         found.setdefault(identity(one), one)
@@ -258,7 +262,7 @@ MOST_LISTED = 64
 
 
 class Numbers:
-    """The bounds of a number, computed exactly. A side without a bound gets one."""
+    """The bounds of a number, computed exactly. A missing bound gets a default."""
 
     def __init__(self, keywords: Mapping[str, Any]) -> None:
         low, above = _fraction(keywords.get("minimum")), _fraction(keywords.get("exclusiveMinimum"))
@@ -301,7 +305,7 @@ class Numbers:
         return out
 
     def _multiples(self, step: Fraction) -> tuple[int, int]:
-        """The factors of the first and the last multiple of the step within the bounds."""
+        """Returns the factors of the first and the last multiple of `step` within the bounds."""
         low, high = math.ceil(self.low / step), math.floor(self.high / step)
         low += self.open_low and low * step == self.low
         high -= self.open_high and high * step == self.high
@@ -309,9 +313,10 @@ class Numbers:
 
 
 def _listed(low: int, high: int, step: Fraction) -> dict[str, Any] | None:
-    """The multiples of a step between two of them; where there are many, a sample from one end to the other.
+    """Returns an `enum` of the multiples of `step`, for the factors from `low` to `high`.
 
-    A fraction that JSON readers would round is left out.
+    Of many multiples it lists a sample over the whole range. It leaves out fractions that JSON readers would
+    round. Returns None if no value remains.
     """
     count = min(high - low + 1, MOST_LISTED)
     factors = {low + (high - low) * part // max(1, count - 1) for part in range(count)}
@@ -340,11 +345,11 @@ _NO_EQUIVALENT = re.compile(r"\\[bBkpPAZzGcQE0-9]|\(\?(?![:<]|<[=!])|\(\?<[=!]|[
 _UNBOUNDED = re.compile(r"(?<!\\)[*+]|,\}")
 
 KEY = "^[A-Za-z_][A-Za-z0-9_]{0,23}$"
-"""The keys of objects that may have any."""
+"""The pattern of keys in objects that allow any key."""
 
 
 def rust_pattern(pattern: str) -> str | None:
-    """The same pattern for llguidance; None where it has no equivalent."""
+    """Returns the same pattern for llguidance; None if it has no equivalent."""
     if len(pattern) > LONGEST_PATTERN or _NO_EQUIVALENT.search(pattern):
         return None
     out, inside, at = [], False, 0
@@ -371,12 +376,15 @@ def rust_pattern(pattern: str) -> str | None:
 
 
 def portable_pattern(pattern: str) -> str | None:
-    """The pattern for other engines, some of which match only whole strings."""
+    """Returns the pattern if engines other than llguidance can use it, else None.
+
+    Some of them match only whole strings, so the pattern must do the same.
+    """
     is_whole = pattern[:1] == "^" and pattern[-1:] == "$" and pattern[-2:] != "\\$"
     return pattern if is_whole and rust_pattern(pattern) is not None else None
 
 
 def key_pattern(pattern: str) -> str | None:
-    """The pattern of an object's keys; None where it matches keys of any length."""
+    """Returns the pattern of an object's keys for llguidance; None if keys of any length match."""
     is_bounded = pattern[:1] == "^" and pattern[-1:] == "$" and not _UNBOUNDED.search(pattern)
     return rust_pattern(pattern) if is_bounded else None

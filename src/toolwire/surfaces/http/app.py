@@ -1,9 +1,9 @@
-"""The HTTP surface: a raw ASGI callable. The routes that carry turns take one lookup; Starlette serves the
-rest.
+"""The HTTP surface, an ASGI application.
 
-OPTIONS is answered first, and Host and Origin are checked before anything runs. Every response has a request
-id. Errors are OpenAI error objects, never HTML or a traceback. A client that disconnects cancels its run.
-Nothing is buffered: each block waits for the socket. `websocket.py` is loaded with the first WebSocket.
+Routes that carry turns take one lookup; Starlette serves the rest. OPTIONS requests are answered first. For
+all others, Host and Origin are checked before anything runs. Every response has a request id. Errors are JSON
+error objects, never HTML or a traceback. If a client disconnects, its run is cancelled. Nothing is buffered:
+each block waits for the socket. `websocket.py` is imported with the first WebSocket.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from toolwire.gateway.pipeline import Caller
 from toolwire.observe.logs import RequestLog, access
 from toolwire.observe.metrics import Metrics
 from toolwire.surfaces.http import resources as health
-from toolwire.surfaces.http.exchange import JSON, ClientGone, Exchange, Room, Watch, typed
+from toolwire.surfaces.http.exchange import JSON, ClientGone, Exchange, Room, Watch, api_headers, typed
 from toolwire.surfaces.http.resources import ModelRoutes, ResponseRoutes, UsageRoutes
 from toolwire.surfaces.http.streaming import Streaming
 from toolwire.surfaces.web.routes import Pages
@@ -74,7 +74,10 @@ log = logging.getLogger("toolwire.http")
 
 
 def create_app(gateway: Gateway, settings: Settings, store: Store | None) -> App:
-    """The ASGI application. It observes the gateway's turns for metrics and the access log."""
+    """Creates the ASGI application.
+
+    It observes the gateway's turns for metrics and the access log.
+    """
     return App(gateway, settings, store)
 
 
@@ -98,20 +101,26 @@ class App:
         self.socket_paths = SOCKET_PATHS
         self._sockets: Sockets | None = None
         self.slow_reader_s = settings.limits.slow_reader_s
-        """For the protocol: how long a client may read nothing; 0: no limit."""
+        """How many seconds a client may read nothing; 0 means no limit.
+
+        The HTTP protocol reads this.
+        """
         self._router = self._cold_routes(gateway, store)
         self.pages = Pages(gateway, settings, store, keys=self.keys) if store is not None else None
         self.forwarding: Forwarding | None = None
-        """The other nodes, if there are any."""
+        """Forwards requests to the other nodes; None if there are none."""
         self.siblings: Siblings | None = None
-        """The other worker processes of this server, if there are any."""
+        """The other worker processes of this server; None if there are none."""
         gateway.observers.append(self.metrics.observe)
         gateway.observers.append(self.log.turn)
         if access.isEnabledFor(logging.DEBUG):
             gateway.contents_wanted = True
 
     async def leave(self) -> None:
-        """Called before draining: the other nodes stop forwarding to this one."""
+        """Removes this node from the cluster, so that the others stop forwarding to it.
+
+        Call before `drain`.
+        """
         if self.forwarding is not None:
             await self.forwarding.nodes.leave()
 
@@ -125,7 +134,7 @@ class App:
         self._gateway.drain()
 
     async def close(self) -> None:
-        """Called before the gateway and the store are closed."""
+        """Closes pages, forwarding and keys. Call before closing the gateway and the store."""
         if self.pages is not None:
             await self.pages.close()
         if self.forwarding is not None:
@@ -143,7 +152,10 @@ class App:
         return self._other_protocol(scope, receive, send)
 
     def exchange(self, scope: Scope, receive: Receive, send: Send) -> Exchange:
-        """A request as its client sent it, with what a trusted proxy reports about the client."""
+        """Creates the exchange of a request.
+
+        The client's address is the one that a trusted proxy reports, if there is such a proxy.
+        """
         headers: Headers = dict(scope["headers"])
         given_id = headers.get(b"x-request-id")
         request_id = (
@@ -161,14 +173,14 @@ class App:
         return Exchange(scope, receive, send, headers, request_id, common)
 
     def check_place(self, exchange: Exchange) -> None:
-        """Raises unless Host and Origin are allowed and not repeated."""
+        """Raises unless Host and Origin are allowed and occur only once."""
         headers = exchange.headers
         if len(headers) != len(exchange.scope["headers"]):
             check_single(exchange.scope["headers"])
         self._gate.check_place(headers, exchange.scope.get("http_version", "1.1"))
 
     def _request(self, exchange: Exchange, receive: Receive, send: Send) -> Awaitable[None]:
-        """The coroutine that answers a request. Raises if its Host or Origin is not allowed."""
+        """Returns the coroutine that answers a request. Raises if its Host or Origin is not allowed."""
         self.check_place(exchange)
         headers = exchange.headers
         if HOP in headers and self.forwarding is not None:
@@ -181,12 +193,15 @@ class App:
         return self._cold(exchange, scope, receive, send)
 
     async def handled(self, exchange: Exchange, work: Callable[[], Awaitable[None]]) -> None:
-        """Turns any error into a response and a line in the log."""
+        """Runs `work`, which answers the request.
+
+        Any error becomes a response and a line in the log.
+        """
         try:
             await work()
         except ToolwireError as error:
             if exchange.started:
-                raise  # half of a response was sent: the server closes the connection
+                raise  # half of a response was sent, so the server must close the connection
             await self._refuse(exchange, error.failure)
         except HTTPException as error:
             await self._refuse_route(exchange, error)
@@ -195,7 +210,7 @@ class App:
         except Exception:
             log.exception("request %s failed", exchange.request_id)
             if exchange.started:
-                raise  # the server closes the connection: half a response must not look whole
+                raise  # half of a response was sent, so the server must close the connection
             message = (
                 f"The server had an error while processing your request (request {exchange.request_id})."
             )
@@ -235,7 +250,10 @@ class App:
         memory: Memory | None = None,
         here: bool = False,
     ) -> None:
-        """One turn. `memory` belongs to the client's WebSocket; `here`: only this node can serve it."""
+        """Serves one request that runs a turn, or that counts or compacts a turn's input.
+
+        `memory` belongs to the client's WebSocket. `here`: only this node can serve the turn.
+        """
         headers = exchange.headers
         holder = await self.caller(exchange)
         grant = holder.grant
@@ -251,7 +269,17 @@ class App:
             )
         output_mode = None if mode is None else OUTPUT_MODES[mode.strip().lower()]
         raw = await exchange.read_body(self.body_limit, self.room)
-        caller = self._caller_of(exchange, holder, output_mode, memory)
+        parent = headers.get(b"traceparent", b"")[:128].decode("latin-1") if self._traced else ""
+        caller = Caller(
+            holder.key_id,
+            exchange.request_id,
+            output_mode,
+            grant,
+            holder.name,
+            parent,
+            memory,
+            api_headers(exchange.scope["headers"]) if api == "messages" else {},
+        )
         streaming = Streaming(exchange, self._keep_alive_s, self.metrics.streams_open)
         if api == "compact":
             work = (await self._gateway.compaction(raw, caller)).answer()
@@ -290,7 +318,7 @@ class App:
         caller: Caller,
         streaming: Streaming,
     ) -> Answer:
-        """The answer of the node that must give it, which may be this one."""
+        """Returns the answer of the node that must serve the turn, which may be this one."""
         passed = await forwarding.answer(api, exchange, raw, caller.key_id)
         return passed or await self._gateway.respond(api, raw, caller, streaming.begin_early)
 
@@ -348,7 +376,10 @@ class App:
         )
 
     async def _elsewhere(self, siblings: Siblings, exchange: Exchange, receive: Receive) -> None:
-        """Passes a request for the web pages to the worker that serves them, because it notifies all tabs."""
+        """Forwards a request for the web pages to the worker that serves them.
+
+        Only one worker serves them, because it notifies all open tabs.
+        """
         raw = await exchange.read_body(self.body_limit, self.room)
         watch = Watch(exchange.scope, receive)
         try:
@@ -369,8 +400,9 @@ class App:
         await to({**scope, EXCHANGE: exchange}, exchange.receive, send_with_common)
 
     async def caller(self, exchange: Exchange) -> KeyHolder:
-        """The holder of the request's key. From here on, every response reports what is left of the key's
-        limits.
+        """Returns the holder of the request's key. Raises if the key is missing or invalid.
+
+        From here on, every response reports what is left of the key's limits.
         """
         holder = await self._gate.caller(exchange.headers, exchange.scope["client"])
         exchange.holder = holder
@@ -380,16 +412,8 @@ class App:
             )
         return holder
 
-    def _caller_of(
-        self, exchange: Exchange, holder: KeyHolder, output_mode: str | None, memory: Memory | None
-    ) -> Caller:
-        parent = exchange.headers.get(b"traceparent", b"")[:128].decode("latin-1") if self._traced else ""
-        return Caller(
-            holder.key_id, exchange.request_id, output_mode, holder.grant, holder.name, parent, memory
-        )
-
     def _keyed(self, endpoint: Keyed) -> Callable[[Request], Awaitable[Response]]:
-        """An endpoint that requires a key and receives its id."""
+        """Wraps an endpoint so that it requires a key and gets the key's id."""
 
         async def checked(request: Request) -> Response:
             return await endpoint(request, (await self.caller(request.scope[EXCHANGE])).key_id)
@@ -397,7 +421,7 @@ class App:
         return checked
 
     def _held(self, endpoint: Held) -> Callable[[Request], Awaitable[Response]]:
-        """As `_keyed`, for an endpoint that needs the key's permissions."""
+        """Wraps an endpoint so that it requires a key and gets the key's permissions."""
 
         async def checked(request: Request) -> Response:
             return await endpoint(request, await self.caller(request.scope[EXCHANGE]))
@@ -418,7 +442,7 @@ class App:
         return Response(page, media_type=content_type)
 
     async def _other_protocol(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handles lifespan, for servers that start the application. Other WebSockets are closed."""
+        """Handles lifespan events, for servers that send them. Closes WebSockets on other paths."""
         if scope["type"] != "lifespan":
             await send({"type": "websocket.close", "code": 1000})
             return

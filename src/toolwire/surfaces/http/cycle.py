@@ -1,8 +1,11 @@
-"""One request on a connection, and how its response is written: as uvicorn does it, in fewer steps.
+"""One request on a connection and the writing of its response, in fewer steps than uvicorn.
 
 This module exists for speed. Without it, and the parts of `protocol.py` that use it, a plain request costs 13
-to 19 % more CPU, and a chunk of a stream about 10 %. `App` uses it through three calls (`take`, `answer`,
-`write`) and works without it.
+to 19 % more CPU, and a chunk of a stream about 10 %. `App` uses it only through `take`, `answer` and `write`,
+and works without it on other servers.
+
+In unusual cases (a lost client, a full write buffer, an incomplete body, …) these methods do nothing and say
+so. The caller then uses the ordinary ASGI calls, which uvicorn handles.
 """
 
 from __future__ import annotations
@@ -14,20 +17,21 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
 BARE = (204, 304)
-"""Statuses of responses without a body, and so without its length."""
+"""The statuses of responses without a body, which have no content length either."""
 
 
 class Cycle(RequestResponseCycle):
-    """uvicorn's cycle with shortcuts for a complete body, a whole response and the blocks of a stream.
+    """uvicorn's cycle with shortcuts for complete request bodies, whole responses and streams.
 
-    The head is written together with the body, or with the first block of a stream if that follows at once.
+    The head (status line and headers) is written together with the body. The head of a stream is written
+    together with the first block if that follows at once.
     """
 
     _head: bytes | None = None
-    """Waits to be written with what follows."""
+    """A head that was not written yet; None if there is none."""
 
     def take(self) -> bytes | None:
-        """The request's body; None if it is not complete, or in an unusual case."""
+        """Returns the request's body; None if it is not complete, or in an unusual case."""
         if self.more_body or self.waiting_for_100_continue or self.disconnected or self.response_complete:
             return None
         self.flow.resume_reading()
@@ -36,7 +40,10 @@ class Cycle(RequestResponseCycle):
         return body
 
     def answer(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> bool:
-        """Writes a whole response, whose headers have its length. False in an unusual case."""
+        """Writes a whole response and returns True.
+
+        Returns False, without writing, in an unusual case. `headers` must contain the content length.
+        """
         head = None if self.flow.write_paused else self._head_of(status, headers)
         if head is None or self.chunked_encoding or len(body) != self.expected_content_length:
             return False
@@ -45,7 +52,10 @@ class Cycle(RequestResponseCycle):
         return True
 
     def write(self, block: bytes) -> bool:
-        """Writes a block of a stream. False if the caller must wait for the socket, or in an unusual case."""
+        """Writes a block of a stream and returns True.
+
+        Returns False, without writing, if the caller must wait for the socket, or in an unusual case.
+        """
         if (
             not self.chunked_encoding
             or self.flow.write_paused
@@ -63,7 +73,7 @@ class Cycle(RequestResponseCycle):
         return True
 
     def _write_head(self) -> None:
-        """Sends the headers of a stream whose first block is late."""
+        """Writes the head of a stream alone, because its first block did not follow at once."""
         head, self._head = self._head, None
         if head is not None and not self.disconnected and not self.transport.is_closing():
             self.transport.write(head)
@@ -85,7 +95,10 @@ class Cycle(RequestResponseCycle):
             asyncio.get_running_loop().call_soon(self._write_head)
 
     def _head_of(self, status: int, headers: list[tuple[bytes, bytes]]) -> bytes | None:
-        """The head of a response, and how its body is framed. None: uvicorn writes it."""
+        """Returns the head of a response; None if uvicorn must write it.
+
+        Also sets whether the body is chunked, or else its expected length.
+        """
         if (
             self.response_started
             or self.disconnected
@@ -134,8 +147,10 @@ class Cycle(RequestResponseCycle):
 
 @lru_cache(256)
 def _form(names: tuple[bytes, ...]) -> tuple[bytes, int | None] | None:
-    """The lines of a head with these headers, as a format, and the position of the length. None: uvicorn
-    writes it.
+    """Returns a template for the header lines, and the index of the content length in `names`.
+
+    The index is None if there is no content length: then the body is chunked. Returns None if uvicorn must
+    write the head.
     """
     all_names = b"".join(names)
     if (

@@ -1,10 +1,9 @@
-"""One request and its response, below any framework: reads a body within limits, sends replies, fails
-cleanly.
+"""One request and its response: reads the body within limits and sends the reply.
 
-Every failure is an OpenAI error object. A refusal is sent at once, even while the client is still sending.
-Then the rest of the body is read and discarded within limits: closing a socket with unread bytes would reset
-it and destroy the response. A body must keep arriving, at `BODY_RATE` or faster after its first
-`BODY_IDLE_S`. All arriving bodies share one bounded `Room`, and each key has a share of it.
+Every failure is sent as an error object. It is sent at once, even while the client is still sending its body.
+The rest of the body is then read and discarded, within limits: closing a socket with unread bytes would reset
+the connection and destroy the response. A body must keep arriving, at `BODY_RATE` or faster after the first
+`BODY_IDLE_S`. All arriving bodies share one bounded `Room`, in which each key has a share.
 """
 
 from __future__ import annotations
@@ -12,10 +11,9 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Protocol
 
-import msgspec
 from starlette.types import Message, Receive, Scope, Send
 
 from toolwire.access.gate import HeaderList, Headers
@@ -28,27 +26,31 @@ from toolwire.wire.sse import encode
 
 # --- the client's connection ---
 #
-# Whether the client has disconnected while the response is made. Our own protocol calls `ClientConnection` in
-# the scope, which costs nothing while the client stays. Any other server notifies only a waiting task.
+# Notices that a client disconnects before its response is complete. Our own protocol calls the
+# `ClientConnection` in the scope, which costs nothing while the client stays connected. With any other
+# server, a task must wait for the disconnect.
 
 CONNECTION = "toolwire.connection"
 
 
 class Wire(Protocol):
-    """What a connection can do without waiting."""
+    """The operations of a connection that do not wait. Only our own protocol has them."""
 
     def take(self) -> bytes | None:
-        """The request's body, if all of it has arrived."""
+        """Returns the request's body if all of it has arrived; otherwise None."""
 
     def answer(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> bool:
-        """Sends a whole response; False: it must be sent another way."""
+        """Sends a whole response and returns True.
+
+        If False, the caller must send it with ASGI messages.
+        """
 
     def write(self, block: bytes) -> bool:
-        """Sends a block of a stream; False: it must be sent another way, and waited for."""
+        """Sends a block and returns True. If False, the caller must send it with an ASGI message."""
 
 
 class _Silent:
-    """A connection of an unknown server, or one whose response is complete."""
+    """A `Wire` that does nothing, for another server or when the response is complete."""
 
     def take(self) -> bytes | None:
         return None
@@ -64,7 +66,10 @@ SILENT = _Silent()
 
 
 class ClientConnection:
-    """The connection of one request. `task` answers it. `on_left` is called when the client is `gone`."""
+    """The connection of one request, and the task that answers it.
+
+    `on_left` is called when the client disconnects; `gone` is then True.
+    """
 
     __slots__ = ("gone", "on_left", "task", "wire")
 
@@ -80,17 +85,18 @@ class ClientConnection:
             self.on_left()
 
     def answered(self) -> None:
-        """The response is complete. Clears references that would form a cycle."""
+        """Clears references when the response is complete, so that they form no cycle."""
         self.wire, self.task, self.on_left = SILENT, None, None
 
 
 NO_CONNECTION = ClientConnection(SILENT)
-"""The connection of a server other than ours."""
+"""The connection on a server other than ours."""
 
 
 class Watch:
-    """Cancels its task when the client disconnects. `gone` distinguishes this from the server's own
-    cancellation.
+    """Cancels the task of a request when its client disconnects.
+
+    `gone` is then True, so that it can be distinguished from a cancellation by the server.
     """
 
     __slots__ = ("_connection", "_task", "_watched", "gone")
@@ -135,11 +141,15 @@ LONGEST_RETRY_S = 86_400.0
 LINGER_BYTES = 512 * 1024 * 1024
 SMALL_BODY = 64 * 1024
 EVERYBODY = ""
-"""The id of the only caller if no keys are set."""
+"""The key id of all callers if no keys are configured."""
 NOBODY = "?"
-"""Senders whose key is not known yet share one share."""
+"""The key id of requests whose key is not known yet.
+
+Together they have one share of the `Room`.
+"""
 ANTHROPIC = b"anthropic-version"
 """The header that every client of Anthropic's API sends."""
+API_HEADERS = frozenset({ANTHROPIC, b"anthropic-beta"})
 MESSAGES_PATHS = frozenset(
     f"{prefix}/messages{rest}{slash}"
     for prefix in ("/v1", "")
@@ -147,26 +157,23 @@ MESSAGES_PATHS = frozenset(
     for slash in ("", "/")
 )
 ROOM_KEY = "toolwire.room_key"
-"""The key of a WebSocket's scope with the id of the key whose share its messages take."""
-
-encode_json = msgspec.json.Encoder().encode
+"""The entry in a WebSocket's scope with the key id that the `Room` counts its messages for."""
 
 
 def body_due(now: float, began: float, arrived: int) -> float:
-    """The time by which the next piece of a body must arrive.
+    """Returns the time by which the next piece of a body must arrive.
 
-    A body that keeps up with `BODY_RATE` has `BODY_IDLE_S` from now. One that is slower has used up a part
-    of that time.
+    A body that keeps up with `BODY_RATE` has `BODY_IDLE_S` from now on. A slower body has less.
     """
     return min(now, began + arrived / BODY_RATE) + BODY_IDLE_S
 
 
 class Room:
-    """The memory for requests that are arriving or waiting, shared by all keys.
+    """The memory for request bodies that are arriving or waiting, shared by all keys.
 
-    It has `MOST_ARRIVING` bytes, and at least four bodies of the largest size. A key may hold as much as it
-    leaves free for others: at most half alone, so another key always finds room. Without keys the only caller
-    may use all of it.
+    It has `MOST_ARRIVING` bytes, but at least four times the largest body. A key may hold at most as much as
+    is left for the others. So one key alone gets at most half, and another key always finds room. If no keys
+    are configured, all of it may be used.
     """
 
     __slots__ = ("_held", "left")
@@ -176,7 +183,10 @@ class Room:
         self._held: dict[str, int] = {}
 
     def take(self, size: int, key: str) -> None:
-        """Raises 429 if the key has its share, and 503 if nothing is left for anyone."""
+        """Takes `size` bytes for a key.
+
+        If there is no room, raises 429 if the key already holds some, and otherwise 503.
+        """
         held, left = self._held.get(key, 0) + size, self.left - size
         if left < 0 if key == EVERYBODY else held > left:
             kind, whose = (
@@ -199,15 +209,27 @@ class Room:
 
 
 class ClientGone(Exception):
-    """The client disconnected before its request was complete."""
+    """Raised when the client disconnects before its request is complete."""
 
 
 class Exchange:
-    """A request and its response.
+    """One request and its response.
 
-    `common` are the headers of every response. `started`: a response is being sent. `reached_gateway`: a turn
-    was tried.
+    `common` contains the headers of every response. `started`: a response is being sent. `reached_gateway`:
+    the gateway was asked to run a turn.
     """
+
+    started = reached_gateway = False
+    holder: KeyHolder | None = None
+    """The holder of the request's key; None until the key is checked."""
+    status: int | None = None
+    failure: Failure | None = None
+    """The failure that the response reported, if any."""
+    late_headers: Callable[[], HeaderList] | None = None
+    """Makes the headers that report what is left of the key's limits; None without limits."""
+    _body_read = _body_late = False
+    _body_began: float | None = None
+    _arrived = 0
 
     def __init__(
         self, scope: Scope, receive: Receive, send: Send, headers: Headers, request_id: str, cors: HeaderList
@@ -216,7 +238,7 @@ class Exchange:
         self.headers = headers
         self.request_id = request_id
         self.api: Api = "messages" if ANTHROPIC in headers or scope["path"] in MESSAGES_PATHS else "chat"
-        """Whose errors and headers the client understands: Anthropic's, or OpenAI's."""
+        """Whose errors the client understands: "messages" for Anthropic's, "chat" for OpenAI's."""
         self.common: HeaderList = [(b"x-request-id", request_id.encode()), NO_SNIFF, *cors]
         if self.api == "messages":
             self.common.insert(0, (b"request-id", request_id.encode()))
@@ -225,37 +247,26 @@ class Exchange:
         self._receive = receive
         self._send = send
         self._connection: ClientConnection = scope.get(CONNECTION, NO_CONNECTION)
-        self.started = self.reached_gateway = False
-        self.holder: KeyHolder | None = None
-        """The holder of the request's key, when it is known."""
-        self.status: int | None = None
-        self.failure: Failure | None = None
-        """The failure that the response reported."""
-        self.late_headers: Callable[[], HeaderList] | None = None
-        """Headers known only when the response is sent: what is left of the key's limits."""
-        self._body_read = self._body_late = False
-        self._body_began: float | None = None
-        self._arrived = 0
 
     @property
     def requester(self) -> str:
-        """Whose refusals count together: a key, or an address without a key."""
+        """Identifies the client whose refusals are counted: the key id, or the address without one."""
         holder, client = self.holder, self.scope.get("client")
         return holder.key_id if holder is not None and holder.key_id else client[0] if client else ""
 
     @property
     def room_key(self) -> str:
-        """The key whose share of the room the body takes."""
+        """The key id that the body is counted for in the `Room`."""
         return NOBODY if self.holder is None else self.holder.key_id
 
     def for_own_pages(self) -> None:
-        """Removes the CORS headers: no other origin may read this response."""
+        """Removes the CORS headers, because no other origin may read this response."""
         self.common = self.common[: len(self.common) - self._cors]
 
     # --- the request ---
 
     def check_json(self) -> None:
-        """Raises unless the body is declared as JSON, or not at all, and is not compressed."""
+        """Raises if the body is compressed, or if its content type is given and is not JSON."""
         content_type = self.headers.get(b"content-type")
         if content_type is not None and content_type != b"application/json":
             media = content_type.split(b";", 1)[0].strip().lower()
@@ -273,8 +284,9 @@ class Exchange:
             raise ToolwireError("content_type", "Unsupported content encoding. Send the body uncompressed.")
 
     async def read_body(self, limit: int, room: Room | None = None) -> bytes:
-        """The whole body. Raises `body_too_large` as early as possible, `ClientGone` if the client
-        disconnected.
+        """Returns the whole body. `room` provides the memory while it arrives.
+
+        Raises `body_too_large` as early as possible, and `ClientGone` if the client disconnects.
         """
         length = self.headers.get(b"content-length")
         if length is not None:
@@ -296,16 +308,16 @@ class Exchange:
         return body
 
     async def receive(self) -> Message:
-        """The server's next message, for code that reads the body itself."""
+        """Returns the next ASGI message, for code that reads the body itself."""
         message = await (self._receive() if self._body_read else self._arriving())
         if message["type"] == "http.request" and not message.get("more_body"):
             self._body_read = True
         return message
 
     async def _arriving(self) -> Message:
-        """The next part of the body. Raises if it is late or too slow."""
+        """Returns the next part of the body. Raises if it is late or arrives too slowly."""
         body = self._connection.wire.take()
-        if body is not None:  # nothing to wait for
+        if body is not None:  # all of it has arrived
             return {"type": "http.request", "body": body, "more_body": False}
         now = asyncio.get_running_loop().time()
         if self._body_began is None:
@@ -350,7 +362,10 @@ class Exchange:
     # --- the response ---
 
     def left(self, headers: HeaderList) -> HeaderList:
-        """The headers from `late_headers`, unless the node that ran the turn has already sent them."""
+        """Returns the headers from `late_headers`.
+
+        Empty if there are none, or if `headers` already contain them from the node that ran the turn.
+        """
         return (
             []
             if self.late_headers is None or any(b"-ratelimit-" in name for name, _ in headers)
@@ -358,7 +373,7 @@ class Exchange:
         )
 
     async def reply(self, status: int, headers: HeaderList, body: bytes) -> None:
-        """Sends a whole response. `headers` include the content type."""
+        """Sends a whole response. `headers` must include the content type."""
         self.started, self.status = True, status
         head = [*headers, (b"content-length", b"%d" % len(body)), *self.common, *self.left(headers)]
         if not self._connection.wire.answer(status, head, body):
@@ -366,12 +381,12 @@ class Exchange:
             await self._send({"type": "http.response.body", "body": body})
 
     async def reply_nothing(self) -> None:
-        """Sends 204, the response to a preflight."""
+        """Sends 204 without a body, the response to a CORS preflight."""
         await self.begin(204, [])
         await self.end()
 
     async def begin(self, status: int, headers: HeaderList) -> None:
-        """Sends the head of a response whose body follows by `piece` and `end`."""
+        """Sends the head of a response. Its body follows with `piece` and `end`."""
         self.started, self.status = True, status
         await self._send(
             {
@@ -386,14 +401,14 @@ class Exchange:
 
     @property
     def write(self) -> Callable[[bytes], bool]:
-        """Sends a block without waiting. Returns False if `piece` must send it."""
+        """A function that sends a block without waiting. If it returns False, use `piece`."""
         return self._connection.wire.write
 
     async def end(self) -> None:
         await self._send({"type": "http.response.body", "body": b""})
 
     async def fail(self, failure: Failure, extra: HeaderList | None = None) -> int:
-        """Sends the failure's error object and returns the status."""
+        """Sends the failure as an error object and returns the HTTP status."""
         status = status_of(failure, self.api)
         headers: HeaderList = [JSON, *(extra or ())]
         if status == 401:
@@ -404,7 +419,7 @@ class Exchange:
             if status == 429:
                 headers.append((b"retry-after-ms", b"%d" % max(1, math.ceil(wait_s * 1000))))
         if failure.kind == "quota" or (failure.kind == "authentication" and self.api == "messages"):
-            headers.append((b"x-should-retry", b"false"))  # Claude Code would try ten times over minutes
+            headers.append((b"x-should-retry", b"false"))  # else Claude Code would try ten times
         if self.api == "messages":
             body = encode(messages_error(failure, self.request_id))
         else:
@@ -420,12 +435,12 @@ class Exchange:
 
     async def _reply_and_linger(self, status: int, headers: HeaderList, body: bytes) -> None:
         length = self.headers.get(b"content-length", b"")
-        if self._body_late:  # nobody waits for it any more
+        if self._body_late:  # the rest of the body is no longer expected
             await self.reply(status, [*headers, (b"connection", b"close")], body)
             return
         if (
             b"expect" in self.headers
-        ):  # the client waits for permission to send its body, so the connection cannot be used again
+        ):  # the client waits for permission to send its body; the connection cannot be used again
             await self.reply(status, [*headers, (b"connection", b"close")], body)
             return
         if not (length.isdigit() and int(length[:18]) <= SMALL_BODY):
@@ -448,8 +463,18 @@ class Exchange:
                 return
 
 
+def api_headers(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    """Returns the headers that belong to a Messages request, by name: API version and betas."""
+    found: dict[str, str] = {}
+    for name, value in headers:
+        if name in API_HEADERS and value.isascii():
+            key, text = name.decode(), value.decode().strip()
+            found[key] = f"{found[key]},{text}" if key in found else text
+    return found
+
+
 def typed(headers: HeaderList, default: tuple[bytes, bytes]) -> HeaderList:
-    """The headers, with a default content type if they have none."""
+    """Returns the headers, with the content type `default` if they have none."""
     return headers if b"content-type" in dict(headers) else [default, *headers]
 
 

@@ -1,14 +1,14 @@
 """uvicorn's HTTP protocol with stricter limits, exact request framing, and JSON errors.
 
-- A head (request line and headers) that is not complete after `HEAD_WITHIN_S`, or is larger than `MAX_HEAD`,
-  ends the connection. So do more than `MOST_PIPELINED` waiting requests.
-- Headers end with the head. Trailers of a chunked body are dropped. A chunked body with more than `MAX_HEAD`
-  bytes of trailers or other overhead ends the connection.
+- A connection ends if a head (request line and headers) is incomplete after `HEAD_WITHIN_S` or larger than
+  `MAX_HEAD`, or if more than `MOST_PIPELINED` requests wait.
+- Only the head may contain headers: trailers of a chunked body are dropped. A connection ends if a chunked
+  body has more than `MAX_HEAD` bytes of trailers or other overhead.
 - A valid WebSocket handshake on a WebSocket path continues in `socket_protocol.py`. A request with any other
   `Upgrade` is an ordinary request with an ordinary body and response.
-- Written bytes wait in a buffer of `HIGH_WATER` bytes and one of the same size in the kernel; then the
-  response waits for its reader. A client that reads nothing for `limits.slow_reader_s` is disconnected, even
-  after its response is complete, and so is one whose machine no longer answers.
+- Written bytes wait in a buffer of `HIGH_WATER` bytes and in one of the same size in the kernel. If both are
+  full, the response waits for its reader. A client that reads nothing for `limits.slow_reader_s` is
+  disconnected, even after its response is complete. So is a client whose machine no longer answers.
 """
 
 from __future__ import annotations
@@ -40,20 +40,24 @@ MOST_PIPELINED = 16
 EMPTY_LINE = b"\r\n\r\n"
 BEFORE_HEAD = re.compile(rb"[\r\n]*")
 MOST_PIECES = 4 * MOST_PIPELINED
-"""How many parts the bytes of one read may have: more than any allowed sequence of requests needs."""
+"""The most parts that one read is split into. Allowed sequences of requests need fewer."""
 CHUNKED = -1
-"""The length of a chunked body, which is only known at its end."""
+"""Used as the length of a chunked body, which is only known at its end."""
 USUAL_OVERHEAD = 16
-"""Bytes of chunk framing allowed per byte of a body; one-byte chunks need 5."""
+"""Bytes of chunk framing that are allowed per byte of a body. One-byte chunks need 5."""
 SHORT = 64
-"""Only parsed paths up to this length and without a query are cached: no client can fill the cache or leave
-secrets in it.
+"""The longest path that is cached after parsing, if it has no query.
+
+So no client can fill the cache with long paths or leave secrets in it.
 """
 HIGH_WATER = 64 * 1024
 LOOKS = 4
-"""How often a slow reader is checked before it is disconnected."""
+"""How many times a slow reader is checked before it is disconnected."""
 INHERITED = sys.platform == "linux"
-"""Whether a connection inherits its listener's options: setting them again would take six system calls."""
+"""Whether a connection inherits its listener's socket options.
+
+Otherwise they are set again for each connection, with six system calls.
+"""
 PROBE_AFTER_S = 60
 PROBE_EVERY_S = 15
 
@@ -62,26 +66,26 @@ LOGGER, ACCESS_LOGGER = logging.getLogger("uvicorn.error"), logging.getLogger("u
 
 
 class TooManyRequests(Exception):
-    """More pipelined requests than any honest client sends."""
+    """Raised when a client sends more pipelined requests than allowed."""
 
 
 class GuardedProtocol(HttpToolsProtocol):
     """uvicorn's protocol with shorter code for a new connection and for a complete head.
 
-    The loggers and the meaning of a path are the same for all requests, so they are looked up once.
+    Loggers and parsed paths are the same for many requests, so they are looked up only once.
     """
 
     logger, access_logger, access_log = LOGGER, ACCESS_LOGGER, False
     _connection: ClientConnection
     _unread = _stalled_looks = _overhead = 0
-    """Set on few connections only: an object with more than thirty attributes costs more."""
+    """Class attributes that few connections change: fewer attributes make an object cheaper."""
     _last_bytes = b""
-    """The last bytes that were parsed: two reads can split an empty line."""
+    """The last parsed bytes: an empty line may be split between two reads."""
     _pieces = 0
     _head_bytes = 0
-    """The size of the head so far, with the empty lines before it."""
+    """The size of the head so far, including empty lines before it."""
     _body_left = 0
-    """How much of the body is still missing, or `CHUNKED`. 0 outside a body."""
+    """The number of missing bytes of the body, or `CHUNKED`; 0 outside a body."""
 
     def __init__(
         self,
@@ -146,7 +150,10 @@ class GuardedProtocol(HttpToolsProtocol):
     # --- what the client sends ---
 
     def data_received(self, data: bytes) -> None:
-        """Feeds the parser in parts. No part spans two heads or bodies, so each head is counted exactly."""
+        """Feeds the parser in parts.
+
+        Each part belongs to only one head or body, so that the size of each head is counted exactly.
+        """
         self._unset_keepalive_if_required()
         start, size, self._pieces = 0, len(data), 0
         while start < size:
@@ -170,15 +177,14 @@ class GuardedProtocol(HttpToolsProtocol):
         self._last_bytes = data[-3:] if size > 2 else (self._last_bytes + data)[-3:]
         if (
             self._in_head or self._is_idle()
-        ) and self._head_timer is None:  # empty lines between two requests count too
+        ) and self._head_timer is None:  # empty lines between two requests are limited too
             self._head_timer = self.loop.call_later(HEAD_WITHIN_S, self._head_is_late)
 
     def _end_of_piece(self, data: bytes, start: int) -> int:
-        """The end of the current head or body, or of the data. `start` itself if the head has become too
-        large.
+        """Returns the end of the part that starts at `start`: where a head, a body or the data ends.
 
-        Heads and chunked bodies end with an empty line. A split at any other empty line is unnecessary but
-        harmless.
+        Returns `start` itself if the head has become too large. Heads and chunked bodies end with an empty
+        line. A split at any other empty line is unnecessary but harmless.
         """
         if self._body_left > 0:
             return min(start + self._body_left, len(data))
@@ -190,8 +196,9 @@ class GuardedProtocol(HttpToolsProtocol):
         return end if self._body_left else min(end, start + MAX_HEAD - self._head_bytes)
 
     def _after_empty_line(self, data: bytes, start: int) -> int:
-        """The end of the next empty line, which may have begun in the read before; otherwise the end of the
-        data.
+        """Returns the index after the next empty line; without one, the length of the data.
+
+        The empty line may have begun in the read before.
         """
         before = b"" if start else self._last_bytes
         found = (before + data[:3]).find(EMPTY_LINE) if before else -1
@@ -201,7 +208,10 @@ class GuardedProtocol(HttpToolsProtocol):
         return found + len(EMPTY_LINE) if found >= 0 else len(data)
 
     def _stops_at_upgrade(self, piece: bytes | memoryview) -> bool:
-        """Parses a part. True: it ended a head that offers an upgrade, and nothing after it was read."""
+        """Parses a part. Returns True if it ended a head that offers an upgrade.
+
+        The parser has then read nothing after that head.
+        """
         if self._body_left > 0:
             self._body_left -= len(piece)
         elif not self._body_left:
@@ -217,7 +227,7 @@ class GuardedProtocol(HttpToolsProtocol):
         return False
 
     def on_message_begin(self) -> None:
-        if self._pieces > MOST_PIECES:  # its head would not be counted
+        if self._pieces > MOST_PIECES:  # the size of its head would not be counted
             raise TooManyRequests
         self._in_head = True
         super().on_message_begin()
@@ -225,7 +235,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         if (
             self.parser.should_upgrade()
-        ):  # the parser stops here and reads no body; `data_received` decides what this request is
+        ):  # the parser reads no body after an upgrade; `data_received` decides what this request is
             self.scope["method"], self.scope["http_version"] = (
                 self.parser.get_method().decode("ascii"),
                 self.parser.get_http_version(),
@@ -261,7 +271,7 @@ class GuardedProtocol(HttpToolsProtocol):
             CHUNKED if b"transfer-encoding" in framing else int(framing.get(b"content-length", 0))
         )
         self._head_bytes = self._overhead = 0
-        self.headers = []  # receives the trailers; the scope keeps the headers of the head
+        self.headers = []  # collects the trailers; the scope keeps the headers of the head
         if before is None or before.response_complete:
             self._start_asgi_task(cycle, self.app)
         else:
@@ -280,7 +290,10 @@ class GuardedProtocol(HttpToolsProtocol):
     # --- upgrades ---
 
     def _should_upgrade_to_ws(self) -> bool:
-        """Whether a handshake can succeed here: never while another response is being sent."""
+        """Whether the request is a WebSocket handshake that can succeed.
+
+        It cannot while another response is being sent.
+        """
         paths = getattr(self.config.app, "socket_paths", ())
         return self.url.partition(b"?")[0] in paths and self._is_idle() and _is_handshake(self.scope)
 
@@ -326,10 +339,10 @@ class GuardedProtocol(HttpToolsProtocol):
             self._head_timer = None
 
     def _end(self, status: int, message: str) -> None:
-        """Responds with an error and closes.
+        """Sends an error response and closes the connection.
 
-        Only closes if another response is being sent, or if a body is arriving whose request was already
-        answered: the client could take this response for another.
+        Sends nothing if another response is being sent, or if the body of an answered request is still
+        arriving: the client could mistake the error for the other response.
         """
         self._stop_head_timer()
         self._in_head = False
@@ -363,7 +376,10 @@ class GuardedProtocol(HttpToolsProtocol):
             self._reader_timer = self.loop.call_later(self._slow_reader_s / LOOKS, self._look_at_reader)
 
     def _look_at_reader(self) -> None:
-        """Checks a slow reader. Nothing is written meanwhile, so the unread bytes can only decrease."""
+        """Disconnects a client that has read nothing at `LOOKS` checks in a row.
+
+        Nothing is written in between, so the number of unread bytes can only decrease.
+        """
         self._reader_timer = None
         if not self.transport.get_write_buffer_size():
             return
@@ -379,12 +395,15 @@ class GuardedProtocol(HttpToolsProtocol):
         self._reader_timer = self.loop.call_later(self._slow_reader_s / LOOKS, self._look_at_reader)
 
     def _all_unread(self) -> int:
-        """Unread bytes including the kernel's, where a slow reader's progress shows first."""
+        """Returns the number of unread bytes, including those in the kernel's buffer.
+
+        The kernel's bytes are the first to decrease when a slow client reads.
+        """
         return self.transport.get_write_buffer_size() + in_kernel(self.transport.get_extra_info("socket"))
 
 
 def _path(root: str, url: bytes) -> tuple[str, bytes, bytes]:
-    """A request's path, decoded and raw, and its query."""
+    """Returns the decoded path, the raw path and the query of a request."""
     parsed = httptools.parse_url(url)
     return (
         root + unquote(parsed.path.decode("ascii")),
@@ -400,12 +419,12 @@ def _parser(protocol: GuardedProtocol) -> httptools.HttpRequestParser:
     parser = httptools.HttpRequestParser(protocol)
     parser.set_dangerous_leniencies(
         lenient_data_after_close=True
-    )  # needed to respond to the first of several requests
+    )  # needed to answer the first of several pipelined requests
     return parser
 
 
 def _is_handshake(scope: Any) -> bool:
-    """Whether the request is a WebSocket handshake by RFC 6455, without a body."""
+    """Whether the request is a WebSocket handshake as RFC 6455 defines it, without a body."""
     found = dict(scope["headers"])
     try:
         key = binascii.a2b_base64(found.get(b"sec-websocket-key", b""), strict_mode=True)
@@ -417,7 +436,7 @@ def _is_handshake(scope: Any) -> bool:
 
 
 def refusal(status: int, message: str) -> bytes:
-    """A whole response that ends its connection."""
+    """Returns a whole error response that closes its connection."""
     body = msgspec.json.encode(error_object(Failure("invalid_request", message)))
     head = (
         b"content-type: application/json; charset=utf-8\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
@@ -427,7 +446,7 @@ def refusal(status: int, message: str) -> bytes:
 
 
 def in_kernel(connection: Any) -> int:
-    """Bytes that the client has not read yet; 0 if the system does not say."""
+    """Returns the number of bytes in the kernel that the client has not read; 0 if unknown."""
     if sys.platform != "linux" or connection is None:
         return 0
     import fcntl
@@ -440,9 +459,9 @@ def in_kernel(connection: Any) -> int:
 
 
 def guard(connection: Any, slow_reader_s: float) -> None:
-    """Lets the kernel buffer little and notice clients whose machine no longer answers.
+    """Sets socket options: small kernel buffers, and probes that detect a client's dead machine.
 
-    Applies to a connection, or to all connections of a listener if they are `INHERITED`.
+    `connection` is a connection, or a listener if connections inherit its options (`INHERITED`).
     """
     if connection is None or connection.family not in (socket.AF_INET, socket.AF_INET6):
         return
@@ -458,5 +477,5 @@ def guard(connection: Any, slow_reader_s: float) -> None:
         if option is not None:
             try:
                 connection.setsockopt(level, option, value)
-            except OSError:  # already closed, or unknown to this system
+            except OSError:  # the socket is already closed, or the system does not know the option
                 return

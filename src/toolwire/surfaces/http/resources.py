@@ -27,9 +27,12 @@ if TYPE_CHECKING:
     from toolwire.store.store import Store
 
 ANTHROPIC_VERSION = "anthropic-version"
-"""Clients of Anthropic's API send this header, and get models in its shape."""
+"""Clients of Anthropic's API send this header, and get models in Anthropic's format."""
 CREATED = 1_763_164_800
-"""Models are configured, not created: one constant, so that the list never changes between requests."""
+"""The creation time that is shown for every model.
+
+Models have no real one. It is a constant, so that the list does not change between requests.
+"""
 DEFAULT_PAGE = 20
 MAX_MODELS = 1000
 
@@ -44,7 +47,10 @@ def anthropic_model(id: str) -> dict[str, Any]:
 
 
 def anthropic_page(ids: list[str], query: QueryParams) -> dict[str, Any]:
-    """A page of models in Anthropic's shape. `after_id` and `before_id` are ids of other pages."""
+    """Returns a page of models in Anthropic's format.
+
+    The page begins after the model `after_id`, or ends before the model `before_id`.
+    """
     limit = query.get("limit", str(DEFAULT_PAGE))
     if not (limit.isascii() and limit.isdigit() and len(limit) <= 9 and 1 <= int(limit) <= MAX_MODELS):
         raise ToolwireError("invalid_value", f"limit: expected an integer from 1 to {MAX_MODELS}.")
@@ -93,7 +99,7 @@ class ModelRoutes:
 
 # --- responses ---
 #
-# Stored responses, as OpenAI returns them. A key sees only its own.
+# Stored responses, in OpenAI's format. A key sees only its own.
 
 MAX_PAGE = 100
 
@@ -103,7 +109,7 @@ class ResponseRoutes:
         self._store = store
 
     async def one(self, request: Request, key_id: str) -> Response:
-        """GET and DELETE /v1/responses/{id}."""
+        """Serves GET and DELETE /v1/responses/{id}."""
         id = request.path_params["id"]
         if request.method == "DELETE":
             if self._store is None or not await self._store.delete(id, key_id):
@@ -164,15 +170,15 @@ def _not_found(id: str) -> ToolwireError:
 
 # --- usage ---
 #
-# GET /v1/usage: usage in pages of time buckets, like OpenAI's usage API. A key sees its own, an admin key
-# all.
+# GET /v1/usage returns usage in pages of time buckets, like OpenAI's usage API. A key sees its own usage, an
+# admin key the usage of all keys.
 
 WIDTHS = {"hour": HOUR, "1h": HOUR, "day": DAY, "1d": DAY}
 MOST_BUCKETS = {HOUR: 24 * 31, DAY: 366}
 DEFAULT_BUCKETS = {HOUR: 24, DAY: 7}
 MOST_NAMES = 100
 LATEST = 253_402_300_800
-"""The year 10000: no later time is accepted."""
+"""Unix time of the year 10000. Later times are refused."""
 
 
 class UsageRoutes:
@@ -203,7 +209,7 @@ class UsageRoutes:
         )
 
     def _question(self, request: Request, holder: KeyHolder) -> tuple[UsageQuery, int]:
-        """The request, limited to one page, and where the last page ends."""
+        """Returns the query for one page, and the end of the last page."""
         query = request.query_params
         name = query.get("bucket") or query.get("bucket_width") or "day"
         if name not in WIDTHS:
@@ -253,8 +259,10 @@ def _groups(request: Request) -> tuple[str, ...]:
 
 
 def _names(request: Request, *parameters: str) -> tuple[str, ...]:
-    """A parameter that is given once or several times, with or without commas, with or without `[]` after its
-    name.
+    """Returns the values of query parameters that may be repeated.
+
+    Each parameter may occur several times, may have `[]` after its name, and may contain several values with
+    commas.
     """
     given = [
         value
@@ -269,7 +277,10 @@ def _names(request: Request, *parameters: str) -> tuple[str, ...]:
 
 
 def _time(request: Request, parameters: tuple[str, ...], default: int) -> int:
-    """Unix seconds, or an ISO 8601 date or time; UTC by default."""
+    """Returns the time in a query parameter as Unix seconds; `default` if it is missing.
+
+    `parameters` are the names that it may have. Its value is in Unix seconds or ISO 8601, by default in UTC.
+    """
     name = next((one for one in parameters if one in request.query_params), None)
     if name is None:
         return max(0, default)
@@ -316,8 +327,8 @@ def _result(group: dict[str, str], counts: Counts) -> dict[str, Any]:
 
 # --- health ---
 #
-# Live: the process answers. Ready: a model could serve, and the server is not draining. No key is needed: the
-# answer is only yes or no.
+# Live: the process answers. Ready: at least one model can serve, and the server is not draining. No key is
+# needed, because the answer is only yes or no.
 
 READY_WITHIN_S = 3.0
 log = logging.getLogger("toolwire.http")

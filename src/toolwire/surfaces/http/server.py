@@ -1,8 +1,8 @@
-"""The serving process: binds, prints one line when ready, drains on SIGTERM or Ctrl-C, exits at once on a
-second Ctrl-C.
+"""The server process: binds, prints one line when it is ready, and drains when stopped.
 
-Draining: the other nodes are notified, no new connections are accepted, idle ones are closed, and running
-requests may end within `server.drain_s`; then they are cancelled. The exit status is 0.
+SIGTERM or Ctrl-C starts draining: the other nodes are notified, no new connections are accepted, and idle
+ones are closed. Running requests may take up to `server.drain_s` to end; then they are cancelled. The exit
+status is 0. A second Ctrl-C exits at once.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ Announce = Callable[[Gateway], None]
 def serve(
     settings: Settings, make_gateway: MakeGateway | None = None, announce: Announce | None = None
 ) -> int:
-    """Serves until stopped and returns the exit status. Raises ConfigError or ToolwireError if it cannot
-    start.
+    """Serves until stopped and returns the exit status.
 
-    `announce` shows what is configured, before the line with the address.
+    `make_gateway` creates the gateway (default: `Gateway`). `announce` prints the configuration before the
+    line with the address is printed. Raises ConfigError or ToolwireError if the server cannot start.
     """
     check(settings)
     Proxies(settings.server.trusted_proxies)
@@ -76,7 +76,7 @@ def serve(
 
 
 def _warn(settings: Settings) -> None:
-    """Warns, once for all workers, about settings that have no effect."""
+    """Warns about settings that have no effect. Called once, before any workers are started."""
     journal = settings.journal
     if journal.contents == "disk" and (not journal.max_mb or Store(settings.store.url).path == ":memory:"):
         why = "the store is no file, beside which it could lie" if journal.max_mb else "journal.max_mb is 0"
@@ -144,7 +144,10 @@ async def _serve(
     part: WorkerContext,
     report: Report,
 ) -> int:
-    """Serves in this process. `report` gets the path of the pages' one-time link when it is ready."""
+    """Serves in this process.
+
+    When it is ready, `report` gets the path of the one-time link to the web pages.
+    """
     async with Store(settings.store.url, retention_days=settings.store.retention_days) as store:
         gateway = make(settings, store)
         await gateway.start()
@@ -184,8 +187,8 @@ async def _serve(
 def settle_memory() -> None:
     """Tunes the garbage collector for a server.
 
-    Objects that exist now stay until the end, so they are not scanned again. Collections are rarer: many
-    small objects live as long as the journal keeps them, and scanning them took a sixth of a request's time.
+    Objects that exist now are kept until the end, so they are not scanned again. Collections are rarer,
+    because the journal keeps many small objects alive, and scanning them took a sixth of a request's time.
     """
     gc.collect()
     gc.freeze()
@@ -195,14 +198,14 @@ def settle_memory() -> None:
 def lighten_generators() -> None:
     """Stops the event loop from tracking every asynchronous generator.
 
-    The loop does it to close forgotten ones at its end. Here every generator is closed by its creator, and
-    tracking would cost a request more than the generators do.
+    The loop tracks them to close forgotten ones when it ends. Here, every generator is closed by its creator,
+    and tracking would cost more time per request than the generators themselves.
     """
     sys.set_asyncgen_hooks(firstiter=None)
 
 
 def _orphaned(lifeline: int) -> None:
-    """Ends this worker when its parent has ended."""
+    """Drains this worker when its parent process has ended."""
     asyncio.get_running_loop().remove_reader(lifeline)
     log.warning("the process that started this worker is gone: it drains")
     os.kill(os.getpid(), signal.SIGTERM)
@@ -215,8 +218,9 @@ class _Where:
     tls: bool = False
 
     def say(self, facts: dict[str, Any]) -> None:
-        """Prints the API's address to stdout and the pages' one-time link to stderr, so that no JSON log
-        keeps it.
+        """Prints the API's address to stdout, and the one-time link to the web pages to stderr.
+
+        So no JSON log contains the link.
         """
         host = self.host
         print(f"listening on {base_url(host, self.port, self.tls)}", flush=True)
@@ -243,14 +247,14 @@ def base_url(host: str, port: int, tls: bool = False) -> str:
 
 
 def tls_files(server: ServerSettings) -> tuple[str, str] | None:
-    """The certificate's and the key's file, checked; None: no TLS."""
+    """Checks the TLS files and returns the certificate's and the key's path; None without TLS."""
     if not server.tls_cert and not server.tls_key:
         return None
     if not server.tls_cert or not server.tls_key:
         raise ConfigError("server.tls_cert and server.tls_key: TLS needs both files")
     certificate, key = (os.path.expanduser(path) for path in (server.tls_cert, server.tls_key))
     try:
-        # With an explicit password, Python does not prompt for that of an encrypted key.
+        # With an explicit password, Python does not ask for the password of an encrypted key.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password=lambda: b"")
     except ssl.SSLError as error:
         problem = f"{certificate} and {key} are no certificate with its key, or the key has a password"
@@ -263,7 +267,10 @@ def tls_files(server: ServerSettings) -> tuple[str, str] | None:
 
 
 def bind(host: str, port: int) -> list[socket.socket]:
-    """Listening sockets on every address of the host, with the same port. Port 0 picks a free one."""
+    """Returns listening sockets on every address of the host, all with the same port.
+
+    Port 0 picks a free port.
+    """
     try:
         found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
@@ -283,7 +290,7 @@ def bind(host: str, port: int) -> list[socket.socket]:
         except OSError as error:
             listener.close()
             if sockets and (port == 0 or error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)):
-                continue  # a second address of the name, which this machine lacks or which is in use
+                continue  # another address of the host, which this machine lacks or whose port is in use
             for each in sockets:
                 each.close()
             raise ConfigError(_bind_complaint(host, port, error)) from error
@@ -309,7 +316,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 class DrainingServer(Server):
-    """uvicorn's server with the start and the end described above."""
+    """uvicorn's server, which starts and drains as described at the top of this module."""
 
     def __init__(
         self,
@@ -319,14 +326,15 @@ class DrainingServer(Server):
         private: Sequence[socket.socket] = (),
         tls: tuple[str, str] | None = None,
     ) -> None:
-        """`private` are listeners for other nodes and workers, without TLS. The others use the files of
-        `tls`.
+        """`private` are listeners for other nodes and workers, without TLS.
+
+        `tls` has the paths of the certificate and the key for the public listeners.
         """
         super().__init__(
             Config(
                 app,
                 http=GuardedProtocol,
-                ws="none",  # the protocol loads it with the first handshake
+                ws="none",  # the HTTP protocol loads WebSocket support with the first handshake
                 ws_max_size=getattr(app, "body_limit", 0),
                 ws_ping_interval=PING_EVERY_S,
                 ws_ping_timeout=None,
@@ -364,8 +372,9 @@ class DrainingServer(Server):
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:
-        """As uvicorn's, but a signal that was handled is not raised again: a drained server ends with status
-        0.
+        """Handles signals like uvicorn, but does not raise them again afterwards.
+
+        So a drained server ends with status 0.
         """
         previous = {
             number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)
@@ -392,7 +401,7 @@ class DrainingServer(Server):
         for connection in list(self.server_state.connections):
             connection.shutdown()
             if isinstance(connection, GuardedProtocol) and _is_unread_tab(connection):
-                connection.transport.abort()  # waiting for it would be in vain
+                connection.transport.abort()  # nobody reads it, so it would never end
         deadline = time.monotonic() + self._drain_s
         is_logged = self._stopped_by != signal.SIGINT
         while (
@@ -403,7 +412,7 @@ class DrainingServer(Server):
             await asyncio.sleep(LOOK_EVERY_S)
             if (
                 not is_logged and self.server_state.tasks
-            ):  # not earlier: requests that draining ends need a moment
+            ):  # not earlier: draining ends some requests after a moment
                 is_logged, count = True, len(self.server_state.tasks)
                 say(
                     f"waiting for {count} answer{'s' * (count > 1)}; Ctrl-C again stops now",
@@ -422,7 +431,7 @@ class DrainingServer(Server):
 
 
 def _is_unread_tab(connection: GuardedProtocol) -> bool:
-    """Whether a page has a live event stream here that nobody reads."""
+    """Whether this connection is a web page's event stream that the client does not read."""
     cycle = connection.cycle
     return (
         cycle is not None

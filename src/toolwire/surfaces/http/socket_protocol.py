@@ -1,16 +1,15 @@
-"""uvicorn's WebSocket protocol with limits for clients that flood, or that send or read too slowly.
+"""uvicorn's WebSocket protocol, with limits for clients that flood, or send or read slowly.
 
-- Frames are handled one by one, at most `FRAMES_A_TURN` in `TURN_S`; the rest waits, and reading pauses.
-  Frames without data (control frames and empty fragments) are limited further: more than `MOST_EMPTY` at
-  once, or `EMPTY_RATE` a second, close the connection with 1008.
+- Frames are handled one by one, at most `FRAMES_A_TURN` within `TURN_S`. If more arrive, they wait and
+  reading pauses. Frames without data (control frames and empty fragments) have a lower limit: the connection
+  is closed with 1008 after more than `MOST_EMPTY` at once, or `EMPTY_RATE` per second.
 - No frame is handled before the handshake is answered.
-- A message must keep arriving, like a request's body, and takes its share of the same `Room`. Fragments count
-  with their own size.
-- A client that reads nothing for `limits.slow_reader_s` is disconnected. While writing is paused only the
-  last ping is kept, and answered later.
+- A message must keep arriving, like the body of a request. It takes memory from the same `Room`.
+- A client that reads nothing for `limits.slow_reader_s` is disconnected. While writing is paused, only the
+  last ping is kept, and it is answered later.
 - The server's pings keep the connection open. A client that does not answer them stays connected: many
   clients answer only while they read, and do not read while their tool runs.
-- When the server drains, the application closes the connection after its response.
+- When the server drains, the application closes the connection after the current response.
 """
 
 from __future__ import annotations
@@ -30,38 +29,38 @@ from toolwire.surfaces.http.protocol import LOOKS, in_kernel, refusal
 
 INVALID_TEXT, POLICY, TOO_LARGE_FOR_NOW = 1007, 1008, 1013
 LARGEST_HELD = 64 * 1024
-"""Bytes of an incomplete message that are kept without taking room."""
+"""The largest incomplete message, in bytes, that does not count in the `Room`."""
 FRAMES_A_TURN, TURN_S = 16, 0.005
 MOST_EMPTY, EMPTY_RATE = 128, 16.0
 FIRST_CONTROL = 8
-"""Opcodes from here on are control frames."""
+"""Opcodes of at least this value are control frames."""
 
 log = logging.getLogger("toolwire.http")
 
 
 class GuardedSocket(WebSocketsSansIOProtocol):
     _held = 0
-    """Bytes of the incomplete message that were counted in the room."""
+    """Bytes of the incomplete message that are counted in the `Room`."""
     _held_by = NOBODY
-    """The key whose share they take."""
+    """The key id that these bytes are counted for."""
     _began = 0.0
     _arrived = 0
     _whole = False
-    """The last frame completed a message."""
+    """Whether the last frame completed a message."""
     _late: asyncio.TimerHandle | None = None
     _reader_timer: asyncio.TimerHandle | None = None
     _unread = 0
     _stalled_looks = 0
     _frame_left = 0
-    """Bytes that are still missing of the current frame."""
+    """Bytes of the current frame that have not been parsed."""
     _frames_left = 0
-    """Frames that may still be handled until `_turn_ends`."""
+    """Frames that may still be handled before `_turn_ends`."""
     _turn_ends = 0.0
     _turn: asyncio.TimerHandle | None = None
     _empty_left, _empty_at = float(MOST_EMPTY), 0.0
-    """Frames without data that may still arrive, and when that was computed."""
+    """How many frames without data may still arrive, and when that was computed."""
     _pong = b""
-    """The answer to the last ping, while writing is paused."""
+    """The answer to the last ping, held back while writing is paused."""
 
     def __init__(
         self,
@@ -87,14 +86,14 @@ class GuardedSocket(WebSocketsSansIOProtocol):
         super().connection_lost(exc)
 
     def shutdown(self) -> None:
-        """The application is notified separately, and ends its turn first."""
+        """Does nothing after the handshake: the application ends its turn first and then closes."""
         if not self.handshake_complete or self.close_sent:
             super().shutdown()
 
     # --- what the client sends ---
 
     def data_received(self, data: bytes) -> None:
-        if not self.handshake_initiated:  # the whole head of the handshake
+        if not self.handshake_initiated:  # the handshake, whose head arrives as a whole
             super().data_received(data)
             if not self.handshake_initiated:
                 self._refuse()
@@ -105,14 +104,14 @@ class GuardedSocket(WebSocketsSansIOProtocol):
             self._handle_frames()
 
     def _refuse(self) -> None:
-        """Answers a handshake that the library cannot parse."""
+        """Answers a handshake that the WebSocket library cannot parse."""
         problem = self.conn.handshake_exc
         status = 431 if isinstance(problem, SecurityError) else 400
         self.transport.write(refusal(status, f"The WebSocket handshake cannot be read: {problem}."))
         self.transport.close()
 
     def _handle_frames(self) -> None:
-        """Handles waiting frames, as many as allowed now. Resumes reading if none are left."""
+        """Handles waiting frames up to the limit. Pauses reading if some must wait, else resumes it."""
         self._turn, self._whole = None, False
         now = self.loop.time()
         if now >= self._turn_ends:
@@ -153,7 +152,7 @@ class GuardedSocket(WebSocketsSansIOProtocol):
         return self._empty_left >= 0
 
     def _watch_sender(self) -> None:
-        """Takes room for an arriving message, and checks that it keeps arriving."""
+        """Counts an arriving message in the `Room`, and starts the timer that checks its arrival."""
         pending = (
             len(self.conn.reader.buffer) + (len(self.frames[0]) if self.frames else 0) + len(self._waiting)
         )
@@ -174,8 +173,10 @@ class GuardedSocket(WebSocketsSansIOProtocol):
             self._late = None
 
     def _look_at_sender(self, before: int) -> None:
-        """Checks that more than `before` has arrived, at `BODY_RATE` or faster, unless the server itself
-        paused reading.
+        """Fails the connection if the message arrives too slowly, or not at all.
+
+        `before` is the number of bytes at the last check. More must have arrived since, at a rate of at least
+        `BODY_RATE`. While the server itself pauses reading, nothing is checked.
         """
         due = (self.loop.time() - self._began - BODY_IDLE_S) * BODY_RATE
         if not self.read_paused and self._turn is None and (self._arrived <= before or self._arrived < due):
@@ -210,7 +211,7 @@ class GuardedSocket(WebSocketsSansIOProtocol):
 
     def _count(self, size: int) -> None:
         key: str = getattr(self, "scope", {}).get(ROOM_KEY, NOBODY)
-        if self._held and key != self._held_by:  # the handshake has since identified the key
+        if self._held and key != self._held_by:  # the key was unknown until the handshake was complete
             self._room.give(self._held, self._held_by)
             self._held = 0
         self._held_by = key
@@ -238,7 +239,7 @@ class GuardedSocket(WebSocketsSansIOProtocol):
             self.send_receive_event_to_app()
 
     def handle_cont(self, event: Frame) -> None:
-        self.frames[0] += event.data  # fragments of one byte or none count no more than that
+        self.frames[0] += event.data  # one buffer: tiny fragments take no more memory than their bytes
         if event.fin:
             self.frames = [bytes(self.frames[0])]
             self.send_receive_event_to_app()
@@ -247,13 +248,13 @@ class GuardedSocket(WebSocketsSansIOProtocol):
 
     async def send(self, message: Any) -> None:
         await self.writable.wait()
-        if self.transport.is_closing():  # for example by a frame that broke the protocol
+        if self.transport.is_closing():  # for example, a frame has violated the protocol
             raise ClientDisconnected
         await super().send(message)
         if message["type"] == "websocket.accept" and self._waiting:
             self._handle_frames()
         elif message["type"] == "websocket.http.response.body" and self.transport.is_closing():
-            self.handshake_complete = True  # refused; uvicorn would log an error
+            self.handshake_complete = True  # refused; otherwise uvicorn would log an error
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -284,7 +285,7 @@ class GuardedSocket(WebSocketsSansIOProtocol):
 
 
 def _frame_size(data: bytearray) -> int:
-    """The size of the frame that begins here, with its header; 0 if the header is incomplete."""
+    """Returns the size of the next frame with its header; 0 if the header is incomplete."""
     if len(data) < 2:
         return 0
     size, header = data[1] & 0x7F, 2
@@ -297,5 +298,5 @@ def _frame_size(data: bytearray) -> int:
 
 
 def _carries_nothing(header: bytearray) -> bool:
-    """Whether the frame that begins here is a control frame, or an empty fragment of a longer message."""
+    """Whether the frame that begins here is a control frame, or an empty fragment of a message."""
     return header[0] & 0x0F >= FIRST_CONTROL or not (header[0] & 0x80 or header[1] & 0x7F)

@@ -1,7 +1,6 @@
-"""Sends a stream: its head, its blocks, comments that keep it alive, and its end.
+"""Sends a stream: its head, its blocks, keep-alive comments, and its end.
 
-The head is sent with the first block, or before it if the model is slow. `stop` ends everything that would be
-sent later.
+The head is sent with the first block, or earlier if the model is slow.
 """
 
 from __future__ import annotations
@@ -18,12 +17,15 @@ from toolwire.wire.sse import KEEP_ALIVE
 
 # --- keep-alive comments ---
 #
-# A comment is sent when nothing else was sent for a while, so that neither client nor proxy closes a silent
-# stream. One timer per stream; a block only updates a time.
+# If nothing was sent for a while, a comment is sent, so that neither the client nor a proxy closes the silent
+# stream. Each stream has one timer; sending a block only updates a time.
 
 
 class KeepAlive:
-    """Sends comments by `send` until `stop`, called before the end. `last` is when a block was sent."""
+    """Sends a comment with `send` when nothing was sent for `every_s` seconds, until `stop`.
+
+    Set `last` to the time of each sent block. Call `stop` before the end of the stream is sent.
+    """
 
     __slots__ = ("_comment", "_every", "_loop", "_send", "_task", "_timer", "last")
 
@@ -61,8 +63,10 @@ EVENT_STREAM = (b"content-type", b"text/event-stream; charset=utf-8")
 
 
 class Streaming:
-    """The stream of one turn, if it becomes one. `streams_open` counts the streams that have begun and not
-    stopped.
+    """Sends the stream of one turn.
+
+    `streams_open` counts the streams that have begun and not stopped. If the turn is answered with a whole
+    body, nothing is sent here.
     """
 
     __slots__ = ("_alive", "_begun", "_every_s", "_exchange", "_streams_open")
@@ -75,7 +79,7 @@ class Streaming:
         self._alive: KeepAlive | None = None
 
     def begin_early(self, headers: HeaderList) -> None:
-        """Begins the stream although the model has not said anything yet."""
+        """Sends the head before the model's first output is known."""
         self._begun = asyncio.get_running_loop().create_task(self._begin(headers))
 
     async def _begin(self, headers: HeaderList) -> KeepAlive:
@@ -91,7 +95,7 @@ class Streaming:
         try:
             alive = await (self._begun or self._begin(headers))
             write, now = exchange.write, asyncio.get_running_loop().time
-            if first := await anext(blocks, b""):  # then `blocks` passes on the blocks of the run
+            if first := await anext(blocks, b""):  # then `async for` reads the run itself
                 alive.last = now()
                 if not write(first):
                     await exchange.piece(first)
@@ -100,7 +104,7 @@ class Streaming:
                 if not write(block):
                     await exchange.piece(block)
             self.stop()
-            watch.stop()  # before the end is sent, which wakes the watcher too
+            watch.stop()  # before the end is sent, which would wake the watcher too
             await exchange.end()
         finally:
             self.stop()
@@ -109,10 +113,10 @@ class Streaming:
                 await close()
 
     def stop(self) -> None:
-        """Stops the comments and an early beginning."""
+        """Stops the keep-alive comments, and cancels sending the head early. May be called again."""
         begun, alive, self._alive = self._begun, self._alive, None
         if begun is not None and not begun.cancel() and not begun.cancelled():
-            begun.exception()  # retrieved, so that asyncio does not log it
+            begun.exception()  # marks the exception as retrieved, so that asyncio does not log it
         if alive is not None:
             alive.stop()
             self._streams_open.dec()

@@ -1,19 +1,19 @@
-"""/v1/responses over a WebSocket: each message is a request, and each event of its response is a message.
+"""Serves /v1/responses over a WebSocket: a message for each request and for each event.
 
-    handshake ─▶ Host, Origin and key ─▶ messages wait in line ─▶ the POST route, one at a time ─▶ events
+    handshake ─▶ Host, Origin and key ─▶ messages wait in a queue ─▶ the POST route, one at a time ─▶ events
 
 - The connection is only another transport. A message becomes the same request as a POST, with its own request
-  id, and is checked, limited, forwarded, logged and counted like one. Its key is looked up again.
-- One response is sent at a time. Messages that arrive meanwhile wait: at most `MOST_WAITING`, with no more
-  bytes than one body may have. They take the key's share of the room for arriving bodies.
-- Lanes (`stream_id`) name conversations. Their messages wait in the same line, and events have the lane's
-  name.
-- The last response of a lane is remembered (`gateway/records.py`), even if nothing is stored. The process
-  that remembers it serves the next turn.
-- A bad message gets one `error` event at its position in the line, and the connection continues. A frame that
-  breaks the protocol ends it.
-- The connection ends after `LIFETIME_S`, or `IDLE_S` without a message, but never within a response. A server
-  that drains closes it with 1012. A client that disconnects cancels its run.
+  id. It is checked, limited, forwarded, logged and counted in the same way, and its key is looked up again.
+- One response is sent at a time. Messages that arrive in the meantime wait: at most `MOST_WAITING`, with at
+  most as many bytes as one request body may have. They use the key's share of the `Room` for arriving bodies.
+- A lane (`stream_id`) names a conversation. The messages of all lanes wait in the same queue, and each event
+  contains the name of its lane.
+- The last response of a lane is remembered (`gateway/records.py`), even if nothing is stored. So the next
+  turn is served by the same process.
+- A bad message gets one `error` event when its turn in the queue comes, and the connection continues. A frame
+  that violates the WebSocket protocol ends the connection.
+- The connection ends after `LIFETIME_S`, or after `IDLE_S` without a message, but never during a response. A
+  server that drains closes it with 1012. If the client disconnects, its run is cancelled.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ LIFETIME_S = 3600.0
 IDLE_S = 1800.0
 MOST_WAITING = 16
 MOST_REFUSED = 256
-"""How many waiting messages may be refused before the connection is closed."""
+"""How many refused messages may wait for their error event before the connection is closed."""
 MOST_PER_KEY = 256
 MOST_LANES, LONGEST_LANE = 32, 128
 NORMAL, GOING_AWAY, POLICY, FAULT, RESTART = 1000, 1001, 1008, 1011, 1012
@@ -52,7 +52,7 @@ CREATE = "response.create"
 OWN_HEADERS = re.compile(
     rb"sec-websocket-.*|connection|upgrade|content-.*|transfer-encoding|expect|x-request-id|x-toolwire-hop"
 )
-"""Headers of the handshake that do not apply to its messages."""
+"""Headers of the handshake that are not used for the requests in its messages."""
 TOLD_HEADERS = re.compile(rb"x-request-id|retry-after(?:-ms)?|x-ratelimit-.*|x-should-retry")
 TOO_MANY_WAIT = (
     "Too many messages wait for the current response. "
@@ -69,7 +69,7 @@ _TRUE = msgspec.Raw(b"true")
 
 
 class Sockets:
-    """All connections of a server."""
+    """All WebSocket connections of a server."""
 
     def __init__(self, app: App, body_limit: int) -> None:
         self._app = app
@@ -93,7 +93,7 @@ class Sockets:
         await self._app.handled(exchange, lambda: self._serve(exchange, scope, receive, send))
 
     async def _serve(self, exchange: Exchange, scope: Scope, receive: Receive, send: Send) -> None:
-        await receive()  # websocket.connect
+        await receive()  # the event websocket.connect
         if HOP in exchange.headers:
             raise ToolwireError("permission", "Nodes pass no WebSockets on.")
         self._app.check_place(exchange)
@@ -126,12 +126,12 @@ class Sockets:
 
 
 async def _refusing(send: Send, message: Message) -> None:
-    """An HTTP response instead of the handshake's."""
+    """Sends an HTTP response in place of the handshake's, which refuses the WebSocket."""
     await send({**message, "type": f"websocket.{message['type']}"})
 
 
 class _Refused(NamedTuple):
-    """A waiting message that will not be answered."""
+    """A message that was refused when it arrived and waits for its error event."""
 
     failure: Failure
     lane: str
@@ -147,9 +147,9 @@ class SocketConnection:
         self._lanes: set[str] = set()
         self._line: deque[bytes | _Refused] = deque()
         self._waiting = 0
-        """Bytes of waiting messages."""
+        """The number of bytes of all waiting messages."""
         self._refused = 0
-        """Waiting messages that were refused."""
+        """The number of refused messages that wait for their error event."""
         self._moved = asyncio.Event()
         self._gone = asyncio.Event()
         self._draining = False
@@ -163,7 +163,7 @@ class SocketConnection:
         self._headers = seen
 
     def drain(self) -> None:
-        """Accepts no more turns; the running one may end."""
+        """Lets the running turn end, and accepts no more turns."""
         self._draining = True
         self._moved.set()
 
@@ -185,13 +185,13 @@ class SocketConnection:
     async def _close(self, code: int, reason: str) -> None:
         try:
             await self._send({"type": "websocket.close", "code": code, "reason": reason})
-        except OSError:  # it has disconnected
+        except OSError:  # the client has disconnected
             self._gone.set()
 
     # --- incoming messages ---
 
     async def _read(self, receive: Receive) -> None:
-        """Receives messages while a turn runs too: otherwise a disconnect would go unnoticed."""
+        """Receives messages, also while a turn runs, so that a disconnect is noticed."""
         while True:
             message = await receive()
             if message["type"] == "websocket.disconnect":
@@ -222,11 +222,14 @@ class SocketConnection:
         self._room.give(size, self._room_key)
 
     def forget(self) -> None:
-        """The connection has ended: waiting messages are not answered."""
+        """Returns the memory of messages that will not be answered, when the connection has ended."""
         self._leaves_line(self._waiting)
 
     async def _work(self) -> tuple[int, str]:
-        """Answers waiting messages until there is a reason to close."""
+        """Answers waiting messages until the connection must close.
+
+        Returns the close code and reason.
+        """
         idle_until = self._now() + IDLE_S
         while not self._gone.is_set():
             if self._draining:
@@ -250,7 +253,7 @@ class SocketConnection:
         return NORMAL, ""
 
     async def _leave(self) -> tuple[int, str]:
-        """Reports to each waiting message that it will not be answered."""
+        """Sends an error event for each waiting message. Returns the close code and reason."""
         for message in tuple(self._line):
             lane = message.lane if isinstance(message, _Refused) else _lane_of(message)
             await self._fail(Failure("overloaded", "The server is shutting down.", retry_after_s=1), lane)
@@ -308,7 +311,7 @@ class SocketConnection:
 
 
 class _Turn:
-    """The HTTP request that a message represents, as an ASGI application sees it."""
+    """The HTTP request that a message is turned into, with its ASGI `receive` and `send`."""
 
     def __init__(self, connection: SocketConnection, body: bytes, lane: str) -> None:
         self._connection = connection
@@ -355,7 +358,7 @@ class _Turn:
 
 
 def _events(block: bytes) -> Iterator[bytes]:
-    """The data of complete server-sent events; comments have none."""
+    """Yields the data of each server-sent event in a block. Comments have no data."""
     for frame in block.split(b"\n\n"):
         if not frame.startswith(b":"):
             data = frame.partition(b"data: ")[2]
@@ -364,11 +367,11 @@ def _events(block: bytes) -> Iterator[bytes]:
 
 
 def _read_message(raw: bytes) -> dict[str, msgspec.Raw]:
-    """The members of the request's body, each as the client wrote it."""
+    """Returns the members of the request in a message, each as the client's raw JSON."""
     try:
         members = _members.decode(raw)
     except (msgspec.DecodeError, RecursionError, ValueError):
-        request_body.parse(raw)  # raises with the reason
+        request_body.parse(raw)  # raises an error with the reason
         raise ToolwireError("invalid_json", "We could not parse the JSON of your message.") from None
     kind = members.pop("type", None)
     if kind is None:
@@ -386,7 +389,7 @@ def _read_message(raw: bytes) -> dict[str, msgspec.Raw]:
 
 
 def _lane(members: dict[str, msgspec.Raw]) -> str:
-    """The conversation that the message belongs to, removed from the request; "" for the unnamed one."""
+    """Removes the lane (`stream_id`) from the request and returns it; "" for the unnamed lane."""
     given = members.pop("stream_id", None)
     if given is None or bytes(given) == b"null":
         return ""
@@ -401,7 +404,7 @@ def _lane(members: dict[str, msgspec.Raw]) -> str:
 
 
 def _lane_of(raw: bytes) -> str:
-    """The same for a message that is not answered, as far as it can be parsed."""
+    """Returns the lane of a message that is not answered; "" if the message cannot be parsed."""
     try:
         return _lane(_read_message(raw))
     except ToolwireError:
@@ -421,7 +424,7 @@ def _plain(raw: msgspec.Raw) -> Any:
 
 
 def error_event(status: int, error: dict[str, Any], headers: dict[str, str], lane: str = "") -> str:
-    """The event that represents an HTTP error by the specification: it always has a code."""
+    """Returns the event for an HTTP error. As the specification requires, it always has a code."""
     detail = {
         **error,
         "code": error.get("code") or error["type"],

@@ -1,4 +1,4 @@
-"""The vault's tools and their approvals for MCP clients, over stdio or HTTP. Needs the extra `mcp`.
+"""The vault's tools and their approvals for MCP clients, over stdio or HTTP.
 
-The official SDK is imported when the command runs.
+Needs the extra `mcp`. The official SDK is imported when the command runs.
 """

@@ -1,10 +1,10 @@
 """Tool calls in progress.
 
-A call is its own task, so that a request may end while the call waits for a person. Before protocol
-2026-07-28 a question is sent while the request of the call is open. Since then a request ends with its
-question, and the client calls again with the answer. Both look here for what to do next: a question to send,
-a wait, or the outcome. A cancelled request cancels its call, and closing cancels all: no question stays
-pending that nobody waits for (law 11).
+A call runs in a separate task, so that its request may end while the call waits for a person. Before protocol
+2026-07-28, a question is sent while the request of the call is open. Since then, a request ends with its
+question, and the client calls again with the answer. In both cases `McpCall` shows what to do next: send a
+question, wait, or return the outcome. A cancelled request cancels its call, and closing cancels all calls, so
+that no question stays pending that nobody waits for (law 11).
 """
 
 from __future__ import annotations
@@ -20,19 +20,22 @@ from toolwire.tools.contract import Approval, Asking, Decision, Outcome, ToolCal
 from toolwire.tools.executor import Executor, Toolbox
 
 MOST_OPEN = 64
-"""Calls in progress at most. A further call is refused: nobody answers that many questions."""
+"""The maximum number of calls in progress.
+
+A further call is refused, because nobody answers that many questions.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class AskChannels:
-    """How a person can be asked: by a form that the client shows, by the approvals inbox."""
+    """How a person can be asked: by a form that the client shows, or in the approvals inbox."""
 
     form: bool
     inbox: bool
 
 
 class McpCall:
-    """A tool call in progress. It is also the surface on which the call's approval requests are shown."""
+    """A tool call in progress. It is also the surface on which its questions are shown."""
 
     def __init__(
         self, toolbox: Toolbox, approvals: Approvals, call: ToolCall, asking: Asking, channels: AskChannels
@@ -40,9 +43,9 @@ class McpCall:
         self.call = call
         self.channels = channels
         self.key = ""
-        """What the client's next request for this call must carry; fresh for every question."""
+        """What the client's next request for this call must carry. It is new for every question."""
         self.open: Approval | None = None
-        """The question for which the client is to show a form."""
+        """The question that the client is to show as a form."""
         self.left: Approval | None = None
         """The question that waits in the inbox."""
         self._approvals = approvals
@@ -76,14 +79,17 @@ class McpCall:
             self._changed.set()
 
     def answer(self, id: str, decision: Decision | None) -> None:
-        """Answers the open question, if it has this id. None: the client could not show the form."""
+        """Answers the open question, if it has this id.
+
+        `decision` is None if the client could not show the form.
+        """
         answer = self._answer
         if self.open is not None and self.open.id == id and answer is not None and not answer.done():
             self.open = None
             answer.set_result(decision)
 
     async def news(self, within_s: float, *also: asyncio.Future[Any]) -> None:
-        """Returns when the call has changed, when one of `also` is done, or when the time is over."""
+        """Waits until the call has changed, one of `also` is done, or the time is over."""
         changed = asyncio.ensure_future(self._changed.wait())
         waiting: set[asyncio.Future[Any]] = {self.task, changed, *also}
         try:
@@ -94,7 +100,7 @@ class McpCall:
 
 
 class McpCalls:
-    """All calls in progress, and those whose client is to come back with an answer."""
+    """All calls in progress, including those that wait for the client's next request."""
 
     def __init__(self) -> None:
         self._running: set[McpCall] = set()
@@ -103,7 +109,7 @@ class McpCalls:
     def begin(
         self, toolbox: Toolbox, approvals: Approvals, call: ToolCall, asking: Asking, channels: AskChannels
     ) -> McpCall | None:
-        """Starts a call. None: too many are open."""
+        """Starts a call and returns it; None if too many are in progress."""
         if len(self._running) >= MOST_OPEN:
             return None
         begun = McpCall(toolbox, approvals, call, asking, channels)
@@ -112,21 +118,24 @@ class McpCalls:
         return begun
 
     def wait(self, call: McpCall) -> str:
-        """Keeps a call whose request ends with a question; returns the key that resumes it."""
-        while len(self._waiting) >= MOST_OPEN:  # the oldest first: its client has not come back
+        """Keeps a call whose request ends with a question. Returns the key that resumes the call."""
+        while len(self._waiting) >= MOST_OPEN:  # drop the oldest: its client has not come back
             self._waiting.pop(next(iter(self._waiting))).task.cancel()
         self._waiting[call.key] = call
         return call.key
 
     def resume(self, key: str, call: ToolCall) -> McpCall | None:
-        """The call that waits under this key, once. It must be the same call that was asked about."""
+        """Returns the call that waits under this key and removes it from the waiting ones.
+
+        Returns None if there is none, or if it has another name or other arguments.
+        """
         waiting = self._waiting.get(key)
         if waiting is None or (waiting.call.name, waiting.call.arguments) != (call.name, call.arguments):
             return None
         return self._waiting.pop(key)
 
     async def close(self) -> None:
-        """Cancels every call; their questions are expired when this returns."""
+        """Cancels every call. Their questions have expired when this returns."""
         self._waiting.clear()
         tasks = [call.task for call in self._running]
         for task in tasks:

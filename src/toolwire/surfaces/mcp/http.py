@@ -1,7 +1,7 @@
 """Streamable HTTP for the MCP server: access, and clients that disconnect.
 
-Access is checked by the same gate as the gateway's, and always needs a bearer token. If a client disconnects
-while its call waits, the call is cancelled and its question expires.
+Access is checked as in the gateway (`access/gate.py`), and always needs a bearer token. If a client
+disconnects while its call waits, the call is cancelled and its question expires.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Send = Callable[[Any], Any]
 
 
 class HttpApp:
-    """The ASGI app. `async with app.running()` around serving."""
+    """The ASGI app. Serve it inside `async with app.running()`."""
 
     def __init__(self, vault: VaultServer, server: ServerSettings, bearer: str) -> None:
         self._gate = Gate(replace(server, keys=(bearer,)))
@@ -38,9 +38,8 @@ class HttpApp:
         self._ending = False
         self._manager = StreamableHTTPSessionManager(
             app=vault.server,
-            security_settings=TransportSecuritySettings(
-                enable_dns_rebinding_protection=False
-            ),  # the gate does
+            # The gate protects against DNS rebinding.
+            security_settings=TransportSecuritySettings(enable_dns_rebinding_protection=False),
             max_request_body_size=int(server.max_body_mb * 1024 * 1024),
         )
         self.running = self._manager.run

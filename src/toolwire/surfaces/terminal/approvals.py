@@ -1,4 +1,4 @@
-"""`toolwire approvals`: decides questions of any surface from a shell; lists grants and the audit log."""
+"""`toolwire approvals`: decides questions of any surface; lists grants and the audit log."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def _run(arguments: argparse.Namespace, store: Store) -> int:
 
 
 Output = tuple[Any, Sequence[str]]
-"""A value for JSON, and the same as lines."""
+"""A value for JSON output, and the same as lines of text."""
 
 
 async def _list(approvals: Approvals, arguments: argparse.Namespace) -> Output:
@@ -89,7 +89,7 @@ async def _grants(approvals: Approvals, arguments: argparse.Namespace) -> Output
 
 
 def grant_lines(grants: Sequence[Grant]) -> list[str]:
-    """Remembered grants as a table."""
+    """Returns remembered grants as a table."""
     rows = [("ID", "AGE", "TOOL", "STAGE", "SCOPE", "TARGET", "MODEL", "VAULT")]
     for one in grants:
         what = (one_line(one.tool, 40), one.stage, one.scope, one_line(one.target, 60))
@@ -135,7 +135,7 @@ _DO: dict[str, Callable[[Approvals, argparse.Namespace], Awaitable[Output]]] = {
 }
 
 
-# --- arguments -----------------------------------------------------------------------------------
+# --- arguments ---
 
 
 async def _found(approvals: Approvals, named: str) -> Approval:
@@ -156,7 +156,10 @@ def _only(ids: Sequence[str], named: str, what: str) -> str:
 
 
 def _picked(approval: Approval, named: Sequence[str]) -> tuple[str, ...]:
-    """The keys of what was named: a number is a position in the list as it is shown, else it is a path."""
+    """Returns the keys of the named things.
+
+    A name is a number in the list as it is shown, or a path. The single name `all` or `none` is accepted too.
+    """
     touched = approval.shown.touched
     if list(named) == ["all"]:
         return approval.shown.pickable
@@ -185,7 +188,7 @@ def _edited(written: str) -> Arguments:
 
 
 def _public(approval: Approval) -> dict[str, Any]:
-    """The approval as JSON, without its token, which must not get into logs."""
+    """Returns the approval as JSON, without its token, which must not get into logs."""
     public = asdict(approval)
     del public["token"]
     public["asker"] = public.pop("requester")

@@ -1,8 +1,8 @@
-"""`toolwire chat`: prompts and turns, until the person ends it.
+"""`toolwire chat`: reads prompts and runs turns until the person ends the chat.
 
-Ctrl-C stops the turn and keeps the chat: the text so far stays, open questions expire. Ctrl-D at the prompt
-ends the chat. Without a terminal it reads lines and writes plain text, and denies tools, because nobody can
-be asked.
+Ctrl-C stops the turn but not the chat: the text so far stays, and open questions expire. Ctrl-D at the prompt
+ends the chat. Without a terminal, the chat reads lines, writes plain text, and denies tools, because nobody
+can be asked.
 """
 
 from __future__ import annotations
@@ -49,12 +49,15 @@ if TYPE_CHECKING:
     from prompt_toolkit import PromptSession
     from prompt_toolkit.completion import Completer
 
-# --- slash commands ------------------------------------------------------------------------------
+# --- slash commands ---
 
 
 @dataclass(frozen=True, slots=True)
 class SlashCommand:
-    """A slash command. `run` gets the chat and the text after the name, and returns rows to show."""
+    """A slash command.
+
+    `run` gets the chat and the text after the command's name, and returns rows to show.
+    """
 
     usage: str
     help: str
@@ -115,13 +118,13 @@ async def _save(chat: Chat, rest: str) -> list[Row]:
             saved = _write_new(Vault(root, settings.include, settings.exclude), str(path), text)
     except PathRefused as refused:
         return [("warning", f"not saved: {refused}")]
-    except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: no home folder of this user
+    except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: this user has no home folder
         return [("warning", f"not saved: {getattr(error, 'strerror', None) or error}")]
     return [("dim", f"saved: {saved}; toolwire note continues it")]
 
 
 def _write_new(vault: Vault, path: str, text: str) -> Path:
-    """Writes a new note by the vault's own rules. Raises `PathRefused`."""
+    """Writes a new note by the vault's own rules and returns its path. Raises `PathRefused`."""
     with vault:
         edits = Edits(vault, clean=False)
         change = edits.plan_write(path, text.encode("utf-8", "replace").decode())
@@ -159,7 +162,7 @@ COMMANDS: dict[str, SlashCommand] = {
 
 
 async def run(chat: Chat, line: str) -> list[Row]:
-    """Runs a slash command; an error becomes a row."""
+    """Runs a slash command and returns the rows to show. An error becomes a row."""
     name, _, rest = line.strip().partition(" ")
     command = COMMANDS.get(name)
     if command is None:
@@ -197,7 +200,7 @@ async def _chat(
 
 
 class Chat:
-    """A conversation, its screen, and the turn that runs."""
+    """A conversation, its screen, and the turn in progress."""
 
     def __init__(self, session: TerminalSession, model: str, screen: Screen, person: bool) -> None:
         self.session = session
@@ -209,7 +212,10 @@ class Chat:
         self.conversation: Conversation = session.conversation(model, self._surface)
 
     async def run(self, prompt: Callable[[], Awaitable[str | None]]) -> None:
-        """`prompt` returns the next line; None: the person ends the chat."""
+        """Handles the person's lines until the chat ends.
+
+        `prompt` returns the next line, or None if the person ends the chat.
+        """
         vault = f" · vault: {self.session.vault}" if self.session.vault else ""
         self.screen.rows([("dim", f"{self.model}{vault} · /help"), *self.withheld()])
         while not self.over:
@@ -222,7 +228,7 @@ class Chat:
                 await self.turn(line)
 
     async def turn(self, text: str) -> None:
-        """One turn. Stopping it stops the model and the tools, not the chat."""
+        """Runs one turn. Stopping it stops the model and the tools, but not the chat."""
         self._turn = asyncio.ensure_future(self._play(text))
         try:
             with quiet_keyboard():
@@ -244,7 +250,7 @@ class Chat:
         if self._turn is not None:
             self._turn.cancel()
 
-    # --- what the slash commands change ----------------------------------------------------------
+    # --- what the slash commands change ---
 
     def use_model(self, model: str) -> None:
         self.model = model
@@ -256,7 +262,7 @@ class Chat:
         self.conversation = self.session.conversation(self.model, self._surface, messages=messages)
 
     def withheld(self) -> list[Row]:
-        """A row if the current model may not use the vault."""
+        """Returns a row if the current model may not use the vault; else no rows."""
         line = self.session.withheld(self.model)
         return [("warning", line)] if line else []
 
@@ -318,7 +324,10 @@ def _completer(chat: Chat) -> Completer:
 
 
 def history_file(store: str) -> Path | None:
-    """A file beside the store that only its owner can read; a store in memory keeps no history."""
+    """Returns a file beside the store that only its owner can read.
+
+    Returns None for a store in memory, which keeps no history.
+    """
     if store == ":memory:":
         return None
     path = Path(store).with_name(HISTORY)

@@ -1,4 +1,4 @@
-"""Building a vault's index with a progress bar on standard error."""
+"""Builds a vault's index with a progress bar on standard error."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PAINT_EVERY_S = 0.1
 
 
 def refreshed(index: Index, cancelled: Callable[[], bool] = lambda: False) -> Refresh:
-    """Brings the index up to date; shows a progress bar if standard error is a terminal."""
+    """Updates the index. Shows a progress bar if standard error is a terminal."""
     bar = _Bar()
     try:
         return index.refresh(bar.show if sys.stderr.isatty() else None, cancelled)
@@ -26,7 +26,7 @@ def refreshed(index: Index, cancelled: Callable[[], bool] = lambda: False) -> Re
 
 
 async def first_build(root: Path, include: Sequence[str], exclude: Sequence[str]) -> None:
-    """Builds the index of a vault that has none yet. A build that is cancelled continues the next time."""
+    """Builds the index of a vault that has none yet. A cancelled build continues the next time."""
     stop = threading.Event()
 
     def build() -> None:
@@ -38,7 +38,7 @@ async def first_build(root: Path, include: Sequence[str], exclude: Sequence[str]
 
 
 class _Bar:
-    """A progress bar: one line, painted again and again."""
+    """A progress bar on one line."""
 
     _painted = 0.0
 

@@ -1,7 +1,7 @@
-"""A question that one key answers, the file picker, and the line editor. Needs the extra `chat`.
+"""A question that one key answers, the file picker, and the line editor.
 
-For its first half second a question is dimmed and takes no key: keys that were typed before the person could
-read it are not an answer. Ctrl-C always works; it raises `Stopped`.
+Needs the extra `chat`. For its first half second a question is dimmed and ignores keys: keys that were typed
+before the person could read the question are not an answer. Ctrl-C always works; it raises `Stopped`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Stopped(Exception):
 
 
 class _Keys:
-    """An application of one small window. `take(key)` is called for every key once it is `ready`."""
+    """A small window that reads keys. Calls `take(key)` for every key once it is `ready`."""
 
     def __init__(self, text: Callable[[], StyleAndTextTuples], take: Callable[[str], None]) -> None:
         self._take = take
@@ -79,7 +79,7 @@ class _Keys:
 
 
 async def choose(text: str, keys: Container[str]) -> str:
-    """Waits for one of the keys and returns it in lower case. Others are ignored."""
+    """Waits for one of the keys and returns it in lower case. Ignores other keys."""
 
     def take(key: str) -> None:
         if key.lower() in keys:
@@ -99,7 +99,7 @@ class Picker:
         self.cursor = 0
 
     def press(self, key: str) -> bool:
-        """Takes a key; True when the choice is made."""
+        """Handles a key. Returns True if the key ends the choice."""
         if key in MOVES:
             self.cursor = max(0, min(max(0, self.cursor + MOVES[key]), len(self.touched) - 1))
         elif key == " " and self.touched:
@@ -129,7 +129,7 @@ class Picker:
         return [*out, (style, f"{count} · {keys}")]
 
     async def run(self) -> tuple[str, ...] | None:
-        """The keys that were picked, in order; None: back to the question."""
+        """Returns the keys of the picked things, in order; None if the person goes back."""
 
         def take(key: str) -> None:
             if key in (ESCAPE, "q"):
@@ -156,7 +156,10 @@ class _Checked(Validator):
 
 
 async def line(message: str, default: str = "", check: Callable[[str], object] | None = None) -> str | None:
-    """A line that the person writes; None if they pressed Escape. `check` raises if a text is invalid."""
+    """Reads a line that the person writes; None if they press Escape.
+
+    `check` raises an exception if a text is invalid.
+    """
     bindings = KeyBindings()
     bindings.add(ESCAPE, eager=True)(lambda event: event.app.exit(result=None))
     bindings.add("c-c", eager=True)(lambda event: event.app.exit(exception=Stopped()))

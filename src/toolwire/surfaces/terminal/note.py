@@ -1,9 +1,10 @@
-"""`toolwire note`: continues a conversation in a note. The answer is appended to the file as it is generated.
+"""`toolwire note`: continues a conversation in a note.
 
-The person's text is never rewritten, only appended to, with the note's own line ends. The heading and the
-first words are one write; before each further write the file must be as the last one left it. If it was
-changed or replaced meanwhile, the whole answer goes to a new file beside it. If neither can be written, for
-example on a full disk, the note is restored, and the whole answer is printed.
+The answer is appended to the file while it is generated. The person's text is never rewritten, only appended
+to, with the note's own line ends. The heading and the first words are one write. Before each further write,
+the file must be as the last write left it. If it was changed or replaced meanwhile, the whole answer is
+written to a new file beside it. If neither can be written, for example on a full disk, the note is restored,
+and the whole answer is printed.
 """
 
 from __future__ import annotations
@@ -33,9 +34,10 @@ def run_note(arguments: argparse.Namespace, source: ToolSource | None = None) ->
 
 
 class Appender:
-    """Appends to a file that others may change. `before`: its bytes when it was read.
+    """Appends an answer to a file that others may change.
 
-    `moved_to`: the file with the answer, if the note was changed. `failed`: why the answer is in no file.
+    `before`: the file's bytes when it was read. `moved_to`: the file with the answer, if the note was
+    changed. `failed`: why the answer is in no file.
     """
 
     def __init__(self, path: Path, before: bytes, newline: str = "\n") -> None:
@@ -51,11 +53,11 @@ class Appender:
 
     @property
     def words(self) -> str:
-        """The text of the model."""
+        """The text of the model so far."""
         return "".join(self._words)
 
     def write(self, words: str, *, before: str = "", after: str = "") -> None:
-        """Appends text of the model, with the headings around it."""
+        """Appends text of the model, between the headings `before` and `after`."""
         text = before + words + after
         if not text:
             return
@@ -89,7 +91,10 @@ class Appender:
             data = data[sent:]
 
     def _undo(self, error: OSError) -> None:
-        """Removes what was written, so that no partial answer stays. Text that others added since stays."""
+        """Removes what was written, so that no partial answer stays.
+
+        Text that others have added since then stays.
+        """
         self.failed = disk_error(error)
         try:
             if self.moved_to is not None:
@@ -110,7 +115,10 @@ class Appender:
             os.close(file)
 
     def _unchanged(self) -> bool:
-        """Whether the note is as the last write left it. Opens it before the first."""
+        """Whether the note is as the last write left it.
+
+        Before the first write, opens the note and compares it with the bytes that were read.
+        """
         try:
             if self._file is None:
                 self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
@@ -184,7 +192,10 @@ def _print_elsewhere(path: Path, appender: Appender) -> None:
 async def _answer(
     conversation: Conversation, heading: int, appender: Appender, screen: Screen, text: str
 ) -> str:
-    """Writes a turn into the note. However it ends, the person's next heading closes the answer."""
+    """Writes a turn into the note. Returns why the turn ended.
+
+    Even if the turn fails or is stopped, a heading for the person's next text follows the answer.
+    """
     guard, begun, ended = conversation_note.Guard(), False, "failed"
     gap = "\n" * max(0, 2 - (len(text) - len(text.rstrip("\n"))))
     header = gap + conversation_note.header("assistant", heading, conversation.name).lstrip("\n")

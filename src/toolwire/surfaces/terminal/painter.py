@@ -30,7 +30,7 @@ Render = Callable[[str, int], list[str]]
 
 
 class Blocks:
-    """Cuts growing Markdown into complete blocks. `open`: the text that may still change."""
+    """Splits growing Markdown into complete blocks. `open`: the text that may still change."""
 
     def __init__(self) -> None:
         self.open = ""
@@ -39,7 +39,7 @@ class Blocks:
         self._blank: int | None = None
 
     def feed(self, text: str) -> list[str]:
-        """The blocks that are complete now."""
+        """Adds text. Returns the blocks that are complete now."""
         self.open += text
         done: list[str] = []
         while (end := self.open.find("\n", self._read)) >= 0:
@@ -61,7 +61,10 @@ class Blocks:
         return block
 
     def _cuts_before(self, line: str) -> bool:
-        """Whether this line begins another block: a blank line is before it, and it continues nothing."""
+        """Whether this line begins another block.
+
+        It does if a blank line is before it and it does not continue a list or an indented text.
+        """
         if self._fence:
             return False
         if not line.strip():
@@ -77,7 +80,7 @@ class Blocks:
         return True
 
     def _closes(self, line: str) -> bool:
-        """Keeps track of code fences; True if this line closes one."""
+        """Keeps track of code fences. Returns True if this line closes one."""
         found = _FENCE.match(line)
         if found is None:
             return False
@@ -90,7 +93,10 @@ class Blocks:
 
 
 class Painter:
-    """Paints text as it comes. `later(seconds, call)` calls back, to paint also during a pause."""
+    """Paints text as it arrives.
+
+    `later(seconds, call)` schedules a call, so that a pause in the text does not delay painting.
+    """
 
     def __init__(
         self,
@@ -161,7 +167,7 @@ class Painter:
             self._frozen = max(self._frozen, len(self._painted) - max(1, height - 1))
 
     def _put(self, up: int, lines: list[str]) -> None:
-        """Moves the cursor up and paints from there, as one update that the terminal shows at once."""
+        """Moves the cursor up by `up` lines and paints from there, as one update of the terminal."""
         back = f"\x1b[{up}A\r\x1b[J" if up > 0 else ""
         self._write("\x1b[?2026h" + back + "".join(line + "\n" for line in lines) + "\x1b[?2026l")
 
@@ -179,7 +185,7 @@ class _Page(Markdown):
 
 
 def renderer(console: Console) -> Render:
-    """Renders a block of Markdown as lines, in the colours of the console."""
+    """Returns a function that renders a block of Markdown as lines, in the console's colours."""
 
     def render(block: str, width: int) -> list[str]:
         page = Console(
@@ -200,7 +206,7 @@ def renderer(console: Console) -> Render:
 
 
 def _stripped(line: list[Segment]) -> list[Segment]:
-    """The line without the spaces that only fill it up; those with a background stay."""
+    """Returns the line without the spaces at its end. Spaces with a background colour stay."""
     kept = list(line)
     while kept and (kept[-1].style is None or kept[-1].style.bgcolor is None):
         last = kept.pop()

@@ -1,6 +1,6 @@
 """Output for a terminal (colour, live Markdown) or a pipe (plain text).
 
-The model's text goes to standard output, Toolwire's lines about it to standard error.
+The model's text goes to standard output, Toolwire's messages to standard error.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Screen(Protocol):
         ...
 
     def pause(self) -> None:
-        """Ends the text so far; the next text begins a line."""
+        """Ends the text so far; the next text begins on a new line."""
         ...
 
 
@@ -187,7 +187,7 @@ class TerminalScreen:
 
 
 def screen_for_person(out: TextIO | None = None) -> Screen:
-    """The best screen for this terminal or pipe."""
+    """Returns the best screen for this terminal or pipe."""
     out = sys.stdout if out is None else out
     rich = out is sys.stdout and out.isatty() and has_extra() and os.environ.get("TERM") != "dumb"
     return TerminalScreen() if rich else PlainScreen(out)
@@ -195,7 +195,10 @@ def screen_for_person(out: TextIO | None = None) -> Screen:
 
 @contextmanager
 def quiet_keyboard() -> Iterator[None]:
-    """Keeps keys from being echoed into the output; they wait for the next prompt. Ctrl-C works."""
+    """Keeps the terminal from echoing keys into the output.
+
+    The keys wait for the next prompt. Ctrl-C works.
+    """
     if not sys.stdin.isatty():
         yield
         return

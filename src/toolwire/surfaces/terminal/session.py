@@ -1,4 +1,4 @@
-"""The parts that chat, ask and note share: the gateway, the store with its approvals, the vault's tools."""
+"""What chat, ask and note share: the gateway, the store with approvals, the vault's tools."""
 
 from __future__ import annotations
 
@@ -29,14 +29,17 @@ from toolwire.tools.loop import Conversation, GatewayModel, Message
 from toolwire.vault.policy import PathRefused
 
 MOST_MODELS = 12
-"""Models that an error message lists."""
+"""How many models an error message lists."""
 ToolSource = Callable[[Settings, Path], AbstractAsyncContextManager[Sequence[Tool]]]
-"""Opens the tools of a vault, and closes them."""
+"""Opens the tools of a vault as an async context manager, which closes them at its end."""
 
 
 @asynccontextmanager
 async def vault_source(settings: Settings, root: Path) -> AsyncIterator[Sequence[Tool]]:
-    """The vault's own tools. On a terminal it waits for the first build of the index, with a progress bar."""
+    """Yields the vault's own tools.
+
+    On a terminal, it first waits until the index has been built, with a progress bar.
+    """
     if sys.stderr.isatty():
         from toolwire.surfaces.terminal.indexing import first_build
 
@@ -48,12 +51,15 @@ async def vault_source(settings: Settings, root: Path) -> AsyncIterator[Sequence
 
 
 def settings_of(arguments: argparse.Namespace) -> Settings:
-    """The same settings that `toolwire serve` has, with those discovered on the first run."""
+    """Returns the settings of `toolwire serve`, with those discovered on the first run."""
     return with_discovered(load(arguments.config, os.environ, {}))
 
 
 class TerminalSession:
-    """The surroundings of a conversation. `opened` makes one. `name`: the command that it belongs to."""
+    """The gateway, store and vault of a conversation. `opened` creates one.
+
+    `name`: the command that the session belongs to.
+    """
 
     def __init__(
         self,
@@ -75,10 +81,13 @@ class TerminalSession:
         self._source = source
         self._tools = AsyncExitStack()
 
-    # --- the vault -------------------------------------------------------------------------------
+    # --- the vault ---
 
     async def open_vault(self, named: str | None) -> None:
-        """Opens the vault of the command line, which is itself the opt-in, or the one in the settings."""
+        """Opens the vault of the command line or, if it is enabled, the one in the settings.
+
+        Naming a vault on the command line is itself the opt-in.
+        """
         if named is None and not self.settings.vault.enabled:
             return
         root = Path(os.path.expanduser(named if named is not None else self.settings.vault.root))
@@ -96,10 +105,13 @@ class TerminalSession:
         self.toolbox = self.vault = None
         await self._tools.aclose()
 
-    # --- the model -------------------------------------------------------------------------------
+    # --- the model ---
 
     def model(self, named: str | None) -> str:
-        """The id of a model. Raises `ConfigError`, with the known ids, if there is none with this name."""
+        """Returns the id of a model; without a name, of the first model.
+
+        Raises `ConfigError`, with the known ids, if no model has this name.
+        """
         known = self.gateway.catalog.listed()
         if named is None:
             if not known:
@@ -118,7 +130,7 @@ class TerminalSession:
         return any(fnmatchcase(model, pattern) for pattern in self.settings.vault.models)
 
     def withheld(self, model: str) -> str:
-        """A line if the model may not use the open vault; else ""."""
+        """Returns a message if the model may not use the open vault; else ""."""
         if self.toolbox is None or self.may_use_tools(model):
             return ""
         return f"{one_line(model, 80)} is not in vault.models, so it gets no tools"
@@ -130,7 +142,7 @@ class TerminalSession:
     def surface(
         self, screen: Screen, stop: Callable[[], object], *, person: bool, allow: Sequence[str] = ()
     ) -> RuleSurface:
-        """Asks the person, if there is one; else the `--allow` rules decide alone."""
+        """Returns a surface that asks the person; if there is none, the `--allow` rules decide."""
         allowed = rules.parse(allow, self.toolbox.tools if self.toolbox is not None else ())
         if not person:
             return RuleSurface(self.approvals, allowed, lambda: self.toolbox)
@@ -156,7 +168,10 @@ class TerminalSession:
 
 
 def _spellings(named: str) -> list[str]:
-    """Clients may write `provider@name` for `provider/name`, or for the name alone."""
+    """Returns the ids that a name may mean.
+
+    Clients may write `provider@name` for `provider/name`, or for the name alone.
+    """
     provider, at, name = named.partition("@")
     return [named, f"{provider}/{name}", name] if at else [named]
 
@@ -169,7 +184,7 @@ async def opened(
     source: ToolSource | None = None,
     lifetime_s: float = LIFETIME_S,
 ) -> AsyncIterator[TerminalSession]:
-    """A session with its vault opened."""
+    """Yields a session with its vault opened."""
     async with Store(settings.store.url) as store, AsyncExitStack() as closing:
         gateway = Gateway(settings, store=store)
         closing.push_async_callback(gateway.close)
@@ -181,10 +196,10 @@ async def opened(
 
 
 def person_is_here() -> bool:
-    """Whether a person is at the keyboard and reads the output."""
+    """Whether a person is at the keyboard and sees the output."""
     return sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()
 
 
 def interrupt() -> None:
-    """Ctrl-C that the terminal delivered as a key."""
+    """Handles a Ctrl-C that the terminal delivered as a key."""
     signal.raise_signal(signal.SIGINT)

@@ -1,4 +1,4 @@
-"""Asks a person for a decision by single keys, by lines, or lets `--allow` rules decide.
+"""Asks a person for a decision by single keys or by lines, or applies the `--allow` rules.
 
 Each class is a `Surface` of the approvals. Law 11: an approval carries the token of what was shown, and
 remembering a grant takes another key. Ctrl-C is no decision: the turn stops, and its questions expire.
@@ -28,12 +28,12 @@ APPROVE_PROBLEM = "approve, only to send the reason"
 
 
 class _Elsewhere(Exception):
-    """The question was decided elsewhere, or has expired."""
+    """Raised if the question was decided elsewhere or has expired."""
 
 
 @dataclass
 class RuleSurface:
-    """Nobody can be asked: the rules decide, and a call that they do not cover is denied."""
+    """Decides by the rules alone, because nobody can be asked. Denies calls that no rule covers."""
 
     approvals: Approvals
     allowed: Sequence[rules.Rule]
@@ -56,7 +56,7 @@ class RuleSurface:
 
 @dataclass
 class PersonSurface(RuleSurface):
-    """The rules decide about the calls that they cover; a person is asked about the others.
+    """Decides by the rules, and asks a person about the calls that they do not cover.
 
     `stop` stops the turn. `by`: the name that decisions are stored with.
     """
@@ -72,7 +72,7 @@ class PersonSurface(RuleSurface):
             shown = approval.shown
             if decision.approved and (decision.picked or not shown.pick or not shown.touched):
                 await self.approvals.decide_unless_decided(approval, decision, by=by)
-            else:  # also if a rule would share nothing of what was found
+            else:  # also if the rules share none of the results
                 asked.append(approval)
         places = [
             f"{number} of {len(asked)}" if len(asked) > 1 else "" for number in range(1, len(asked) + 1)
@@ -88,11 +88,14 @@ class PersonSurface(RuleSurface):
         return False
 
     async def put(self, approval: Approval, question: str) -> None:
-        """Asks the person, and decides."""
+        """Asks the person, and stores the decision."""
         raise NotImplementedError
 
     async def unless_decided(self, approval: Approval, asking: Coroutine[Any, Any, T]) -> T:
-        """The person's answer. Raises `_Elsewhere` if the question was settled before they gave it."""
+        """Returns the person's answer.
+
+        Raises `_Elsewhere` if the question was decided elsewhere or expired before that.
+        """
         decided = asyncio.ensure_future(self.approvals.decided([approval]))
         answer = asyncio.ensure_future(asking)
         try:
@@ -200,7 +203,7 @@ class KeySurface(PersonSurface):
 
 @dataclass(slots=True)
 class _Draft:
-    """A decision while the person makes it."""
+    """A decision that the person is still making."""
 
     approval: Approval
     shown: Preview
@@ -214,12 +217,12 @@ class _Draft:
         return self.approval.shown.pick and self.edited is None
 
     def now(self) -> Approval:
-        """The question as it would be approved."""
+        """Returns the question as the person would approve it now."""
         arguments = self.approval.arguments if self.edited is None else self.edited
         return replace(self.approval, shown=self.shown, arguments=arguments)
 
     def choices(self) -> dict[str, str]:
-        """The keys, with what they do."""
+        """Returns the keys that can be pressed, with what they do."""
         approve = "pick and approve" if self.picks else "approve"
         if self.shown.problem:
             approve = APPROVE_PROBLEM
@@ -236,7 +239,10 @@ def _scope_text(scope: Scope, folder: str) -> str:
 
 
 class LineSurface(PersonSurface):
-    """Asks by lines, without the extra `chat`: `a`, `d REASON`, and numbers or `all` to pick."""
+    """Asks by lines, without the extra `chat`.
+
+    The person writes `a` to approve, `d REASON` to deny, or numbers or `all` to approve these.
+    """
 
     async def put(self, approval: Approval, question: str) -> None:
         hint = "numbers such as 1,3 or all: approve these" if approval.shown.pick else "a: approve"
@@ -252,7 +258,10 @@ class LineSurface(PersonSurface):
 
 
 def read_answer(answer: str | None, approval: Approval) -> Decision | None:
-    """The decision of a written answer; None if it is not one. The end of the input is a no."""
+    """Returns the decision in a written answer; None if the answer is not understood.
+
+    The end of the input (`answer` is None) means no.
+    """
     if answer is None:
         return Decision(False)
     word, _, rest = answer.strip().partition(" ")
@@ -270,7 +279,7 @@ def read_answer(answer: str | None, approval: Approval) -> Decision | None:
 
 
 async def _read_line() -> str | None:
-    """A line of stdin, without blocking the event loop. None: stdin is closed."""
+    """Reads a line of stdin without blocking the event loop; None if stdin is closed."""
     loop = asyncio.get_running_loop()
     ready = asyncio.Event()
     loop.add_reader(sys.stdin.fileno(), ready.set)

@@ -20,7 +20,7 @@ from toolwire.surfaces.web.context import PageApi, Row, Web, body, field, invali
 from toolwire.surfaces.web.talk import TITLE, Conversations, StoredChat, Talk
 
 OPEN = 64
-"""At most this many conversations are in memory, in addition to those that are running."""
+"""The most conversations that are kept in memory, in addition to those that are running."""
 MOST_LISTED = 500
 MOST_TEXT = 1_000_000
 
@@ -56,7 +56,7 @@ class ChatApi(PageApi):
     async def _stop_with_tools(self) -> None:
         await asyncio.gather(*(talk.stop() for talk in self._talks.values() if talk.with_tools))
 
-    # --- looking
+    # --- reading
 
     async def models(self, request: Request) -> dict[str, Any]:
         catalog, may = self._web.gateway.catalog, self._web.tools.may_use_tools
@@ -94,7 +94,7 @@ class ChatApi(PageApi):
         return JSONResponse(talk.state(), 201)
 
     async def change(self, request: Request) -> dict[str, Any]:
-        given = await body(request)  # first: the conversation may be deleted while the body arrives
+        given = await body(request)  # before `_talk`: the conversation may be deleted while the body arrives
         talk = await self._talk(request)
         title = field(given, "title", str)
         if title is not None:
@@ -105,7 +105,7 @@ class ChatApi(PageApi):
 
     async def delete(self, request: Request) -> dict[str, Any]:
         talk = await self._talk(request)
-        async with self._opening:  # no other request opens it meanwhile
+        async with self._opening:  # no other request may open it in the meantime
             await talk.stop()
             self._talks.pop(talk.kept.id, None)
             await self._rows.delete(talk.kept.id)

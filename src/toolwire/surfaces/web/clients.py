@@ -1,8 +1,8 @@
-"""The clients that people use, as data: what to paste into each, and the shape of its requests.
+"""The clients that people use, as data: what to paste into each, and its request format.
 
-A test compares the rows with `docs/clients.md`. `«base»` is the address with `/v1`, `«root»` without it,
-`«model»` the model, `«key»` a placeholder and never a key. Inside double quotes they are escaped for the
-language. `«?…?»` remains only if the server needs a key.
+A test compares the rows with `docs/clients.md`. In the texts, `«base»` is the server's address with `/v1`,
+`«root»` is the address without it, `«model»` is the model, and `«key»` is a placeholder, never a key. Inside
+double quotes they are escaped for the language. `«?…?»` is kept only if the server needs a key.
 """
 
 from __future__ import annotations
@@ -14,40 +14,53 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Api = Literal["chat", "responses"]
+from toolwire.core.turn import Api
 
 OBSIDIAN = "app://obsidian.md"
 STAINLESS = {
     f"x-stainless-{name}": "check"
     for name in ("arch", "lang", "os", "package-version", "retry-count", "runtime", "runtime-version")
 }
+ANTHROPIC = {"anthropic-version": "2023-06-01"}
+TURNS: dict[Api, str] = {
+    "chat": "/v1/chat/completions",
+    "responses": "/v1/responses",
+    "messages": "/v1/messages",
+}
 OPEN_KEY, KEY = "unused", "YOUR_KEY"
 
 
 @dataclass(frozen=True, slots=True)
 class ClientShape:
-    """The shape of a client's requests. `origin`: it runs in a browser and sends a preflight."""
+    """The form of a client's requests. `origin`: it runs in a browser and sends a preflight."""
 
     api: Api = "chat"
     origin: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
     body: Mapping[str, Any] = field(default_factory=dict)
     sends_key: bool = True
-    results: Literal["tool", "named", "user", "items", "chained"] = "tool"
-    """How a result is sent. `tool`: a message of role tool; `named`: also with the tool's name, and with the
-    arguments serialized again; `user`: a message of role user, without tools. In Responses, `items`: the
-    whole history; `chained`: by `previous_response_id`."""
+    results: Literal["tool", "named", "user", "items", "chained", "blocks"] = "tool"
+    """How the client sends a tool's result.
+
+    `tool`: a message with the role tool. `named`: the same with the tool's name, and with the call's
+    arguments serialized again. `user`: a message with the role user, in a request without tools. In
+    Responses, `items`: with the whole history; `chained`: with `previous_response_id`. `blocks`: a
+    `tool_result` block of the Messages API.
+    """
     content: str | None = None
-    """The content of an assistant's message that only calls."""
+    """The content of an assistant's message that contains only calls."""
 
     @property
     def turns(self) -> str:
-        return "/v1/responses" if self.api == "responses" else "/v1/chat/completions"
+        return TURNS[self.api]
 
 
 @dataclass(frozen=True, slots=True)
 class GuideStep:
-    """A `value` for a field, or `code` to paste. `keys`: only if the server needs a key, or does not."""
+    """A step: a `value` for a field, or `code` to paste.
+
+    `keys` True: only if the server needs a key; False: only if it does not; None: always.
+    """
 
     label: str
     value: str = ""
@@ -73,11 +86,11 @@ class ClientGuide:
     name: str
     summary: str
     anchor: str
-    """Of its section in `docs/clients.md`."""
+    """The anchor of its section in `docs/clients.md`."""
     shape: ClientShape
     steps: tuple[GuideStep, ...]
     keyed: ClientShape | None = None
-    """Another shape, if the server needs a key."""
+    """The form of its requests if the server needs a key; None: the same."""
 
     def shaped(self, needs_key: bool) -> ClientShape:
         return self.keyed if needs_key and self.keyed is not None else self.shape
@@ -100,7 +113,7 @@ _NAMED = re.compile(r"«(\w+)»")
 
 
 def fill(text: str, language: str, values: Mapping[str, str], needs_key: bool) -> str:
-    """The text with this server's values, quoted for its language."""
+    """Returns the text with this server's values, quoted for its language."""
     shell = language == "sh"
 
     def quoted(found: re.Match[str]) -> str:
@@ -113,13 +126,36 @@ def fill(text: str, language: str, values: Mapping[str, str], needs_key: bool) -
 
 
 def values_of(base_url: str, model: str, needs_key: bool) -> dict[str, str]:
-    # A client that needs the root without localhost would look at 127.0.0.1 anyway.
+    # One of the clients that use the root, ChatGPT MD, needs 127.0.0.1 instead of localhost.
     root = re.sub(r"//localhost(?=[:/]|$)", "//127.0.0.1", base_url.removesuffix("/v1"))
     return {"base": base_url, "root": root, "model": model, "key": KEY if needs_key else OPEN_KEY}
 
 
-# --- the codes, as docs/clients.md shows and runs them
+# --- the code, as docs/clients.md shows and runs it
 
+CLAUDE_CODE = """\
+export ANTHROPIC_BASE_URL="«root»" ANTHROPIC_API_KEY="«key»"
+export ANTHROPIC_SMALL_FAST_MODEL="«model»"
+claude --model «model»
+"""
+ANTHROPIC_PYTHON = """\
+import anthropic
+
+client = anthropic.Anthropic(base_url="«root»", api_key="«key»")
+message = client.messages.create(
+    model="«model»", max_tokens=1024, messages=[{"role": "user", "content": "Hello!"}]
+)
+print(message.content[0].text)
+"""
+ANTHROPIC_NODE = """\
+import Anthropic from "@anthropic-ai/sdk";
+
+const client = new Anthropic({ baseURL: "«root»", apiKey: "«key»" });
+const message = await client.messages.create({
+  model: "«model»", max_tokens: 1024, messages: [{ role: "user", content: "Hello!" }],
+});
+console.log(message.content[0].text);
+"""
 OPENCODE_JSON = """\
 {
   "$schema": "https://opencode.ai/config.json",
@@ -224,7 +260,7 @@ CLIENTS: tuple[ClientGuide, ...] = (
     ClientGuide(
         "obsidian-copilot",
         "Obsidian Copilot",
-        "Version 4: Settings, add a custom model.",
+        "Version 4. In its settings, add a custom model.",
         "obsidian-copilot",
         ClientShape(
             origin=OBSIDIAN, headers=STAINLESS, body={"temperature": 0.1}, results="named", content=""
@@ -234,18 +270,18 @@ CLIENTS: tuple[ClientGuide, ...] = (
             GuideStep("Provider", value="3rd party (openai format)"),
             GuideStep("Base URL", value="«base»", note="With /v1."),
             GuideStep(
-                "API key", value="«key»", note="Any text will do: this server wants no key.", keys=False
+                "API key", value="«key»", note="Any text works: this server requires no key.", keys=False
             ),
-            GuideStep("API key", note="One of your server.keys.", keys=True),
+            GuideStep("API key", note="A key from server.keys, or from toolwire keys add.", keys=True),
             GuideStep(
-                "Enable CORS", value="off", note="Answers stream then. Toolwire admits Obsidian's origin."
+                "Enable CORS", value="off", note="Then answers stream. Toolwire accepts Obsidian's origin."
             ),
         ),
     ),
     ClientGuide(
         "chatgpt-md",
         "ChatGPT MD",
-        "Version 3: Settings.",
+        "Version 3. In its settings:",
         "chatgpt-md",
         ClientShape(results="user", content="", body={"tool_choice": "auto"}, sends_key=False),
         (
@@ -253,7 +289,7 @@ CLIENTS: tuple[ClientGuide, ...] = (
                 "LM Studio URL",
                 value="«root»",
                 note="Without /v1, and with 127.0.0.1 instead of localhost. "
-                "This slot fits best: it lists every model and speaks chat completions.",
+                "Use this provider: it lists every model and uses chat completions.",
                 keys=False,
             ),
             GuideStep(
@@ -265,16 +301,16 @@ CLIENTS: tuple[ClientGuide, ...] = (
             GuideStep(
                 "OpenAI URL",
                 value="«root»",
-                note="Without /v1. The LM Studio slot sends no key, so take OpenAI's.",
+                note="Without /v1. The LM Studio provider sends no key, so use the OpenAI provider.",
                 keys=True,
             ),
-            GuideStep("OpenAI API key", note="One of your server.keys.", keys=True),
+            GuideStep("OpenAI API key", note="A key from server.keys, or from toolwire keys add.", keys=True),
             GuideStep(
                 "Model, in the note's frontmatter",
                 code="model: openai@«model»\n",
                 language="yaml",
-                note="This slot lists only IDs that look like OpenAI's, such as gpt-4o; "
-                "others work where they are written by hand.",
+                note="This provider lists only IDs that look like OpenAI's, such as gpt-4o; "
+                "you can still type other IDs.",
                 keys=True,
             ),
             GuideStep("Tool calling", value="on", note="It is off by default."),
@@ -301,8 +337,8 @@ CLIENTS: tuple[ClientGuide, ...] = (
     ClientGuide(
         "codex",
         "Codex",
-        "The Codex CLI. It speaks only Responses, "
-        "so this is also how it gets to a model whose server has only chat completions.",
+        "The Codex CLI uses only the Responses API. "
+        "Through Toolwire it also works with servers that offer only chat completions.",
         "codex-cli",
         ClientShape(
             "responses", results="items", body={"store": False, "parallel_tool_calls": False, "include": []}
@@ -312,11 +348,54 @@ CLIENTS: tuple[ClientGuide, ...] = (
                 "~/.codex/config.toml",
                 code=CODEX_TOML,
                 language="toml",
-                note="Its own hosted tools (web_search) are left out, and the report says so.",
+                note="Codex's hosted tools (web_search) are dropped; the turn's report lists them.",
             ),
             _IN_ENVIRONMENT,
             GuideStep("Then", code='codex exec "hello"\n', language="sh"),
         ),
+    ),
+    ClientGuide(
+        "claude-code",
+        "Claude Code",
+        "Anthropic's coding agent, on any model. It speaks the Messages API.",
+        "claude-code",
+        ClientShape("messages", headers=ANTHROPIC, body={"max_tokens": 1024}, results="blocks"),
+        (
+            GuideStep(
+                "In a shell",
+                code=CLAUDE_CODE,
+                language="sh",
+                note="If the context of the model is small, also set CLAUDE_CODE_MAX_CONTEXT_TOKENS=32000.",
+            ),
+            GuideStep(
+                "Its own model names",
+                value="claude-opus-…, claude-sonnet-…, claude-haiku-…",
+                note="They reach the first model, unless [aliases] in the settings names another one.",
+            ),
+        ),
+    ),
+    ClientGuide(
+        "anthropic-python",
+        "Anthropic SDK (Python)",
+        "pip install anthropic",
+        "anthropic-sdk-python",
+        ClientShape(
+            "messages", headers={**ANTHROPIC, **STAINLESS}, body={"max_tokens": 1024}, results="blocks"
+        ),
+        (
+            GuideStep("A program", code=ANTHROPIC_PYTHON, language="python"),
+            GuideStep("Programs that read the environment", value="ANTHROPIC_BASE_URL=«root»"),
+        ),
+    ),
+    ClientGuide(
+        "anthropic-node",
+        "Anthropic SDK (Node)",
+        "npm install @anthropic-ai/sdk",
+        "anthropic-sdk-javascript",
+        ClientShape(
+            "messages", headers={**ANTHROPIC, **STAINLESS}, body={"max_tokens": 1024}, results="blocks"
+        ),
+        (GuideStep("A program", code=ANTHROPIC_NODE, language="js"),),
     ),
     ClientGuide(
         "ai-sdk",
@@ -329,7 +408,7 @@ CLIENTS: tuple[ClientGuide, ...] = (
                 "A program",
                 code=AI_SDK_JS,
                 language="js",
-                note="createOpenAI of @ai-sdk/openai works too; it speaks Responses.",
+                note="createOpenAI from @ai-sdk/openai works too; it uses the Responses API.",
             ),
         ),
     ),
@@ -344,14 +423,14 @@ CLIENTS: tuple[ClientGuide, ...] = (
             GuideStep(
                 "In Python",
                 value='ChatOpenAI(model="«model»", base_url="«base»", api_key="«key»")',
-                note="Of langchain-openai. Both APIs work.",
+                note="From langchain-openai. Both APIs work.",
             ),
         ),
     ),
     ClientGuide(
         "openai-python",
         "OpenAI SDK (Python)",
-        "pip install openai. Responses here; chat completions work as well.",
+        "pip install openai. The sample uses the Responses API; chat completions work too.",
         "openai-sdk-python",
         ClientShape("responses", headers=STAINLESS, results="chained"),
         (
@@ -370,14 +449,14 @@ CLIENTS: tuple[ClientGuide, ...] = (
     ClientGuide(
         "curl",
         "curl",
-        "The bare request, in a shell.",
+        "The plain request, from a shell.",
         "curl",
         ClientShape(headers={"user-agent": "curl"}),
         (
             GuideStep("A turn with a tool", code=CURL, language="sh"),
             _IN_ENVIRONMENT,
             GuideStep(
-                "The models that clients may name",
+                "List the models",
                 code='curl -s «base»/models«? -H "authorization: Bearer $TOOLWIRE_API_KEY"?»\n',
                 language="sh",
             ),

@@ -1,9 +1,9 @@
 """The API of the connect page: what to paste into a client, and a test of its connection.
 
-The test is a real round trip over HTTP to this server, with requests in the client's own shape. It offers
-only the tool `toolwire_check`, which runs nowhere: its call is checked, and a fixed text is sent back as the
-result. Every failure is the detail of a step, never an error of the page. A key is sent to this server only,
-and is never shown.
+The test sends real HTTP requests to this server, in the client's own form. It offers only the tool
+`toolwire_check`, which is never run: its call is checked, and a fixed text is sent back as the result. A
+failure is shown in the detail of a step, and is never an error of the page. A key is only sent to this
+server, and is never shown.
 """
 
 from __future__ import annotations
@@ -48,12 +48,16 @@ _FUNCTION = {
 TOOL: dict[str, dict[str, Any]] = {
     "chat": {"type": "function", "function": _FUNCTION},
     "responses": {"type": "function", **_FUNCTION, "strict": False},
+    "messages": {"name": NAME, "description": _FUNCTION["description"], "input_schema": PARAMETERS},
 }
 CHOICE: dict[str, dict[str, Any]] = {
     "chat": {"type": "function", "function": {"name": NAME}},
     "responses": {"type": "function", "name": NAME},
+    "messages": {"type": "tool", "name": NAME},
 }
-INPUT = {"chat": "messages", "responses": "input"}
+INPUT = {"chat": "messages", "responses": "input", "messages": "messages"}
+FINISHES = {"chat": "tool_calls", "responses": "completed", "messages": "tool_use"}
+"""How an answer with a call ends."""
 ENDED = ("completed", "incomplete", "failed")
 
 
@@ -66,7 +70,10 @@ class ConnectApi(PageApi):
         return [("GET", "/connect", self.all), ("POST", "/connect/{client}/test", self.test)]
 
     async def all(self, request: Request) -> dict[str, Any]:
-        """What to paste into every client, for the model of the query or else the first one."""
+        """Returns what to paste into each client.
+
+        The model is the one in the query, or else the first one.
+        """
         models = model_rows(self._web.gateway.catalog)
         model = request.query_params.get("model", "")[:LONGEST_NAME] or (models[0]["id"] if models else "")
         base_url, needs_key = self._web.base_url(request), bool(self._key)
@@ -81,13 +88,14 @@ class ConnectApi(PageApi):
             raise ToolwireError("not_found", "There is no such client.")
         model = field(await body(request), "model", str, required=True)[:LONGEST_NAME]
         rows = model_rows(self._web.gateway.catalog)
-        # A parked run cannot continue if the next request no longer forces the call.
+        # A parked run cannot continue if the next request does not force the call any more.
         parked = any(row["id"] == model and row["tools"] == "parked" for row in rows)
         shape, key = client.shaped(bool(self._key)), self._key
         async with aiohttp.ClientSession(
             timeout=aiohttp.ClientTimeout(total=None),
             cookie_jar=aiohttp.DummyCookieJar(),
-            connector=aiohttp.TCPConnector(ssl=False),  # its own address, which no certificate names
+            # this server's own address, for which a certificate is not valid
+            connector=aiohttp.TCPConnector(ssl=False),
         ) as session:
             trip = RoundTrip(session, _own_address(request), shape, model, key, forced=not parked)
             steps = await trip.run(self._limit_s)
@@ -99,18 +107,21 @@ class ConnectApi(PageApi):
 
 
 def _own_address(request: Request) -> str:
-    """This server's own socket, never the host that the request names: a key is sent there."""
+    """Returns the address of this server's own socket.
+
+    The request's Host header is not used, because a key is sent to this address.
+    """
     scheme, (host, port) = request.scope[OWN]
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 class Failed(Exception):
-    """A step failed; the message says why."""
+    """Raised when a step fails. The message says why."""
 
 
 @dataclass(slots=True)
-class Heard:
-    """A streamed answer, as a client accumulates it."""
+class StreamedAnswer:
+    """A streamed answer, as a client assembles it."""
 
     text: str
     calls: list[dict[str, str]]
@@ -121,7 +132,10 @@ class Heard:
 
 
 class RoundTrip:
-    """A tool loop of two turns. `root`: the server's address; `forced`: the model must call the tool."""
+    """A test of two turns with a tool call.
+
+    `root`: the server's address. `forced`: the request forces the model to call the tool.
+    """
 
     def __init__(
         self,
@@ -139,11 +153,16 @@ class RoundTrip:
         self._model = model
         origin = {"origin": shape.origin} if shape.origin else {}
         caller = {"authorization": f"Bearer {key or 'unused'}"} if shape.sends_key else {}
+        if shape.api == "messages":
+            caller = {"x-api-key": key or "unused"}
         self._headers = {**shape.headers, **origin, **caller}
-        self._first = Heard("", [], "")
+        self._first = StreamedAnswer("", [], "")
 
     async def run(self, limit_s: float) -> list[dict[str, Any]]:
-        """The steps and their results. After a failed step the others are not tried (`ok` is None)."""
+        """Runs the steps and returns their results.
+
+        After a failed step the others are not tried; their `ok` is None.
+        """
         plan = [
             ("Preflight", self._preflight),
             ("List of models", self._listing),
@@ -178,52 +197,58 @@ class RoundTrip:
         refused = asked - {name.strip() for name in allowed}
         if answer.status >= 300 or refused:
             missing = ", ".join(sorted(refused)) or "nothing"
-            raise Failed(f"The preflight is refused ({answer.status}); not allowed: {missing}.")
-        return f"{self._shape.origin} may send requests, with all its {len(asked)} headers."
+            raise Failed(f"The preflight was refused ({answer.status}); not allowed: {missing}.")
+        return f"{self._shape.origin} may send requests with all of its {len(asked)} headers."
 
     async def _listing(self) -> str:
-        async with self._session.get(self._root + "/v1/models", headers=self._headers) as answer:
+        url = f"{self._root}/v1/models" + ("?limit=1000" if self._shape.api == "messages" else "")
+        async with self._session.get(url, headers=self._headers) as answer:
             await self._check_answer(answer)
             ids = [entry["id"] for entry in (await answer.json())["data"]]
         if self._model not in ids:
-            raise Failed(f"{self._model} is not among the {len(ids)} models that are listed.")
-        return f"{len(ids)} models, {self._model} among them."
+            raise Failed(f"{self._model} is not one of the {len(ids)} listed models.")
+        return f"{self._model} is listed ({len(ids)} in total)."
 
     async def _call(self) -> str:
         api = self._shape.api
         asked: dict[str, Any] = {INPUT[api]: [ASKED], "tools": [TOOL[api]]}
         if self._forced:
             asked["tool_choice"] = CHOICE[api]
-        heard = self._first = await self._heard({**self._shape.body, **asked})
-        if not heard.calls:
-            wrote = f"It wrote: {_quoted(heard.text)}" if heard.text.strip() else "It wrote nothing."
+        answered = self._first = await self._ask({**self._shape.body, **asked})
+        if not answered.calls:
+            wrote = f"It wrote: {_quoted(answered.text)}" if answered.text.strip() else "It wrote nothing."
             raise Failed(f"The model made no call. {wrote}")
-        if len(heard.calls) > 1:
-            names = ", ".join(call["name"] for call in heard.calls)
-            raise Failed(f"One call was expected, {len(heard.calls)} came: {names}.")
-        call = heard.calls[0]
+        if len(answered.calls) > 1:
+            names = ", ".join(call["name"] for call in answered.calls)
+            raise Failed(f"Expected one call, received {len(answered.calls)}: {names}.")
+        call = answered.calls[0]
         _check_call(call)
-        expected = "tool_calls" if api == "chat" else "completed"
-        if heard.finish != expected:
-            ended = heard.finish or "nothing"
-            raise Failed(f"The call came, but the answer ended with {ended} instead of {expected}.")
-        arguments, first = _quoted(call["arguments"]), f"{heard.first_ms:.0f} ms"
+        expected = FINISHES[api]
+        if answered.finish != expected:
+            ended = answered.finish or "nothing"
+            raise Failed(f"The call arrived, but the response ended with {ended} instead of {expected}.")
+        arguments, first = _quoted(call["arguments"]), f"{answered.first_ms:.0f} ms"
         return f"One call, {NAME} {arguments}, ended with {expected}; first bytes after {first}."
 
     async def _answer(self) -> str:
-        heard = await self._heard(self._with_result(self._first.calls[0]))
-        if not heard.text.strip():
-            called = "It called again instead of answering." if heard.calls else "The answer is empty."
+        answered = await self._ask(self._with_result(self._first.calls[0]))
+        if not answered.text.strip():
+            called = "The model called again." if answered.calls else "The answer is empty."
             raise Failed(f"The result was accepted, but there is no answer. {called}")
-        resumed = " The run that waited for it went on." if heard.resumed else ""
-        return f"{_quoted(heard.text)} First bytes after {heard.first_ms:.0f} ms.{resumed}"
+        resumed = " The parked run continued." if answered.resumed else ""
+        return f"{_quoted(answered.text)} First bytes after {answered.first_ms:.0f} ms.{resumed}"
 
     # --- requests
 
     def _with_result(self, call: dict[str, str]) -> dict[str, Any]:
-        """The second request: the history and the call's result, as this client sends them."""
+        """Returns the second request: the history and the call's result, as this client sends them."""
         shape = self._shape
-        items = self._chat_items(call) if shape.api == "chat" else self._responses_items(call)
+        items_of = {
+            "chat": self._chat_items,
+            "responses": self._responses_items,
+            "messages": self._messages_items,
+        }
+        items = items_of[shape.api](call)
         asked = {**shape.body, INPUT[shape.api]: items, "tools": [TOOL[shape.api]]}
         if shape.results == "user":
             asked = {name: value for name, value in asked.items() if name not in ("tools", "tool_choice")}
@@ -254,7 +279,12 @@ class RoundTrip:
         called = {"type": "function_call", "call_id": call["id"], "name": NAME}
         return [ASKED, {**called, "arguments": call["arguments"]}, result]
 
-    async def _heard(self, asked: dict[str, Any]) -> Heard:
+    def _messages_items(self, call: dict[str, str]) -> list[dict[str, Any]]:
+        used = {"type": "tool_use", "id": call["id"], "name": NAME, "input": json.loads(call["arguments"])}
+        result = {"type": "tool_result", "tool_use_id": call["id"], "content": RESULT}
+        return [ASKED, {"role": "assistant", "content": [used]}, {"role": "user", "content": [result]}]
+
+    async def _ask(self, asked: dict[str, Any]) -> StreamedAnswer:
         asked = {"model": self._model, "stream": True, **asked}
         began, first_ms, raw = time.perf_counter(), 0.0, bytearray()
         url = self._root + self._shape.turns
@@ -267,11 +297,11 @@ class RoundTrip:
                 if not first_ms and b"data:" in block:
                     first_ms = (time.perf_counter() - began) * 1000
                 if len(raw) > LONGEST_ANSWER:
-                    raise Failed("The answer does not end; it was cut off.")
-        heard = _FOLDED[self._shape.api](bytes(raw))
-        heard.first_ms = first_ms
-        heard.resumed = answer.headers.get("x-toolwire-turn") == "resumed"
-        return heard
+                    raise Failed("The response did not end; the test stopped reading it.")
+        answered = _FOLDED[self._shape.api](bytes(raw))
+        answered.first_ms = first_ms
+        answered.resumed = answer.headers.get("x-toolwire-turn") == "resumed"
+        return answered
 
     async def _check_answer(self, answer: aiohttp.ClientResponse) -> None:
         if answer.status != 200:
@@ -299,23 +329,23 @@ async def _tried(step: Callable[[], Awaitable[str]], left_s: float, limit_s: flo
     except Failed as failed:
         return False, str(failed)
     except TimeoutError:
-        return False, f"No end within {limit_s:g} s."
+        return False, f"The step did not end within {limit_s:g} s."
     except aiohttp.ClientError as error:
-        return False, f"The server cannot be reached at its own address: {error or type(error).__name__}"
+        return False, f"The server cannot reach itself at its own address: {error or type(error).__name__}"
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        return False, f"The answer is not what this client understands: {error!r}"
+        return False, f"The client cannot read this response: {error!r}"
 
 
-def _chat_answer(raw: bytes) -> Heard:
+def _chat_answer(raw: bytes) -> StreamedAnswer:
     body = fold(raw, "chat")
     _check_ended(body, b"data: [DONE]" in raw)
     choice = body["choices"][0]
     message = choice["message"]
     calls = [{"id": call.get("id") or "", **call["function"]} for call in message.get("tool_calls") or ()]
-    return Heard(message["content"] or "", calls, choice["finish_reason"] or "")
+    return StreamedAnswer(message["content"] or "", calls, choice["finish_reason"] or "")
 
 
-def _responses_answer(raw: bytes) -> Heard:
+def _responses_answer(raw: bytes) -> StreamedAnswer:
     body = fold(raw, "responses")
     _check_ended(body, body.get("status") in ENDED)
     parts = [part for item in body["output"] if item["type"] == "message" for part in item["content"]]
@@ -325,10 +355,26 @@ def _responses_answer(raw: bytes) -> Heard:
         if item["type"] == "function_call"
     ]
     text = "".join(part.get("text") or "" for part in parts)
-    return Heard(text, calls, body["status"], body["id"])
+    return StreamedAnswer(text, calls, body["status"], body["id"])
 
 
-_FOLDED: dict[str, Callable[[bytes], Heard]] = {"chat": _chat_answer, "responses": _responses_answer}
+def _messages_answer(raw: bytes) -> StreamedAnswer:
+    body = fold(raw, "messages")
+    _check_ended(body, b"event: message_stop" in raw)
+    calls = [
+        {"id": block["id"], "name": block["name"], "arguments": json.dumps(block["input"])}
+        for block in body["content"]
+        if block["type"] == "tool_use"
+    ]
+    text = "".join(block["text"] for block in body["content"] if block["type"] == "text")
+    return StreamedAnswer(text, calls, body["stop_reason"] or "")
+
+
+_FOLDED: dict[str, Callable[[bytes], StreamedAnswer]] = {
+    "chat": _chat_answer,
+    "responses": _responses_answer,
+    "messages": _messages_answer,
+}
 
 
 def _check_ended(body: dict[str, Any], ended: bool) -> None:
@@ -358,10 +404,10 @@ def _refusal(status: int, raw: bytes) -> str:
 
 
 def _failure(error: Any, before: str = "") -> str:
-    """A readable failure. A model that makes no call is not a fault of the connection."""
+    """Returns a readable failure. If the model made no call, the connection is not the reason."""
     error = error if isinstance(error, dict) else {}
     message = _quoted(str(error.get("message") or "no message"), 400)
-    no_call = error.get("code") == KINDS["no_tool_call"].code
+    no_call = error.get("code") == KINDS["no_tool_call"].code or "requires a call" in message
     return f"The model made no call: {message}" if no_call else before + message
 
 

@@ -1,4 +1,4 @@
-"""What the handlers of the pages share: gateway, store, approvals, and the live stream to tabs."""
+"""What the handlers of the pages share: gateway, store, approvals, and open tabs."""
 
 from __future__ import annotations
 
@@ -27,20 +27,23 @@ if TYPE_CHECKING:
 
 KEEP_ALIVE_S = 15.0
 GATHER_S = 0.015
-"""How long events are gathered before they are sent, for fewer and larger frames."""
+"""How long events are collected before they are sent together."""
 MOST_WAITING = 2000
 MOST_CHARACTERS = 4_000_000
 PIECE_OVERHEAD = 50
 
 
 class Hub:
-    """Publishes events to every open tab. Each tab has a bounded queue, so that no tab delays anything."""
+    """Publishes events to every open tab.
+
+    Each tab has a bounded queue, so it cannot delay others.
+    """
 
     def __init__(self) -> None:
         self._tabs: set[Tab] = set()
         self.closed = False
         self.on_watched: Callable[[bool], None] = lambda watched: None
-        """Called when the first tab opens, and when the last one closes."""
+        """Called with True when the first tab opens, and with False when the last one closes."""
 
     @property
     def watched(self) -> bool:
@@ -51,7 +54,7 @@ class Hub:
             tab.put(type, data)
 
     def subscribe(self, session: str = "") -> Tab:
-        """The queue of a new tab. The caller ends it by `leave`."""
+        """Returns the queue of a new tab. The caller must end it with `leave`."""
         tab = Tab(session)
         tab.closed = self.closed
         self._tabs.add(tab)
@@ -66,13 +69,13 @@ class Hub:
                 self.on_watched(False)
 
     def end(self, session: str) -> None:
-        """Ends the streams of a session that is over."""
+        """Ends the streams of a session that has ended."""
         for tab in self._tabs:
             if tab.session == session:
                 tab.close()
 
     def close(self) -> None:
-        """Ends every stream. A tab may reconnect to another process."""
+        """Ends every stream. The tabs may connect to another process."""
         self.closed = True
         for tab in self._tabs:
             tab.close()
@@ -80,7 +83,7 @@ class Hub:
 
 @dataclass(slots=True)
 class Waiting:
-    """An event. `pieces`: text of one answer that waits together, sent as one."""
+    """An event that waits to be sent. `pieces`: pieces of one answer's text, sent as one text."""
 
     type: str
     data: dict[str, Any]
@@ -91,7 +94,10 @@ class Waiting:
 
 
 class Tab:
-    """The queue of one tab. If it overflows, the tab gets the event "lost" and loads everything again."""
+    """The queue of one tab.
+
+    If it overflows, the tab gets the event "lost" and loads everything again.
+    """
 
     def __init__(self, session: str = "") -> None:
         self.session = session
@@ -162,10 +168,10 @@ class Web:
     preferences: Preferences
     tools: WebTools
     boot: str
-    """Identifies this process: a tab notices that the server has restarted."""
+    """Identifies this process, so that a tab notices a restart of the server."""
 
     def base_url(self, request: Request) -> str:
-        """Where clients find the API, at the address by which this page was reached."""
+        """Returns the base URL of the API, at the address under which the page was opened."""
         return f"{request.url.scheme}://{request.url.netloc}/v1"
 
 
@@ -182,11 +188,11 @@ class PageApi:
         """Called once, before the first request."""
 
     async def close(self) -> None:
-        """Called when the server ends."""
+        """Called when the server shuts down."""
 
 
 class Json(JSONResponse):
-    """JSON of any text: unpaired surrogates are sent escaped."""
+    """A JSON response that may contain unpaired surrogates, which are escaped."""
 
     def render(self, content: Any) -> bytes:
         text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
@@ -198,7 +204,10 @@ def invalid(message: str, param: str) -> ToolwireError:
 
 
 async def body(request: Request) -> dict[str, Any]:
-    """The request's JSON object; an empty body is an empty object. Raises for anything else."""
+    """Returns the JSON object in the request's body, {} for an empty body.
+
+    Raises for anything else.
+    """
     raw = bytearray()
     async for piece in request.stream():
         raw += piece
@@ -217,7 +226,7 @@ async def body(request: Request) -> dict[str, Any]:
 def field(
     given: dict[str, Any], name: str, kind: type, default: Any = None, *, required: bool = False
 ) -> Any:
-    """A member of a request's object. Raises if it has another type."""
+    """Returns a member of the request's object, or `default`. Raises if it has another type."""
     value = given.get(name)
     if value is None:
         if required:
@@ -230,7 +239,7 @@ def field(
 
 
 def number(request: Request, name: str, default: int, most: int) -> int:
-    """A whole number of the query, between 0 and `most`."""
+    """Returns an integer from the query, limited to `most`, or `default`."""
     text = request.query_params.get(name)
     if text is None:
         return default

@@ -1,4 +1,4 @@
-"""The API of the inbox: questions of every surface and process, remembered grants, the audit log.
+"""The API of the inbox: questions of all surfaces and processes, grants, and the audit log.
 
 While a tab is open, the store is polled, so that changes by other processes appear at once.
 """
@@ -79,7 +79,7 @@ class InboxApi(PageApi):
             if not self._web.hub.watched:
                 continue
             try:
-                await self._web.approvals.pending()  # expires questions that nobody waits for any more
+                await self._web.approvals.pending()  # lets questions expire whose call does not wait any more
                 state = await self._web.store.run(lambda c: c.execute(_STATE).fetchone(), "read")
             except ToolwireError as error:
                 log.warning("the inbox could not be read: %s", error)
@@ -105,12 +105,12 @@ class InboxApi(PageApi):
         return self._shown(await self._get(request))
 
     async def preview(self, request: Request) -> dict[str, Any]:
-        """What edited arguments would touch, as the tool itself says."""
+        """Returns what a call with edited arguments would do, as its tool describes it."""
         approval = await self._get(request)
         arguments = field(await body(request), "arguments", dict, required=True)
         toolbox = self._toolbox(approval)
         if toolbox is None:
-            message = "The vault of this question is not open here, so its arguments cannot be changed."
+            message = "The vault of this request is not open here, so you cannot edit its arguments."
             raise ToolwireError("invalid_request", message)
         try:
             shown = await toolbox.preview(approval.tool, toolbox.checked(approval.tool, arguments))
@@ -137,7 +137,7 @@ class InboxApi(PageApi):
         )
         approval = await self._get(request)
         if decision.arguments is not None and decision.approved and not decision.seen:
-            message = "Changed arguments need the preview that was shown for them."
+            message = "Edited arguments can be approved only with the preview that was shown for them."
             raise ToolwireError("missing", message, param="seen")
         token = field(given, "token", str, required=True)
         decided = await self._web.approvals.decide(approval.id, token, decision, by="web")
@@ -160,7 +160,7 @@ class InboxApi(PageApi):
 
     async def revoke(self, request: Request) -> dict[str, Any]:
         if not await self._web.approvals.revoke(request.path_params["id"]):
-            raise ToolwireError("not_found", "There is no such grant, or it is revoked already.")
+            raise ToolwireError("not_found", "There is no such grant, or it was already revoked.")
         await self._changed()
         return {}
 
@@ -192,7 +192,7 @@ class InboxApi(PageApi):
         }
 
     def _toolbox(self, approval: Approval) -> Toolbox | None:
-        """The open toolbox, if this question is about one of its tools and its vault."""
+        """Returns the open toolbox if it has the question's tool and vault, otherwise None."""
         toolbox, root = self._web.tools.toolbox, self._web.tools.root
         own = toolbox is not None and approval.tool in toolbox.tools and approval.vault == str(root.resolve())
         return toolbox if own else None

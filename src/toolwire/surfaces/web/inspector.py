@@ -1,6 +1,6 @@
 """The API of the wire page: the turns in the gateway's journal, and charts of them.
 
-Everything is masked. A turn whose contents are deleted still has its line.
+Secrets are masked in everything. If a turn's contents were deleted, its line is still listed.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from toolwire.core.errors import ToolwireError
 from toolwire.observe.fixture import write
 from toolwire.observe.journal import Journal
 from toolwire.observe.journal_files import TurnRecord
+from toolwire.observe.masked_recording import masked
 from toolwire.observe.masking import Mask
-from toolwire.observe.recording import Recording, RecordingError, got, masked, wrote
+from toolwire.observe.recording import Recording, RecordingError, got, wrote
 from toolwire.observe.replay import replay
 from toolwire.settings.types import MASK
 from toolwire.surfaces.web.context import PageApi, Row, Web, invalid, number
@@ -30,13 +31,13 @@ from toolwire.surfaces.web.context import PageApi, Row, Web, invalid, number
 # --- charts
 
 WINDOWS = {"1h": (3600, 60), "24h": (24 * 3600, 1800), "7d": (7 * 24 * 3600, 4 * 3600)}
-"""Seconds that a window covers, and seconds of each of its buckets."""
+"""The seconds of each window, and the seconds of each of its buckets."""
 
 
 def charts(records: Iterable[TurnRecord], window: str, now: float, model: str = "") -> dict[str, Any]:
-    """The turns of the window that have ended, by time, by model and by tool.
+    """Returns the ended turns of a window, by time, by model and by tool.
 
-    Buckets begin at whole multiples of their length; the last one contains `now`.
+    Buckets begin at multiples of their length. The last one contains `now`.
     """
     length, bucket = WINDOWS[window]
     last = int(now // bucket)
@@ -85,18 +86,18 @@ def _totals(records: Sequence[TurnRecord]) -> dict[str, Any]:
 
 
 def _percentile(times: Sequence[float], percent: int) -> float | None:
-    """The nearest-rank percentile of sorted times."""
+    """Returns the nearest-rank percentile of sorted times, or None if there are none."""
     return times[max(0, math.ceil(percent * len(times) / 100) - 1)] if times else None
 
 
-DELETED = "The contents of this turn are no longer in the journal, only its line."
+DELETED = "The journal no longer has the contents of this turn, only its metadata."
 MOST_TURNS = 500
 MOST_ROWS = 5000
 LONGEST_ROW = 20_000
 KINDS = ("frames", "events", "wire")
 PATHS = {"chat": "/chat/completions", "responses": "/responses", "messages": "/messages"}
 WireRow = list[Any]
-"""Milliseconds, label, text."""
+"""A row of the timeline: milliseconds, label, text."""
 
 
 class WireApi(PageApi):
@@ -120,7 +121,7 @@ class WireApi(PageApi):
         self._listen(False)
 
     def _listen(self, watched: bool) -> None:
-        """Listens to the journal while a tab is open."""
+        """Starts or stops listening to the journal. `watched`: whether any tab is open."""
         if self._watched is None:
             return
         if watched:
@@ -132,7 +133,7 @@ class WireApi(PageApi):
         self._web.hub.publish("turn", {"turn": turn()})
 
     async def turns(self, request: Request) -> dict[str, Any]:
-        """Newest first. `before` is the id of a turn, or seconds since 1970."""
+        """Returns the turns, newest first. `before`: the id of a turn, or a Unix time in seconds."""
         journal, asked = await self._journal(), request.query_params
         limit = max(1, number(request, "limit", 100, MOST_TURNS))
         found = journal.records()
@@ -228,7 +229,10 @@ def _seconds(text: str) -> float:
 
 
 def _has_status(record: TurnRecord, status: str) -> bool:
-    """`running`, `ok`, `error`, `cancelled`, `parked`, or an HTTP status."""
+    """Returns whether the turn has a status of the filter.
+
+    This is `running`, `ok`, `error`, `cancelled`, `parked`, or an HTTP status.
+    """
     if status == "error":
         return record.error is not None
     if status == "ok":
@@ -238,9 +242,10 @@ def _has_status(record: TurnRecord, status: str) -> bool:
 
 
 def _parked(journal: Journal, record: TurnRecord, recording: Recording | None) -> list[dict[str, Any]]:
-    """When the run was parked, in milliseconds of this turn: before it and after it.
+    """Returns the periods in which the run was parked, before and after this turn.
 
-    `turn` is the other turn; `to_ms` None: the run still waits.
+    Times are milliseconds from the start of this turn. `turn`: the id of the other turn. `to_ms` None: the
+    run is still parked.
     """
     out: list[dict[str, Any]] = []
     if record.parked_ms is not None:
@@ -255,7 +260,7 @@ def _parked(journal: Journal, record: TurnRecord, recording: Recording | None) -
 
 
 def described(recording: Recording) -> dict[str, Any]:
-    """A turn without its rows."""
+    """Returns a turn for the page, without the rows of the timeline."""
     asked = recording.request
     return {
         "request": asked.get("body", asked.get("raw")),
@@ -273,7 +278,10 @@ def described(recording: Recording) -> dict[str, Any]:
 
 
 def rows(recording: Recording, kind: str) -> list[WireRow]:
-    """The rows of the timeline. A backend without a wire format of its own shows its batches as frames."""
+    """Returns the rows of the timeline.
+
+    If the backend has no raw frames, its batches are shown.
+    """
     if kind == "wire":
         return [[ms, *frame] for ms, label, text in recording.wire for frame in _wire_frames(label, text)]
     if kind == "events":
@@ -311,7 +319,10 @@ def _shortened(text: str) -> str:
 
 
 def replayed(recording: Recording, mask: Mask) -> dict[str, Any]:
-    """The result of a replay, masked. A secret may be split over chunks; then no bytes are shown at all."""
+    """Replays a turn and returns the result with secrets masked.
+
+    If a secret is split over several chunks, no bytes are shown.
+    """
     result = replay(recording)
     if masked(recording, mask).wire == recording.wire:
         shown: dict[str, Any] = mask.value(result.as_json())
@@ -321,7 +332,7 @@ def replayed(recording: Recording, mask: Mask) -> dict[str, Any]:
 
 
 def curl(recording: Recording, base_url: str, needs_key: bool) -> str:
-    """The request as a shell command."""
+    """Returns the request as a shell command."""
     asked = recording.request
     if "body" not in asked and "raw" not in asked:
         raise ToolwireError("not_found", DELETED)

@@ -1,8 +1,8 @@
-"""The routes of the pages: one HTML shell, its files, and the API below /ui/api, which needs a session.
+"""The routes of the pages: one HTML file, its assets, and the API below /ui/api.
 
-The API serves only its own pages: it refuses requests from other origins, even from another port of this
-machine, and sends no CORS headers. Every request carries the session's page key in addition to the cookie.
-The content security policy runs only the shell's own files.
+The API needs a session and serves only its own pages: it refuses requests from other origins, even from
+another port of this machine, and sends no CORS headers. Every request must contain the session's page key in
+addition to the cookie. The content security policy only allows scripts from the server's own files.
 """
 
 from __future__ import annotations
@@ -49,7 +49,10 @@ HEADERS = {
 }
 WRONG_KEY_S = 0.5
 PAGE_KEY = "page"
-"""The page gets its key in the fragment of the address, which no server sees."""
+"""The name of the page key in the address.
+
+It is in the fragment, which is never sent to a server.
+"""
 EVENTS_PATH = "/ui/api/events"
 TYPES = {
     "js": "text/javascript; charset=utf-8",
@@ -60,7 +63,7 @@ TYPES = {
 
 
 class Pages:
-    """Everything at `/` and below `/ui`. Starts with its first request."""
+    """Everything at `/` and below `/ui`. It starts with the first request."""
 
     def __init__(
         self,
@@ -90,7 +93,7 @@ class Pages:
         await self._router(scope, receive, send)
 
     def drain(self) -> None:
-        """Ends the streams of the tabs, so that a server that stops does not wait for them."""
+        """Ends the streams of the tabs, because a server that stops would wait for them."""
         self.web.hub.close()
 
     async def _started(self) -> None:
@@ -135,7 +138,7 @@ class Pages:
         return Router(routes, redirect_slashes=False)
 
     def _checked(self, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
-        """A handler that only a session reaches, and only from the server's own pages."""
+        """Returns a handler that requires a session and a request from the server's own pages."""
 
         async def checked(request: Request) -> Response:
             _check_origin(request)
@@ -143,14 +146,14 @@ class Pages:
             fits = await sessions.valid(token) and await sessions.page_key_fits(token, _page_key(request))
             if not fits:
                 how = "open the link that toolwire serve printed, or use an admin key"
-                raise ToolwireError("authentication", f"This page needs a session: {how}.")
+                raise ToolwireError("authentication", f"Sign in first: {how}.")
             answer = await handler(request)
             response = answer if isinstance(answer, Response) else Json(answer)
             return _guarded(response, store=False)
 
         return checked
 
-    # --- the shell
+    # --- the HTML file and its assets
 
     async def _page(self, request: Request) -> Response:
         accepts = request.headers.get("accept", "")
@@ -174,7 +177,10 @@ class Pages:
     # --- sessions
 
     async def _enter(self, request: Request) -> Response:
-        """The one-time link. An existing session stays valid. A prefetch does not use up the link."""
+        """Handles the one-time link.
+
+        An existing session stays valid. A browser that prefetches the link does not use it up.
+        """
         purposes = (request.headers.get(name, "") for name in ("sec-purpose", "purpose"))
         if request.method == "HEAD":
             return _guarded(Response(status_code=204), store=False)
@@ -242,14 +248,14 @@ def enter_path(token: str) -> str:
 
 
 def _cookie(request: Request) -> str:
-    """The cookie's name. It has the port, because browsers share cookies between the ports of a host."""
+    """Returns the cookie's name. It contains the port, because a host's ports share cookies."""
     port = request.headers.get("host", "").rpartition(":")[2]
     default = "443" if request.url.scheme == "https" else "80"
     return f"toolwire_{port if port.isascii() and port.isdigit() else default}"
 
 
 def _page_key(request: Request) -> str:
-    """From the header; downloads and the live stream have it in the query."""
+    """Returns the page key from the header; for downloads and the live stream, from the query."""
     in_query = request.query_params.get(PAGE_KEY, "") if request.method == "GET" else ""
     return request.headers.get("x-toolwire-page", "") or in_query
 
@@ -268,7 +274,7 @@ def _check_origin(request: Request) -> None:
     """Raises for requests from another origin: another site, or another port of this machine."""
     origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site")
     host = request.headers.get("host", "").lower()
-    own = {f"http://{host}", f"https://{host}"}  # TLS may end at a proxy
+    own = {f"http://{host}", f"https://{host}"}  # a proxy may terminate TLS
     if (origin is not None and origin.lower() not in own) or site not in (None, "same-origin", "none"):
         raise ToolwireError("forbidden_origin", "Only this server's own pages may send this request.")
 
@@ -281,7 +287,7 @@ def _guarded(response: Response, store: bool = True) -> Response:
 
 
 def _files() -> dict[str, tuple[bytes, str, str]]:
-    """The shell's files by name: content, type and ETag."""
+    """Returns the content, type and ETag of each static file, by name."""
     out = {}
     for entry in (files("toolwire.surfaces.web") / "static").iterdir():
         kind = TYPES.get(entry.name.rpartition(".")[2])

@@ -1,10 +1,10 @@
-"""Signs people in by a one-time link or an admin key.
+"""Signs people in with a one-time link or an admin key.
 
-Being on this machine is not enough: a local program, or the agent itself, must not approve its own calls. The
-session's token is in a cookie that scripts and other sites cannot read; the store has only its hash. Browsers
-send a cookie to every port of a host, so each request also carries the session's page key, which only the
-page's own origin can read. A link works once, on any node or worker. A session that was started with a stored
-key ends with that key.
+Access to this machine is not enough: a local program, or the agent itself, must not approve its own calls.
+The session's token is in a cookie that scripts and other sites cannot read; the store has only its hash.
+Browsers send a cookie to every port of a host, so each request must also contain the session's page key,
+which only the page's own origin can read. A link works once, on any node or worker. A session that was
+started with a stored key ends when that key is revoked.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ SEEN_EVERY_S = 3600.0
 PAGE_SECRET = "page_secret"
 STORED_KEY = "key:"
 OFFERED = "offered"
-"""`started_by` of a link that is not used yet. Its hash has a prefix that no session's has."""
+"""The value of `started_by` for a link that was not used yet.
+
+The hash of a link has a prefix, so it cannot be used as a session.
+"""
 
 
 class Sessions:
@@ -44,20 +47,20 @@ class Sessions:
         self._secret: bytes | None = None
 
     async def link(self) -> str:
-        """A fresh one-time token."""
+        """Returns a new one-time token."""
         token = secrets.token_urlsafe(24)
         await self._insert(_offer(token), OFFERED, LINK_S)
         return token
 
     async def enter(self, token: str) -> str | None:
-        """The session that a one-time token starts; None: the token is used or unknown."""
+        """Starts a session with a one-time token. Returns None if the token is used or unknown."""
         query = "DELETE FROM web_sessions WHERE token_sha256 = ? AND expires_at > ?"
         used = await self._write(query, _offer(token), self._clock())
         return await self._begin("link") if used else None
 
     async def enter_by_key(self, key: str) -> str | None:
         digest = hashlib.sha256(key.encode("utf-8", "replace")).digest()
-        # Compares with every key, so that the time reveals nothing.
+        # Compare with every key, so that the duration reveals nothing.
         if sum(hmac.compare_digest(digest, known) for known in self._admin):
             return await self._begin("key")
         holder = await self._keys.admin(key) if self._keys is not None else None
@@ -75,7 +78,7 @@ class Sessions:
         await self._write("INSERT INTO web_sessions VALUES (?, ?, ?, ?, ?)", *row)
 
     async def _write(self, query: str, *values: Any) -> int:
-        """The number of rows that changed."""
+        """Runs the statement and returns the number of changed rows."""
         return await self._store.run(lambda c: c.execute(query, values).rowcount, "write")
 
     async def _read(self, query: str, value: str) -> Any:
@@ -95,11 +98,12 @@ class Sessions:
                 return False
         if now - seen > SEEN_EVERY_S:
             query = "UPDATE web_sessions SET seen_at = ?, expires_at = ? WHERE token_sha256 = ?"
-            return await self._write(query, now, now + LIFETIME_S, hashed) > 0  # 0: it has ended meanwhile
+            # 0: the session has ended in the meantime
+            return await self._write(query, now, now + LIFETIME_S, hashed) > 0
         return True
 
     async def page_key(self, token: str) -> str:
-        """The session's second secret, which only its pages have."""
+        """Returns the session's page key, a second secret that only its pages have."""
         secret = await self._page_secret()
         return hmac.new(secret, token.encode("utf-8", "replace"), hashlib.sha256).hexdigest()[:40]
 
@@ -107,7 +111,10 @@ class Sessions:
         return hmac.compare_digest((await self.page_key(token)).encode(), given.encode("utf-8", "replace"))
 
     async def _page_secret(self) -> bytes:
-        """In the store: a page key survives restarts and is valid on every node."""
+        """Returns the secret from which page keys are derived.
+
+        It is in the store, so that page keys stay valid after a restart and on every node.
+        """
         if self._secret is None:
             query = "INSERT INTO preferences (name, value) VALUES (?, ?) ON CONFLICT (name) DO NOTHING"
             await self._write(query, PAGE_SECRET, json.dumps(secrets.token_hex(32)))

@@ -1,7 +1,7 @@
 """An open conversation. Its turns run on the server, even if no tab is open.
 
-Every change is a numbered operation: applied here first, then sent to the tabs. A tab that missed one loads
-the whole conversation. Each step is stored, so that a crash loses at most the answer being written.
+Every change is a numbered operation, which is applied here and then sent to the tabs. A tab that missed an
+operation loads the whole conversation. Each step is stored, so a crash loses at most the current answer.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from toolwire.tools.loop import (
     ThoughtText,
 )
 
-# --- rows of the store: what is shown (`entries`), what the model gets (`messages`), the text to search
+# --- stored conversations: `entries` are shown, `messages` go to the model, `words` are searched
 
 Entry = dict[str, Any]
 _COLUMNS = "id, owner, title, model, created_at, updated_at, entries, messages, words"
@@ -45,7 +45,7 @@ SNIPPET = 120
 
 @dataclass(slots=True)
 class StoredChat:
-    """A conversation as the store has it."""
+    """A conversation as it is stored."""
 
     id: str
     title: str
@@ -57,7 +57,7 @@ class StoredChat:
     owner: str = ""
 
     def words(self) -> str:
-        """The title and all text, for the search."""
+        """Returns the title and all text, for the search."""
         said = [self.title]
         for entry in self.entries:
             texts = [entry] if entry["kind"] == "user" else entry["parts"]
@@ -89,10 +89,10 @@ class Conversations:
         return await self._store.run(lambda c: c.execute(query, (id,)).rowcount == 1, "write")
 
     async def listed(self, words: str, limit: int) -> list[dict[str, Any]]:
-        """Newest first; only those that contain all the words."""
+        """Returns the conversations that contain all the words, newest first."""
         wanted = _plain(words).split()[:8]
         where = " AND ".join(["words LIKE ? ESCAPE '\\'"] * len(wanted)) or "1 = 1"
-        text = "words" if wanted else "''"  # long, and needed for a search only
+        text = "words" if wanted else "''"  # long, and only needed for a search
         query = f"SELECT {_LISTED}, {text} FROM conversations WHERE {where} "
         query += "ORDER BY updated_at DESC, id LIMIT ?"
         values = (*(f"%{_literal(word)}%" for word in wanted), limit)
@@ -125,7 +125,7 @@ class Talk:
         self._web = web
         self._rows = rows
         self.kept = kept
-        self.seq = int(time.time() * 1_000_000)  # above every number of an earlier process or opening
+        self.seq = int(time.time() * 1_000_000)  # larger than every number that an earlier process has used
         self._task: asyncio.Task[None] | None = None
         self._tail: list[str] = []
         self.with_tools = False
@@ -134,12 +134,15 @@ class Talk:
 
     @property
     def running(self) -> bool:
-        """False as soon as the answer has ended, even while it is still being stored."""
+        """Whether an answer is being written.
+
+        False once it has ended, even if it is not stored yet.
+        """
         active = self._task is not None and not self._task.done()
         return active and self.kept.entries[-1].get("ended", True) is None
 
     def state(self) -> dict[str, Any]:
-        """The conversation for a tab that opens it now."""
+        """Returns the conversation for a tab that opens it."""
         self._settle()
         shown = {name: getattr(self.kept, name) for name in (*_LISTED.split(", "), "entries")}
         return {**shown, "running": self.running, "seq": self.seq}
@@ -147,7 +150,7 @@ class Talk:
     # --- operations
 
     def op(self, name: str, **data: Any) -> None:
-        """Sends one change, already applied here, to the tabs."""
+        """Sends a change, which has already been applied here, to the tabs."""
         before, self.seq = self.seq, self.seq + 1
         head = {"conversation": self.kept.id, "prev": before, "seq": self.seq, "op": name}
         self._web.hub.publish("chat", {**head, **data})
@@ -165,7 +168,7 @@ class Talk:
         self.op(type, text=text)
 
     def _settle(self) -> None:
-        """Adds the buffered pieces to the last part."""
+        """Adds the buffered pieces of text to the last part."""
         if self._tail:
             self.kept.entries[-1]["parts"][-1]["text"] += "".join(self._tail)
             self._tail.clear()
@@ -185,7 +188,7 @@ class Talk:
         await self._answer()
 
     async def retry(self) -> None:
-        """Asks the last question again, without its answer."""
+        """Removes the last answer and answers the last question again."""
         entries, messages = self.kept.entries, self.kept.messages
         while entries[-1]["kind"] != "user":
             entries.pop()
@@ -195,14 +198,14 @@ class Talk:
         await self._answer()
 
     async def _answer(self) -> None:
-        """Starts the turn, and stores the question: after a crash it can be asked again."""
+        """Starts the turn and stores the question, so that it can be answered again after a crash."""
         self._add({"kind": "answer", "at": time.time(), "model": self.kept.model, "parts": [], "ended": None})
         self._task = asyncio.ensure_future(self._turn())
         await self.keep()
 
     async def stop(self) -> None:
         task = self._task
-        await asyncio.sleep(0)  # a task cancelled before its first step could not end its answer
+        await asyncio.sleep(0)  # a task that is cancelled before its first step could not end its answer
         if task is not None and not task.done():
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
@@ -218,7 +221,7 @@ class Talk:
                     else:
                         await self._show(happening, conversation)
         except asyncio.CancelledError:
-            pass  # the person stopped it; the text so far stays
+            pass  # the person stopped the answer; the text so far is kept
         except Exception as error:
             log.exception("a turn of the conversation %s failed", self.kept.id)
             ended = _ended("failed", f"The server had an error: {type(error).__name__}.")
@@ -260,7 +263,7 @@ class Talk:
             self.kept.entries[-1]["parts"] += parts
             self.op("calls", parts=parts)
         elif isinstance(happening, Did):
-            self._did(happening.outcome)
+            self._show_outcome(happening.outcome)
         if isinstance(happening, Called | Did):
             self._take(conversation)
             await self.keep()
@@ -272,7 +275,7 @@ class Talk:
         part = {"type": "call", "id": call.id, "name": call.name, "title": title, "arguments": call.arguments}
         return {**part, "state": "asked", "result": None, "notice": "", "shared": [], "unread": {}}
 
-    def _did(self, outcome: Outcome) -> None:
+    def _show_outcome(self, outcome: Outcome) -> None:
         changed = {
             "state": outcome.status,
             "result": _as_json(outcome.result),
@@ -286,7 +289,7 @@ class Talk:
             part.update(changed)
         self.op("call", id=outcome.call.id, **changed)
 
-    # --- keeping
+    # --- storing
 
     async def keep(self) -> None:
         self._settle()
@@ -296,7 +299,7 @@ class Talk:
 
 
 class WebSurface:
-    """Asks in every tab and in the inbox. Closing a tab decides nothing."""
+    """Shows questions in every tab and in the inbox. Closing a tab does not answer them."""
 
     def __init__(self, web: Web) -> None:
         self._web = web
@@ -308,12 +311,12 @@ class WebSurface:
 
 
 def _as_json(result: Any) -> Any:
-    """The result as the model gets it."""
+    """Returns the result as the model gets it."""
     return json.loads(json.dumps(result, ensure_ascii=False, default=str).encode("utf-8", "replace"))
 
 
 def _close_entries(entries: list[Entry]) -> None:
-    """Ends the answers that an earlier process left open."""
+    """Marks answers as stopped that an earlier process did not complete."""
     for entry in entries:
         if entry["kind"] == "answer":
             for part in _asked(entry):
@@ -322,7 +325,7 @@ def _close_entries(entries: list[Entry]) -> None:
 
 
 def _asked(answer: Entry) -> list[dict[str, Any]]:
-    """The calls of an answer that have no outcome yet."""
+    """Returns the calls of an answer that have no result yet."""
     return [part for part in answer["parts"] if part["type"] == "call" and part["state"] == "asked"]
 
 

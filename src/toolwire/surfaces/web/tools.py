@@ -1,7 +1,7 @@
 """The vault's tools in the chat, and the settings page that enables them.
 
-Tools are offered only while tool calling is on, and only to allowed models. The switch is off at first and
-survives restarts. The vault's folder and patterns come from the configuration file.
+Tools are offered only while tool calling is enabled, and only to allowed models. It is disabled at first, and
+the choice is stored. The vault's folder and patterns come from the settings file.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def vault_tools(settings: Settings, root: Path) -> AbstractAsyncContextManager[S
 
 
 class WebTools:
-    """The open vault's tools."""
+    """The tools of the open vault."""
 
     def __init__(self, settings: Settings, preferences: Preferences, source: Source = vault_tools) -> None:
         self._settings = settings
@@ -48,9 +48,9 @@ class WebTools:
         self._lock = asyncio.Lock()
         self.toolbox: Toolbox | None = None
         self.error = ""
-        """Why the vault is not open, if it should be."""
+        """Why the vault is not open although tools are enabled; "" if there is no problem."""
         self.users: list[Callable[[], Awaitable[None]]] = []
-        """Called before the vault closes: nothing may use its tools, or get a grant, after that."""
+        """Functions that are called before the vault closes. After that nothing may use its tools."""
 
     @property
     def root(self) -> Path:
@@ -69,7 +69,7 @@ class WebTools:
         return any(fnmatchcase(model, pattern) for pattern in self.models)
 
     async def refresh(self) -> None:
-        """Opens or closes the vault, according to the switch."""
+        """Opens or closes the vault, depending on whether tools are enabled."""
         async with self._lock:
             if not self.enabled:
                 self.error = ""
@@ -105,7 +105,7 @@ class WebTools:
 
 
 class Preferences:
-    """What a person set on the pages, in the store."""
+    """A person's choices on the pages, in the store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

@@ -58,7 +58,7 @@ from toolwire.wire.history import LEGACY_ID, pair
 from toolwire.wire.tools import NOTHING, RequestTools
 
 MAX_N = 128
-"""OpenAI's limit. `gateway/choices.py` runs only a few at a time."""
+"""OpenAI's limit for `n`. `gateway/choices.py` runs only a few choices at a time."""
 
 FIELDS: dict[str, Rule] = {
     **COMMON,
@@ -90,7 +90,7 @@ READ = (
     | TOOLED
     | {"model", "messages", "n", "stream", "stream_options", "parallel_tool_calls", "response_format", "user"}
 )
-"""The fields that this module reads. The others are kept in `Turn.rest`."""
+"""The fields that this module reads. All others are kept in `Turn.rest`."""
 _OF_SPEAKER = frozenset({"role", "content", "name"})
 OF_ROLE: dict[str, frozenset[str]] = {
     "system": _OF_SPEAKER,
@@ -100,7 +100,7 @@ OF_ROLE: dict[str, frozenset[str]] = {
     "tool": _OF_SPEAKER | {"tool_call_id"},
     "developer": _OF_SPEAKER,
 }
-"""The members of a message that are read, by its role."""
+"""The members of a message that are read, by the message's role."""
 _ROLE = one_of(*OF_ROLE)
 OF_CALL = frozenset({"id", "type", "function", "custom", "index"})
 OF_FUNCTION = frozenset({"name", "arguments", "input"})
@@ -108,7 +108,7 @@ _CALL_KIND = one_of("function", "custom")
 
 
 def decode(body: Mapping[str, Any], caller: str = "") -> Turn:
-    """The turn of a chat completions request. `caller` is the id of the caller's key."""
+    """Returns the turn of a chat completions request. `caller` is the id of the caller's API key."""
     sent = check(body, FIELDS)
     name = model(body)
     noted: list[Note] = []
@@ -229,7 +229,10 @@ def _assistant(
     legacy_calls: int,
     notes: list[Note],
 ) -> int:
-    """Adds the items of an assistant message. Returns the number of legacy calls so far."""
+    """Adds the items of an assistant message to `items`, and the paths of their ids to `paths`.
+
+    Returns the number of legacy calls so far.
+    """
     text = message.get("content")
     parts, refused = content.read("" if text is None else text, f"{path}.content", notes)
     refusal = optional(message, "refusal", path) or refused

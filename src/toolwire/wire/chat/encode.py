@@ -1,49 +1,57 @@
-"""Encodes steps as chat completions: a stream of chunks (`ChatEncoder`) or one body (`ChatBody`).
+"""Encodes steps as chat completions: chunks (`ChatEncoder`) or one body (`ChatBody`).
 
-Law 3: both consume the steps of `order.py`, so a body is what a client accumulates from the chunks. Law 6:
-id, type and name of a call are sent once, then increments. Law 7: a delta is a prepared prefix, the text's
+Law 3: both consume the steps of `order.py`, so a body equals what a client accumulates from the chunks. Law
+6: id, type and name of a call are sent once, then increments. Law 7: a delta is a prepared prefix, the text's
 JSON and a prepared suffix.
 
-- The first chunk of a choice has the role: with `content: ""` before text and reasoning, with `content: null`
-  and the first call or refusal otherwise.
-- `feed` never sends the last event. `finish` does: `[DONE]`, or the error object, which ends the stream
+- The first chunk of a choice has the role: with `content: ""` before text and reasoning, otherwise with
+  `content: null` and the first call or refusal.
+- `feed` never sends the last event. `finish` sends it: `[DONE]`, or the error object, which ends the stream
   without `[DONE]`.
-- Reasoning is sent as `reasoning_content`, the field of open models' servers and clients. OpenAI's API has
-  none.
+- Reasoning is sent as `reasoning_content`, the field that servers and clients of open models use. OpenAI's
+  API has no field for it.
 - A custom tool's call is `type: "custom"` with `name` and `input` in `custom`, also in a stream. OpenAI
-  streams this too, although its chunk schema lists `function` alone (openai-openapi issue 576).
-- `service_tier` is left out if the client asked for a tier: only the upstream knows which one it used.
-- `order.py` decides the finish reason. With legacy functions, `tool_calls` is written as `function_call`.
-- Each choice has its own run: their output tokens add up, the prompt counts once.
+  streams this too, although its chunk schema lists only `function` (openai-openapi issue 576).
+- `service_tier` is omitted if the client asked for a tier: only the upstream knows which one it used.
+- `order.py` decides why an answer ended; `FINISH_REASONS` has the word for it on this API. With legacy
+  functions, `tool_calls` is written as `function_call`.
+- Each choice is a separate run: output tokens are added up, the prompt's tokens count once.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 from toolwire.core.errors import ToolwireError, error_object
-from toolwire.core.events import Event, Failure, Text, TokenLogprob, Usage
+from toolwire.core.events import Event, Failure, FinishReason, Text, TokenLogprob, Usage
 from toolwire.core.ids import IdFactory
 from toolwire.wire.order import CALL_KINDS, IN_TEXT, Delta, End, Fail, Item, Open, Order, Step
 from toolwire.wire.sse import DONE, comment_frame, data_frame, encode, joined
 
 SERVICE_TIER = "default"
+FINISH_REASONS: dict[FinishReason, str] = {
+    "stop": "stop",
+    "length": "length",
+    "tool_calls": "tool_calls",
+    "content_filter": "content_filter",
+}
 DELTA_FIELDS = {
     "text": "content",
     "refusal": "refusal",
     "thought": "reasoning_content",
     "summary": "reasoning_content",
 }
-"""The field of a delta, and of a message, that holds an item's text."""
+"""The field that holds an item's text, in a delta and in a message, by the kind of the item."""
 
 ROLE: dict[str, dict[str, Any]] = {
     "text": {"role": "assistant", "content": "", "refusal": None},
     "refusal": {"role": "assistant", "content": None, "refusal": ""},
     **{kind: {"role": "assistant", "content": None, "refusal": None} for kind in CALL_KINDS},
 }
-"""The delta of a choice's first chunk, by what it opens."""
+"""The delta of a choice's first chunk, by the kind of the first item."""
 
 
 def usage_object(usage: Usage) -> dict[str, Any]:
@@ -62,18 +70,21 @@ def usage_object(usage: Usage) -> dict[str, Any]:
 
 
 def logprobs_object(tokens: Mapping[str, Sequence[TokenLogprob]]) -> dict[str, Any]:
-    """The `logprobs` of a choice. `tokens` are those of its `content` and its `refusal`."""
+    """Returns the `logprobs` object of a choice.
+
+    `tokens` are those of the content and of the refusal, under these keys; a key may be missing.
+    """
     return {"content": tokens.get("content"), "refusal": tokens.get("refusal")}
 
 
 def _with_logprobs(after: bytes, step: Delta) -> bytes:
-    """The bytes after a delta's text, with the log probabilities of its tokens."""
+    """Returns the bytes after a delta's text (`after`) with the log probabilities of the step."""
     logprobs = encode(logprobs_object({DELTA_FIELDS[step.item.kind]: step.logprobs}))
     return after.replace(b'"logprobs":null', b'"logprobs":' + logprobs, 1)
 
 
 class _ChatAnswer:
-    """The state of a stream or body: an `Order` per choice, usage over all choices, and the failure."""
+    """The state of a stream or body: an `Order` for each choice, and the failure of the answer."""
 
     stored = True
     keep = None
@@ -87,38 +98,33 @@ class _ChatAnswer:
 
     @property
     def usage(self) -> Usage | None:
-        """Tokens over all choices; None if no backend counted."""
+        """Tokens of all choices together; None if no backend counted them."""
         known = [order.usage for order in self._orders if order.usage is not None]
-        if len(known) < 2:
-            return known[0] if known else None
-        return Usage(
-            max(usage.input_tokens for usage in known),
-            sum(usage.output_tokens for usage in known),
-            max(usage.cached_tokens for usage in known),
-            sum(usage.reasoning_tokens for usage in known),
-            max(usage.cache_write_tokens for usage in known),
-        )
+        return reduce(Usage.beside, known) if known else None
 
     @property
     def dropped(self) -> dict[str, int]:
-        """What was dropped, by kind."""
+        """How much was dropped, by kind."""
         total: Counter[str] = Counter()
         for order in self._orders:
             total.update(order.dropped)
         return total
 
     def _fail(self, failure: Failure) -> None:
-        """Records the failure of one choice, which ends all choices."""
+        """Records the failure of one choice and ends all choices."""
         self.failure = failure
         for order in self._orders:
             order.stop()
 
-    def _wire_reason(self, reason: str) -> str:
-        return "function_call" if self._legacy and reason == "tool_calls" else reason
+    def _wire_reason(self, reason: FinishReason) -> str:
+        return "function_call" if self._legacy and reason == "tool_calls" else FINISH_REASONS[reason]
 
 
 class ChatEncoder(_ChatAnswer):
-    """A streamed response. `feed` returns the frames of a batch as one block; `finish` ends the stream."""
+    """A streamed response.
+
+    `feed` returns the frames of a batch of events as one block; `finish` ends the stream.
+    """
 
     def __init__(
         self,
@@ -145,22 +151,28 @@ class ChatEncoder(_ChatAnswer):
         self._close = b',"usage":null}\n\n' if include_usage else b"}\n\n"
         self._tail = b',"logprobs":null,"finish_reason":null}]' + self._close
         self._around = [(b"", b"")] * choices
-        """Per choice, the bytes before and after the text of the open item's deltas."""
+        """For each choice, the bytes before and after the text in a delta of its open item."""
         self._begun = [False] * choices
 
     def feed(self, events: Sequence[Event], choice: int = 0) -> bytes:
-        """The frames of a batch of events, possibly none."""
+        """Returns the frames of a batch of events as one block, which may be empty."""
         return self._frames(self._orders[choice].feed(events), choice)
 
     def say(self, text: str) -> bytes:
-        """As `feed` for one text of the first choice, which is nearly every batch of a stream."""
+        """Does what `feed` does for a single text of choice 0, but faster.
+
+        Most batches are one text.
+        """
         if self._first.row is not IN_TEXT or not text:
             return self.feed([Text(text)])
         before, after = self._around[0]
         return b"%b%b%b" % (before, encode(text), after)
 
     def finish(self, comment: str | None = None) -> bytes:
-        """The end of the stream: comment, requested usage and `[DONE]`; or the error that ended the run."""
+        """Returns the end of the stream: the comment, the usage if requested, and `[DONE]`.
+
+        If the run failed, returns the error instead of usage and `[DONE]`.
+        """
         frames = [self._frames(order.finish(), choice) for choice, order in enumerate(self._orders)]
         if comment is not None:
             frames.append(comment_frame(comment))
@@ -213,7 +225,10 @@ class ChatEncoder(_ChatAnswer):
 
 
 class ChatBody(_ChatAnswer):
-    """A response in one piece: `feed` every batch, then `body`, which raises the failure of the run."""
+    """A response in one piece.
+
+    `feed` takes the batches of events. Then `body` returns the response, or raises the run's failure.
+    """
 
     def __init__(
         self,
@@ -230,12 +245,12 @@ class ChatBody(_ChatAnswer):
         self._tier = tier
         self._envelope = {"id": id, "object": "chat.completion", "created": created, "model": turn_model}
         self._items: list[list[tuple[Item, list[str]]]] = [[] for _ in range(choices)]
-        self._reasons = ["stop"] * choices
+        self._reasons: list[FinishReason] = ["stop"] * choices
         self._logprobs: list[dict[str, list[TokenLogprob]]] = [{} for _ in range(choices)]
-        """Per choice, the tokens of its text and of its refusal."""
+        """For each choice, the tokens of its text and of its refusal."""
 
     def feed(self, events: Sequence[Event], choice: int = 0) -> bytes:
-        """Returns nothing: the body is sent whole."""
+        """Takes a batch of events. Returns no bytes, because the body is sent whole."""
         self._fold(self._orders[choice].feed(events), choice)
         return b""
 
@@ -243,7 +258,7 @@ class ChatBody(_ChatAnswer):
         return self.feed([Text(text)])
 
     def body(self) -> dict[str, Any]:
-        """The chat completion object."""
+        """Returns the chat completion object, or raises the run's failure."""
         for choice, order in enumerate(self._orders):
             self._fold(order.finish(), choice)
         if self.failure is not None:
@@ -264,7 +279,7 @@ class ChatBody(_ChatAnswer):
         return body
 
     def finish(self, comment: str | None = None) -> bytes:
-        """The body. JSON has no comments, so `comment` is not sent."""
+        """Returns the body as JSON. `comment` is not sent, because JSON has no comments."""
         return encode(self.body())
 
     def _fold(self, steps: list[Step], choice: int) -> None:
@@ -296,7 +311,7 @@ class ChatBody(_ChatAnswer):
         if calls:
             message["tool_calls"] = calls
         elif message["refusal"] is None and message["content"] is None and "function_call" not in message:
-            message["content"] = ""  # an empty answer is a text, as in the role chunk of the stream
+            message["content"] = ""  # an empty answer is an empty text, as in the stream's first chunk
         return message
 
 

@@ -20,10 +20,11 @@ shows the model only tools without `defer_loading`, and those that a `tool_refer
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from toolwire.core.errors import ToolwireError
+from toolwire.core.events import Failure
 from toolwire.core.turn import (
     Call,
     ImagePart,
@@ -105,7 +106,7 @@ _ROLE = one_of("user", "assistant", "system")
 BILLING = "x-anthropic-billing-header:"
 """Claude Code begins its system prompt with a block of accounting data. It is no instruction."""
 BUDGETS = ((2048, "low"), (8192, "medium"), (32_768, "high"))
-"""The effort that a thinking budget of at most so many tokens stands for; a larger one is `max`."""
+"""The effort for a thinking budget of at most this many tokens; for a larger one it is `max`."""
 THINKS = ("adaptive", "enabled", "between_tools")
 CHOICES = ("auto", "any", "tool", "none")
 OF_TOOL = frozenset({"type", "name", "description", "input_schema", "strict", "defer_loading"})
@@ -142,14 +143,19 @@ NO_THREADS = (
 )
 
 
-def decode(body: Mapping[str, Any], caller: str = "", count: bool = False) -> Turn:
-    """The turn of a Messages request. `caller` is the id of the caller's key.
+def decode(
+    body: Mapping[str, Any], caller: str = "", headers: Mapping[str, str] | None = None, count: bool = False
+) -> Turn:
+    """Returns the turn of a Messages request. `caller` is the id of the caller's API key, `headers` are
+    `Turn.headers`.
 
-    `count`: the request only asks for the number of its tokens, and need not limit its answer.
+    `count`: the request only asks for the number of its tokens, so `max_tokens` is not required.
     """
     sent = check(body, FIELDS)
     name = model(body)
-    if "thread" in sent:  # in these words, the SDKs' tool runners go on without threads
+    if "fallbacks" in sent:  # they name models that the client's key may not be allowed to use
+        body = {name: value for name, value in body.items() if name != "fallbacks"}
+    if "thread" in sent:  # this wording makes the SDKs' tool runners continue without threads
         raise ToolwireError("unsupported", NO_THREADS, param="thread", code="thread_unsupported_request")
     if body.get("max_tokens") is None and not count:
         raise missing("max_tokens")
@@ -158,9 +164,11 @@ def decode(body: Mapping[str, Any], caller: str = "", count: bool = False) -> Tu
     reader.read(body.get("messages"))
     items, repairs = pair(reader.items, reader.paths, "messages.content")
     shown_tools, hidden = _tools(body.get("tools") or (), reader.loaded, reader.notes)
-    choice, parallel = _choice(body.get("tool_choice"), shown_tools)
+    choice, parallel, failure = _choice(body.get("tool_choice"), shown_tools, body.get("tools") or ())
     config, thinking = body.get("output_config") or {}, body.get("thinking") or {}
-    kind, user = thinking.get("type"), (body.get("metadata") or {}).get("user_id")
+    kind, display = thinking.get("type"), thinking.get("display")
+    if "fallbacks" in sent:
+        _note(reader.notes, "fallbacks", "ignored")
     return Turn(
         api="messages",
         caller=caller,
@@ -171,6 +179,7 @@ def decode(body: Mapping[str, Any], caller: str = "", count: bool = False) -> Tu
         hidden_tools=hidden,
         tool_choice=choice,
         parallel=parallel,
+        only_spoken=failure,
         output=_format(config.get("format") or body.get("output_format"), config, reader.notes),
         sampling=Sampling(
             temperature=body.get("temperature"),
@@ -180,18 +189,40 @@ def decode(body: Mapping[str, Any], caller: str = "", count: bool = False) -> Tu
             effort=reader.effort or config.get("effort") or _effort(thinking),
         ),
         stream=body.get("stream") is True,
-        show_thoughts=kind in THINKS and thinking.get("display") != "omitted",
-        user=user,
-        sent=_sent(sent, body),
+        thoughts="hidden" if kind not in THINKS else "signed" if display == "omitted" else "shown",
+        user=(body.get("metadata") or {}).get("user_id"),
+        sent=_sent(sent, body, reader.effort is not None),
         notes=(*repairs, *reader.notes),
         body=body,
+        headers=headers or {},
         rest={field: body[field] for field in sent - KNOWN if field in body},
     )
 
 
-def _sent(sent: frozenset[str], body: Mapping[str, Any]) -> frozenset[str]:
-    """The names for the report: fields that hold several things are reported one by one."""
+def extended(body: Mapping[str, Any], messages: Iterable[Message]) -> dict[str, Any]:
+    """The request with further messages of text."""
+    added = [
+        {
+            "role": message.role,
+            "content": "\n".join(part.text for part in message.parts if type(part) is TextPart),
+        }
+        for message in messages
+    ]
+    return {**body, "messages": [*body["messages"], *added]}
+
+
+def _sent(sent: frozenset[str], body: Mapping[str, Any], effort: bool) -> frozenset[str]:
+    """Returns the field names for the report.
+
+    The members of `metadata` and `output_config` are reported one by one. `effort`: a message sets it. Cache
+    markers have one name, wherever they are.
+    """
     split = [f"{name}.{member}" for name in ("metadata", "output_config") for member in body.get(name) or ()]
+    if effort:
+        split.append("output_config.effort")
+    lists = [body.get("system"), body.get("tools"), *(message["content"] for message in body["messages"])]
+    if any("cache_control" in block for blocks in lists if type(blocks) is list for block in blocks):
+        split.append("cache_control")
     return sent.difference(("metadata", "output_config")).union(split)
 
 
@@ -243,28 +274,28 @@ SKIPPED = frozenset(
     "advisor_tool_result mcp_tool_use mcp_tool_result container_upload compaction fallback tool_addition "
     "tool_removal".split()
 )
-"""Blocks that only Anthropic's server can use. Unknown types are skipped too, as `unknown`."""
+"""Blocks that only Anthropic's server can use. They are skipped, and so are unknown types."""
 OF_BLOCK: dict[str, frozenset[str]] = {
-    "text": frozenset({"type", "text", "cache_control", "citations"}),
+    "text": frozenset({"type", "text", "cache_control"}),
     "image": frozenset({"type", "source", "cache_control"}),
-    "tool_use": frozenset({"type", "id", "name", "input", "cache_control", "caller"}),
+    "tool_use": frozenset({"type", "id", "name", "input", "cache_control"}),
     "tool_result": frozenset({"type", "tool_use_id", "content", "is_error", "cache_control"}),
     "thinking": frozenset({"type", "thinking", "signature"}),
     "redacted_thinking": frozenset({"type", "data"}),
 }
-"""The members of a block that are read, or that only mark what may be cached."""
+"""The members of a block that are read, or that only control caching."""
 OF_MESSAGE = frozenset({"role", "content", "output_config"})
 
 
 class _Reader:
-    """Collects the items of a history, the paths of their ids, and notes."""
+    """Collects the items of a history, the paths of their ids, and notes on skipped blocks."""
 
     def __init__(self) -> None:
         self.items: list[Item] = []
         self.paths: list[str] = []
         self.notes: list[Note] = []
         self.loaded: set[str] = set()  # tools that a `tool_reference` names
-        self.effort: str | None = None  # of the last system message that sets it
+        self.effort: str | None = None  # from the last system message that sets it
 
     def read(self, messages: Any) -> None:
         if messages is None:
@@ -291,7 +322,10 @@ class _Reader:
         self.paths.append(path)
 
     def _read_blocks(self, role: Role, blocks: list[Any], path: str) -> None:
-        """Blocks of a user's or the system's message are one message, unless results come between them."""
+        """Adds the items of a message's content blocks.
+
+        Blocks of a user's or the system's message become one message, unless results come between them.
+        """
         parts: list[Part] = []
         before = len(self.items)
         for i, block in enumerate(blocks):
@@ -332,7 +366,7 @@ class _Reader:
         return Result(call_id, tuple(parts), is_error=failed)
 
     def _part(self, kind: str, block: dict[str, Any], path: str) -> list[Part]:
-        """The parts of a block that is neither a call, a result nor a thought."""
+        """Returns the parts of a block that is not a call, a result or a thought."""
         if kind == "text":
             text = required_string(block, "text", path)
             return [TextPart(text)] if text else []
@@ -352,7 +386,7 @@ class _Reader:
 
 
 def _of_assistant(kind: str, block: dict[str, Any], path: str) -> tuple[Item, str]:
-    """A call or a thought, and the path of its id."""
+    """Returns a call or thought of the assistant, and the path of its id ("" for a thought)."""
     if kind == "thinking":
         text, signature = required_string(block, "thinking", path), optional(block, "signature", path)
         return Reasoning(content=(text,) if text else (), signature=signature or None), ""
@@ -381,7 +415,7 @@ def _data_url(source: dict[str, Any], path: str) -> str:
 
 
 def _text_of(content: Any) -> str:
-    """A text, or the texts of blocks. Blocks of other kinds have none."""
+    """Returns the content if it is a string, or the texts of its blocks, one per line."""
     if type(content) is str:
         return content
     blocks = content if type(content) is list else ()
@@ -414,7 +448,10 @@ def _document(block: dict[str, Any], path: str) -> list[Part]:
 def _tools(
     tools: Any, loaded: set[str], notes: list[Note]
 ) -> tuple[tuple[ToolSpec, ...], tuple[ToolSpec, ...]]:
-    """The tools that the model sees, and those that are hidden from it."""
+    """Returns the tools that the model sees, and the tools that are hidden from it.
+
+    `loaded`: names of tools that the conversation has already made visible.
+    """
     seen: dict[str, ToolSpec] = {}
     hidden: dict[str, ToolSpec] = {}
     for i, tool in enumerate(tools):
@@ -443,32 +480,43 @@ def _custom(tool: dict[str, Any], path: str) -> ToolSpec:
 
 
 def _client_tool(kind: str, tool: dict[str, Any], path: str) -> ToolSpec | None:
-    """A tool that the client runs, with its schema; None: Anthropic's server runs it."""
+    """Returns a tool that Anthropic defines and the client runs; None if the server runs it."""
     family = kind.rpartition("_")[0]
     if family not in CLIENT_TOOLS:
         return None
     return ToolSpec(required_name(tool, path), DESCRIPTIONS[family], CLIENT_TOOLS[family])
 
 
-def _choice(choice: Any, tools: tuple[ToolSpec, ...]) -> tuple[ToolChoice, bool]:
-    """The tool choice, and whether parallel calls are allowed."""
+def _choice(
+    choice: Any, tools: tuple[ToolSpec, ...], given: Iterable[Mapping[str, Any]]
+) -> tuple[ToolChoice, bool, Failure | None]:
+    """Returns the tool choice, whether parallel calls are allowed, and `Turn.only_spoken`.
+
+    `tools` are those that any backend can serve, `given` all of the request.
+    """
     default = ToolChoice("auto" if tools else "none")
     if choice is None:
-        return default, True
+        return default, True, None
     kind = required_string(choice, "type", "tool_choice")
     parallel = optional(choice, "disable_parallel_tool_use", "tool_choice", boolean) is not True
     if kind not in CHOICES:
         raise not_one_of("tool_choice.type", kind, CHOICES)
     if kind == "auto":
-        return default, parallel
+        return default, parallel, None
     if kind == "none":
-        return ToolChoice("none"), parallel
-    if not tools:
-        raise invalid("tool_choice", "a call can only be demanded when 'tools' that can be served are given.")
+        return ToolChoice("none"), parallel, None
     if kind == "any":
-        return ToolChoice("required"), parallel
-    name = required_string(choice, "name", "tool_choice")
-    if all(tool.name != name for tool in tools):
+        if tools:
+            return ToolChoice("required"), parallel, None
+        why = "a call can only be demanded when 'tools' that can be served are given."
+        error = invalid("tool_choice", why)
+    else:
+        name = required_string(choice, "name", "tool_choice")
+        if any(tool.name == name for tool in tools):
+            return ToolChoice("required", name), parallel, None
         message = f"Tool '{shown(name)}' not found in provided tools."
-        raise ToolwireError("invalid_value", message, param="tool_choice.name")
-    return ToolChoice("required", name), parallel
+        error = ToolwireError("invalid_value", message, param="tool_choice.name")
+        given = [tool for tool in given if tool.get("name") == name]
+    if not given:
+        raise error
+    return default, parallel, error.failure

@@ -1,17 +1,17 @@
-"""Encodes steps as Anthropic's Messages API: a stream of events (`MessagesEncoder`) or one body
-(`MessagesBody`).
+"""Encodes steps for Anthropic's Messages API, as a stream or as one body.
 
-Law 3: a body is the fold of the same steps. Law 6: there is one `message_start`; content blocks are numbered
-from 0 without a gap, and one is open at a time; arguments are increments. Law 7: a delta is a prepared
-prefix, the text's JSON and a prepared suffix.
+Law 3: a body is built from the same steps as the stream. Law 6: there is one `message_start`; content blocks
+are numbered from 0 without a gap, and one is open at a time; arguments are increments. Law 7: a delta is a
+prepared prefix, the text's JSON and a prepared suffix.
 
 - `message_start` is sent with the first output, at the latest with the end. The number of input tokens is
-  mostly unknown then; `message_delta` has it.
-- `feed` never sends the last events. `finish` does: `message_delta` and `message_stop`, or `error`, which
-  ends the stream.
-- A thought without a signature has none: Anthropic itself would refuse it, other models do not need one.
-- `input` is an object on this wire. A complete call whose arguments are not one ends the answer with an
-  error; the arguments of a call that was cut off are read as far as they go.
+  usually not known then; `message_delta` has it.
+- `feed` never sends the last events. `finish` sends them: `message_delta` and `message_stop`, or `error`,
+  which ends the stream. The block that an error breaks off is not closed.
+- A thought without a signature is sent with an empty one. Anthropic would refuse such a thought if it were
+  sent back; other models do not need a signature.
+- `input` is an object in this API. A complete call whose arguments are not an object ends the answer with an
+  error. Of the arguments of a call that was cut off, the complete members are sent.
 - Toolwire's count of input tokens includes cached ones, Anthropic's does not.
 """
 
@@ -25,11 +25,12 @@ from toolwire.core.errors import ToolwireError, status_of
 from toolwire.core.events import Event, Failure, Signature, Text, Thought, Usage
 from toolwire.core.ids import IdFactory
 from toolwire.core.partial_call import partial_object
-from toolwire.wire.order import IN_TEXT, Close, Delta, End, Fail, Item, Open, Order, Sign, Step
+from toolwire.core.turn import Thoughts
+from toolwire.wire.order import IN_TEXT, WHOLE_KINDS, Close, Delta, End, Fail, Item, Open, Order, Sign, Step
 from toolwire.wire.sse import comment_frame, encode, joined
 
 PING = b'event: ping\ndata: {"type": "ping"}\n\n'
-"""Keeps a silent stream alive."""
+"""An event that keeps a silent stream alive."""
 
 STOP_REASONS = {
     "stop": "end_turn",
@@ -45,7 +46,13 @@ DELTAS: dict[str, tuple[str, str]] = {
     "function": ("input_json_delta", "partial_json"),
     "custom": ("input_json_delta", "partial_json"),
 }
-"""The type of a delta, and the member with its text, by the kind of the open item."""
+"""The type of a delta, and the member that holds its text, by the kind of the open item."""
+NOT_SENT: dict[Thoughts, tuple[type[Event], ...]] = {
+    "shown": (),
+    "signed": (Thought,),
+    "hidden": (Thought, Signature),
+}
+"""The events that a client does not want."""
 UNREADABLE = "The model called the tool '{}' with arguments that are not a JSON object."
 
 
@@ -63,13 +70,16 @@ ERROR_TYPES = {
     504: "timeout_error",
     529: "overloaded_error",
 }
-"""Anthropic's error types by status. Other 4xx are `invalid_request_error`, other 5xx `api_error`."""
+"""Anthropic's error types by HTTP status. Other 4xx: `invalid_request_error`; other 5xx: `api_error`."""
 TOO_LONG = "prompt is too long"
-"""Claude Code shortens the conversation when an error says this."""
+"""If an error message contains this, Claude Code shortens the conversation."""
 
 
 def error_object(failure: Failure, request_id: str = "") -> dict[str, Any]:
-    """Anthropic's error object, for an HTTP error body or the `error` event of a stream."""
+    """Returns Anthropic's error object.
+
+    It is the body of an HTTP error, or the data of a stream's `error` event.
+    """
     status = status_of(failure, "messages")
     message = failure.message
     if failure.kind == "context_length" and TOO_LONG not in message:
@@ -85,13 +95,14 @@ def error_object(failure: Failure, request_id: str = "") -> dict[str, Any]:
 # --- answers ---
 
 
-def usage_object(usage: Usage | None) -> dict[str, int]:
+def usage_object(usage: Usage | None) -> dict[str, Any]:
     usage = usage or Usage(0, 0)
     return {
         "input_tokens": max(0, usage.input_tokens - usage.cached_tokens - usage.cache_write_tokens),
         "cache_creation_input_tokens": usage.cache_write_tokens,
         "cache_read_input_tokens": usage.cached_tokens,
         "output_tokens": usage.output_tokens,
+        **(usage.extra or {}),
     }
 
 
@@ -102,11 +113,11 @@ class _MessagesAnswer:
     keep = None
     """Messages are not stored."""
 
-    def __init__(self, model: str, *, id: str, ids: IdFactory, thoughts: bool = True) -> None:
+    def __init__(self, model: str, *, id: str, ids: IdFactory, thoughts: Thoughts = "shown") -> None:
         self.id = id
         self.failure: Failure | None = None
         self._model = model
-        self._thoughts = thoughts
+        self._dropped = NOT_SENT[thoughts]
         self._order = Order(ids, signed=True)
         self._refused = False
         self._parts: list[str] = []  # the text of the open call
@@ -118,12 +129,12 @@ class _MessagesAnswer:
 
     @property
     def dropped(self) -> dict[str, int]:
-        """What was dropped, by kind."""
+        """How much was dropped, by kind."""
         return self._order.dropped
 
     def _steps(self, events: Sequence[Event]) -> list[Step]:
-        if not self._thoughts:
-            events = [event for event in events if not isinstance(event, Thought | Signature)]
+        if self._dropped:
+            events = [event for event in events if not isinstance(event, self._dropped)]
         return self._order.feed(events)
 
     def _message(self) -> dict[str, Any]:
@@ -138,7 +149,7 @@ class _MessagesAnswer:
         }
 
     def _ended(self, step: End) -> None:
-        """The members of the message that its end sets."""
+        """Sets the members of the message that depend on how the run ended."""
         reason = STOP_REASONS[step.reason]
         if step.reason == "stop" and self._refused:
             reason = "refusal"
@@ -149,9 +160,13 @@ class _MessagesAnswer:
         self._end = {"stop_reason": reason, "stop_sequence": step.stop if reason == "stop_sequence" else None}
         if reason == "refusal":
             self._end["stop_details"] = {"type": "refusal", "category": None, "explanation": None}
+        self._end |= step.extra or {}
 
     def _arguments(self, step: Close) -> dict[str, Any] | None:
-        """The arguments of the call that closes; None, and a failure, if they are no JSON object."""
+        """Returns the arguments of the call that closes.
+
+        If they are not a JSON object, records a failure and returns None.
+        """
         text = joined(self._parts)
         try:
             found = json.loads(text)
@@ -170,36 +185,51 @@ class _MessagesAnswer:
 
 
 def _block(item: Item) -> dict[str, Any]:
-    """The content block of an item before its text."""
+    """Returns the content block of an item as it is before any text of it."""
     if item.kind in ("function", "custom"):
         return {"type": "tool_use", "id": item.call_id, "name": item.name, "input": {}}
     if item.kind in ("thought", "summary"):
         return {"type": "thinking", "thinking": "", "signature": ""}
     if item.kind == "redacted":
         return {"type": "redacted_thinking", "data": ""}
+    if item.kind == "block":
+        return {}
     return {"type": "text", "text": ""}
 
 
-class MessagesEncoder(_MessagesAnswer):
-    """A streamed response. `feed` returns the frames of a batch as one block; `finish` ends the stream."""
+def _whole(step: Sign) -> dict[str, Any]:
+    """The content block of an item that arrives whole."""
+    found: dict[str, Any]
+    found = json.loads(step.text) if step.item.kind == "block" else {**_block(step.item), "data": step.text}
+    return found
 
-    def __init__(self, model: str, *, id: str, ids: IdFactory, thoughts: bool = True) -> None:
+
+class MessagesEncoder(_MessagesAnswer):
+    """A streamed response.
+
+    `feed` returns the frames of a batch of events as one block; `finish` ends the stream.
+    """
+
+    def __init__(self, model: str, *, id: str, ids: IdFactory, thoughts: Thoughts = "shown") -> None:
         super().__init__(model, id=id, ids=ids, thoughts=thoughts)
         self._begun = False
-        self._before = b""  # the bytes before the text of the open block's deltas
+        self._before = b""  # the bytes before the text in a delta of the open block
 
     def feed(self, events: Sequence[Event], choice: int = 0) -> bytes:
-        """The frames of a batch of events, possibly none."""
+        """Returns the frames of a batch of events as one block, which may be empty."""
         return self._frames(self._steps(events))
 
     def say(self, text: str) -> bytes:
-        """As `feed` for one text, which is nearly every batch of a stream."""
+        """Does what `feed` does for a single text, but faster: most batches are one text."""
         if self._order.row is not IN_TEXT or not text:
             return self.feed([Text(text)])
         return b"%b%b}}\n\n" % (self._before, encode(text))
 
     def finish(self, comment: str | None = None) -> bytes:
-        """The end of the stream: comment, `message_delta` and `message_stop`; or the error that ended it."""
+        """Returns the end of the stream: the comment, `message_delta` and `message_stop`.
+
+        If the run failed, returns the `error` event instead of the last two.
+        """
         frames = [self._frames(self._order.finish())]
         if comment is not None:
             frames.append(comment_frame(comment))
@@ -207,10 +237,10 @@ class MessagesEncoder(_MessagesAnswer):
             frames.append(_frame("error", error_object(self.failure)))
         else:
             self._begin(frames)
-            usage = usage_object(self.usage)
-            frames.append(
-                _frame("message_delta", {"type": "message_delta", "delta": self._end, "usage": usage})
-            )
+            end: dict[str, Any] = {"type": "message_delta", "delta": self._end}
+            if "context_management" in self._end:
+                end["context_management"] = self._end.pop("context_management")
+            frames.append(_frame("message_delta", {**end, "usage": usage_object(self.usage)}))
             frames.append(_frame("message_stop", {"type": "message_stop"}))
         return b"".join(frames)
 
@@ -233,6 +263,8 @@ class MessagesEncoder(_MessagesAnswer):
             elif type(step) is Sign:
                 self._sign(step, frames)
             elif type(step) is Close:
+                if step.status == "incomplete" and type(steps[-1]) is Fail:
+                    continue  # a client would take the block as whole, and run a call
                 if step.item.kind == "function" and self._arguments(step) is None:
                     break
                 index = step.item.index
@@ -246,7 +278,7 @@ class MessagesEncoder(_MessagesAnswer):
     def _open(self, item: Item, frames: list[bytes]) -> None:
         self._parts = []
         self._refused = self._refused or item.kind == "refusal"
-        if item.kind == "redacted":  # its block is sent whole
+        if item.kind in WHOLE_KINDS:  # `_sign` sends its whole block
             return
         start = {"type": "content_block_start", "index": item.index, "content_block": _block(item)}
         frames.append(_frame("content_block_start", start))
@@ -257,26 +289,36 @@ class MessagesEncoder(_MessagesAnswer):
         )
 
     def _sign(self, step: Sign, frames: list[bytes]) -> None:
-        index = step.item.index
-        if step.item.kind == "redacted":
-            block = {**_block(step.item), "data": step.text}
-            start = {"type": "content_block_start", "index": index, "content_block": block}
-            frames.append(_frame("content_block_start", start))
+        if step.item.kind == "text":
+            citation = json.loads(step.text)
+            frames.append(_delta(step.item, {"type": "citations_delta", "citation": citation}))
             return
-        delta = {"type": "signature_delta", "signature": step.text}
-        signed = {"type": "content_block_delta", "index": index, "delta": delta}
-        frames.append(_frame("content_block_delta", signed))
+        if step.item.kind not in WHOLE_KINDS:
+            frames.append(_delta(step.item, {"type": "signature_delta", "signature": step.text}))
+            return
+        block = _whole(step)
+        given = block.get("input")
+        if given is not None:  # as for a call, clients read it only from deltas
+            block["input"] = {}
+        start = {"type": "content_block_start", "index": step.item.index, "content_block": block}
+        frames.append(_frame("content_block_start", start))
+        if given:
+            arguments = json.dumps(given, ensure_ascii=False)
+            frames.append(_delta(step.item, {"type": "input_json_delta", "partial_json": arguments}))
 
 
 class MessagesBody(_MessagesAnswer):
-    """A response in one piece: `feed` every batch, then `body`, which raises the failure of the run."""
+    """A response in one piece.
 
-    def __init__(self, model: str, *, id: str, ids: IdFactory, thoughts: bool = True) -> None:
+    `feed` takes the batches of events. Then `body` returns the response, or raises the run's failure.
+    """
+
+    def __init__(self, model: str, *, id: str, ids: IdFactory, thoughts: Thoughts = "shown") -> None:
         super().__init__(model, id=id, ids=ids, thoughts=thoughts)
         self._content: list[dict[str, Any]] = []
 
     def feed(self, events: Sequence[Event], choice: int = 0) -> bytes:
-        """Returns nothing: the body is sent whole."""
+        """Takes a batch of events. Returns no bytes, because the body is sent whole."""
         self._fold(self._steps(events))
         return b""
 
@@ -284,14 +326,14 @@ class MessagesBody(_MessagesAnswer):
         return self.feed([Text(text)])
 
     def body(self) -> dict[str, Any]:
-        """The message object."""
+        """Returns the message object, or raises the run's failure."""
         self._fold(self._order.finish())
         if self.failure is not None:
             raise ToolwireError.of(self.failure)
         return {**self._message(), "content": self._content, **self._end, "usage": usage_object(self.usage)}
 
     def finish(self, comment: str | None = None) -> bytes:
-        """The body. JSON has no comments, so `comment` is not sent."""
+        """Returns the body as JSON. `comment` is not sent, because JSON has no comments."""
         return encode(self.body())
 
     def _fold(self, steps: list[Step]) -> None:
@@ -302,9 +344,11 @@ class MessagesBody(_MessagesAnswer):
                 self._parts = []
                 self._refused = self._refused or step.item.kind == "refusal"
                 self._content.append(_block(step.item))
+            elif type(step) is Sign and step.item.kind == "text":
+                self._content[-1].setdefault("citations", []).append(json.loads(step.text))
             elif type(step) is Sign:
-                member = "data" if step.item.kind == "redacted" else "signature"
-                self._content[-1][member] = step.text
+                whole = step.item.kind in WHOLE_KINDS
+                self._content[-1] |= _whole(step) if whole else {"signature": step.text}
             elif type(step) is Close:
                 self._close(step)
                 if self.failure is not None:
@@ -318,8 +362,13 @@ class MessagesBody(_MessagesAnswer):
         kind, block = step.item.kind, self._content[-1]
         if kind == "function":
             block["input"] = self._arguments(step)
-        elif kind != "redacted":
+        elif kind not in WHOLE_KINDS:
             block[DELTAS[kind][1]] = joined(self._parts)
+
+
+def _delta(item: Item, delta: dict[str, Any]) -> bytes:
+    body = {"type": "content_block_delta", "index": item.index, "delta": delta}
+    return _frame("content_block_delta", body)
 
 
 def _frame(event: str, body: dict[str, Any]) -> bytes:

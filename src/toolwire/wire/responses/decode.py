@@ -11,7 +11,8 @@
 | hosted calls and their outputs                | skipped, with a note                            |
 | anything else                                 | refused                                         |
 
-The items of the chain of `previous_response_id` precede the request's own; instructions do not carry over.
+With `previous_response_id`, the items of the responses that it continues come before the request's own.
+Instructions of earlier responses do not apply.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ FIELDS: dict[str, Rule] = {
     "text": members({"format": object_, "verbosity": VERBOSITY}),
 }
 LOGPROBS = "message.output_text.logprobs"
-"""The value of `include` that asks for log probabilities."""
+"""The value of `include` with which a client asks for log probabilities."""
 ECHOED = (
     "truncation",
     "max_tool_calls",
@@ -83,7 +84,7 @@ READ_HERE = frozenset(
     "temperature top_p max_output_tokens stream stream_options store generate metadata user include "
     "truncation top_logprobs".split()
 )
-"""The fields that this module or the gateway reads. The others are kept in `Turn.rest`."""
+"""The fields that this module or the gateway reads. All others are kept in `Turn.rest`."""
 _OF_ANY = frozenset({"type", "id", "status"})
 _OF_CALL = _OF_ANY | {"call_id", "name", "namespace"}
 OF_ITEM: dict[str, frozenset[str]] = {
@@ -94,7 +95,7 @@ OF_ITEM: dict[str, frozenset[str]] = {
     "custom_tool_call_output": _OF_CALL | {"output"},
     "reasoning": _OF_ANY | {"summary", "content", "encrypted_content"},
 }
-"""The members of an input item that are read, by its type."""
+"""The members of an input item that are read, by the item's type."""
 _ROLE = one_of("assistant", "system", "developer", "user")
 SKIPPED = frozenset(
     "additional_tools apply_patch_call apply_patch_call_output code_interpreter_call compaction_trigger "
@@ -110,7 +111,7 @@ REFUSED = {
 }
 SUMMARY_OF = "The conversation before this point was shortened. My notes of it:\n\n"
 MAX_RESOLVED = 32 * 1024 * 1024
-"""The most text that references may expand to: a small request must not become a huge one."""
+"""The maximum size of the referenced items: a small request must not expand into a huge one."""
 MESSAGES_HINT = (
     "Unsupported parameter: 'messages'. In the Responses API, this parameter has moved to 'input'. "
     "Send 'input', or send this request to /v1/chat/completions."
@@ -118,7 +119,7 @@ MESSAGES_HINT = (
 
 
 def previous_id(body: Mapping[str, Any]) -> str | None:
-    """The id of the response whose chain must be loaded before `decode`."""
+    """Returns the id of the response whose items `decode` needs as `previous`, or None."""
     value = body.get("previous_response_id")
     if value is not None:
         string("previous_response_id", value)
@@ -126,7 +127,10 @@ def previous_id(body: Mapping[str, Any]) -> str | None:
 
 
 def references(body: Mapping[str, Any]) -> list[str]:
-    """The ids of stored items that the input refers to. Load them and call `resolved` before `decode`."""
+    """Returns the ids of the stored items that the input refers to.
+
+    Load the items and call `resolved` before `decode`.
+    """
     given = body.get("input")
     entries = given if type(given) is list else []
     return [id for entry in entries if type(entry) is dict and type(id := _reference(entry)) is str]
@@ -138,9 +142,9 @@ def _reference(entry: dict[str, Any]) -> Any:
 
 
 def compactions(body: Mapping[str, Any]) -> dict[str, str]:
-    """The sealed contents of the input's compaction items, with their paths.
+    """Returns the encrypted content of each compaction item in the input, with its path.
 
-    Open them and call `resolved` before `decode`.
+    Decrypt the contents and call `resolved` before `decode`.
     """
     given, out = body.get("input"), {}
     for i, entry in enumerate(given if type(given) is list else ()):
@@ -150,16 +154,20 @@ def compactions(body: Mapping[str, Any]) -> dict[str, str]:
 
 
 def opened(summary: str) -> dict[str, Any]:
-    """The item of an opened compaction: an assistant message, because the model wrote the summary."""
+    """Returns the input item for a decrypted compaction.
+
+    It is an assistant message, because the model wrote the summary.
+    """
     text = {"type": "output_text", "text": SUMMARY_OF + summary}
     return {"type": "message", "role": "assistant", "content": [text]}
 
 
 def resolved(body: Mapping[str, Any], items: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """The body with references and compactions replaced by their items.
+    """Returns the body with references and compactions replaced by the items they mean.
 
-    A reference to an unknown item is refused, because part of the conversation would be lost. All compactions
-    must be in `items`.
+    `items` has stored items by id, and the items of compactions by their encrypted content. A reference to an
+    unknown item is refused, because part of the conversation would be missing. `items` must have all
+    compactions.
     """
     out, size = [], 0
     for i, entry in enumerate(body["input"]):
@@ -183,9 +191,10 @@ def resolved(body: Mapping[str, Any], items: Mapping[str, dict[str, Any]]) -> di
 def decode(
     body: Mapping[str, Any], previous: tuple[Item, ...] = (), caller: str = "", open_responses: bool = False
 ) -> Turn:
-    """The turn of a Responses request.
+    """Returns the turn of a Responses request.
 
-    `previous` are the stored items of the chain that it continues, `caller` is the id of the caller's key.
+    `previous` are the stored items of the responses that it continues, `caller` is the id of the caller's API
+    key.
     """
     sent = check(body, FIELDS)
     for refused, advice in REFUSED.items():
@@ -285,7 +294,10 @@ def _input(body: Mapping[str, Any], reader: _Reader) -> None:
 
 
 def stored_items(body: Mapping[str, Any], output: list[Any]) -> tuple[Item, ...]:
-    """The items that a later turn of this conversation repeats: the request's own input, then the output."""
+    """Returns the items with which a later turn of this conversation begins.
+
+    They are the request's own input, then the output.
+    """
     reader = _Reader()
     _input({**body, "previous_response_id": body.get("previous_response_id") or "-"}, reader)
     reader.read(output, "output")
@@ -293,7 +305,7 @@ def stored_items(body: Mapping[str, Any], output: list[Any]) -> tuple[Item, ...]
 
 
 class _Reader:
-    """Collects items, the paths of their ids, and notes."""
+    """Collects the items of an input, the paths of their ids, and notes on what is skipped."""
 
     def __init__(self) -> None:
         self.items: list[Item] = []
@@ -333,7 +345,8 @@ class _Reader:
                 raise not_one_of(f"{path}.type", kind, tuple(OF_ITEM))
 
     def _call(self, entry: dict[str, Any], kind: str, path: str) -> None:
-        # Some clients write "no text" as an empty assistant message before a call, like chat's `content: ""`.
+        # Some clients send an empty assistant message before a call to say "no text", like `content: ""` in
+        # chat.
         last = self.items[-1] if self.items else None
         if type(last) is Message and last.role == "assistant" and not last.parts and not last.refusal:
             self.items.pop()

@@ -1,6 +1,6 @@
-"""Encodes steps as the Responses API: the stream of events, and the Response object that ends it.
+"""Encodes steps for the Responses API: a stream of events, and the Response that ends it.
 
-Law 3: `response()` is the object of the terminal event, so that a body and a stored response are the fold of
+Law 3: `response()` is the object of the terminal event, so that a body and a stored response equal the end of
 the stream. Law 6: sequence numbers count from 0 without a gap; the deltas of an item add up to the text of
 its `.done` event. Law 7: a delta is a prepared prefix, the sequence number, a prepared middle, the text's
 JSON and a prepared suffix.
@@ -29,7 +29,11 @@ from toolwire.wire.sse import comment_frame, encode, joined, json_bytes, scrub
 
 @dataclass(frozen=True, slots=True)
 class ItemPart:
-    """A part of an item. `index` names its position in the events, `field` holds its text."""
+    """A part of an item, such as a message's text.
+
+    `index` is the member of the events that has the part's position; `field` is the member of the part that
+    has its text.
+    """
 
     events: str
     index: str
@@ -39,9 +43,10 @@ class ItemPart:
 
 @dataclass(frozen=True, slots=True)
 class ItemShape:
-    """The shape of a kind of item.
+    """How items of one kind look on the wire.
 
-    `events` is the stem of `.delta` and `.done`; `text_field` holds the text in `.done`, next to `also`.
+    `events` is the event type without `.delta` and `.done`. `text_field` is the member of `.done` that has
+    the text; `also` are further members of these events.
     """
 
     id_prefix: str
@@ -132,10 +137,10 @@ def usage_object(usage: Usage) -> dict[str, Any]:
 
 
 def response_template(turn: Turn, id: str, created: int) -> dict[str, Any]:
-    """The Response before any output, with keys in OpenAI's order.
+    """Returns the Response object before any output, with keys in OpenAI's order.
 
-    A key that OpenAI's schema does not allow to be null (`user`, `usage`) is left out. Open Responses
-    requires `usage: null`, and penalties that OpenAI's schema does not have.
+    Keys that may not be null in OpenAI's schema (`user`, `usage`) are omitted. Open Responses requires
+    `usage: null`, and penalties that OpenAI's schema does not have.
     """
     echo, sampling = turn.echo, turn.sampling
     response: dict[str, Any] = {
@@ -175,7 +180,10 @@ def response_template(turn: Turn, id: str, created: int) -> dict[str, Any]:
 
 
 def _brief(token: TokenLogprob) -> dict[str, Any]:
-    """A token in the events of a text, which have no `bytes`, unlike its part."""
+    """Returns a token as the events of a text have it: without `bytes`.
+
+    The content part at the end has the tokens with `bytes`.
+    """
     top = [{"token": one["token"], "logprob": one["logprob"]} for one in token["top_logprobs"]]
     return {"token": token["token"], "logprob": token["logprob"], "top_logprobs": top}
 
@@ -186,8 +194,8 @@ def _brief(token: TokenLogprob) -> dict[str, Any]:
 class ResponsesEncoder:
     """A streamed response.
 
-    `feed` returns the frames of a batch as one block, `finish` ends the stream, `response` is the object it
-    ended with.
+    `feed` returns the frames of a batch of events as one block, `finish` ends the stream, and `response`
+    returns the object that the stream ended with.
     """
 
     def __init__(
@@ -201,11 +209,11 @@ class ResponsesEncoder:
         self._namespaces = {tool.name: tool.namespace for tool in turn.tools if tool.namespace is not None}
         self._sequence = 0
         self._terminal = ""
-        self._item: dict[str, Any] = {}  # the open item's object; below, its shape and text so far
+        self._item: dict[str, Any] = {}  # the open item; its shape and its text so far follow
         self._shape = SHAPES["text"]
         self._parts: list[str] = []
         self._logprobs: list[TokenLogprob] = []
-        self._around = (b"", b"", b"")  # the bytes around sequence number and text of the open item's deltas
+        self._around = (b"", b"", b"")  # the bytes around the sequence number and the text in a delta
 
     @property
     def usage(self) -> Usage | None:
@@ -213,19 +221,19 @@ class ResponsesEncoder:
 
     @property
     def dropped(self) -> dict[str, int]:
-        """What was dropped, by kind."""
+        """How much was dropped, by kind."""
         return self._order.dropped
 
     def feed(self, events: Sequence[Event], choice: int = 0) -> bytes:
-        """The frames of a batch of events, possibly none."""
+        """Returns the frames of a batch of events as one block, which may be empty."""
         return self._frames(self._order.feed(events))
 
     def say(self, text: str) -> bytes:
-        """As `feed` for one text, which is nearly every batch of a stream."""
+        """Does what `feed` does for a single text, but faster: most batches are one text."""
         return b"".join(self._delta(text)) if self._order.row is IN_TEXT and text else self.feed([Text(text)])
 
     def finish(self, comment: str | None = None) -> bytes:
-        """The end of the stream: the open item closes, then comment and terminal event."""
+        """Returns the end of the stream: the open item's end, the comment and the terminal event."""
         frames = [self._frames(self._order.finish())]
         if not self._sequence:
             self._begin(frames)
@@ -235,7 +243,7 @@ class ResponsesEncoder:
         return b"".join(frames)
 
     def response(self) -> dict[str, Any]:
-        """The Response so far; after the end, the object of the terminal event."""
+        """Returns the Response so far; after the end, the object of the terminal event."""
         response = {**self._response, "output": list(self._response["output"])}
         if self._terminal and self.usage is not None:
             response["usage"] = usage_object(self.usage)
@@ -246,7 +254,7 @@ class ResponsesEncoder:
         for step in steps:
             if type(step) is Delta:
                 frames += self._delta(step.text)
-                if step.logprobs and self._shape.also:  # a refusal has none in this API
+                if step.logprobs and self._shape.also:  # refusals have no log probabilities in this API
                     self._logprobs += step.logprobs
                     frames[-1] = frames[-1].replace(b"[]", encode(list(map(_brief, step.logprobs))), 1)
             elif type(step) is Open:

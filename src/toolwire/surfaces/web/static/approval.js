@@ -240,7 +240,9 @@ function lead(approvals) {
   const models = names.map((name, at) => [at ? ', ' : '', h('strong', { class: 'mono' }, visible(name))])
   if (approvals.every((one) => one.stage === 'share'))
     return ['The search is done. Choose which results ', models, ' may see:']
-  const count =
-    approvals.length === 1 ? 'the following tool' : `the following ${counted(approvals.length, 'tool')}`
-  return ['The AI (', models, `) wants to use ${count}:`]
+  const wish =
+    approvals.length === 1
+      ? 'use the following tool'
+      : `make the following ${counted(approvals.length, 'call')}`
+  return ['The AI (', models, `) wants to ${wish}:`]
 }

@@ -8,6 +8,10 @@ import { banner, clear, codeBlock, copyButton, h, icon, ms, tabList, text } from
 
 export const title = 'Connect'
 
+const NEEDS_KEY =
+  'This server requires an API key. Replace YOUR_KEY with a key from server.keys, or create one with ' +
+  'toolwire keys add.'
+
 const APIS = new Map([
   ['chat', 'chat completions'],
   ['responses', 'Responses'],
@@ -49,8 +53,7 @@ class Page {
     this.trouble = trouble
     this.client = this.clientOf(new URLSearchParams(location.search).get('client'))
     this.panel = h('section', { class: 'panel stack loose connect-panel', role: 'tabpanel' })
-    if (connect.needs_key)
-      clear(trouble, banner('This server needs a key. Replace YOUR_KEY with a key from server.keys.', ''))
+    if (connect.needs_key) clear(trouble, banner(NEEDS_KEY, ''))
     const tabs = tabList(
       connect.clients.map(({ id, name }) => ({ id, label: name, domId: `connect-${id}` })),
       this.client.id,
@@ -168,8 +171,8 @@ class Page {
       text(label, 'Test again')
     }
     const about =
-      'Runs a real round trip on this server, in the format of this client: one call of a harmless tool, ' +
-      'its result, and the answer. Your vault is not part of it.'
+      'Sends this server the requests that the client would send: a question with a harmless tool, then ' +
+      'the result of its call. The test does not use your vault.'
     const heading = h('h3', null, 'Does it work?')
     const words = h('div', { class: 'grow tester-text' }, heading, h('p', { class: 'muted small' }, about))
     return h(

@@ -18,10 +18,10 @@ const SURFACES = new Map([
 ])
 const DECIDERS = new Map([
   ['web', 'on these pages'],
-  ['shell', 'in a shell'],
-  ['chat', 'in the terminal chat'],
-  ['ask', 'in the terminal'],
-  ['note', 'while a note was continued'],
+  ['shell', 'with toolwire approvals'],
+  ['chat', 'in toolwire chat'],
+  ['ask', 'in toolwire ask'],
+  ['note', 'in toolwire note'],
   ['mcp form', 'in the MCP client'],
 ])
 const EFFECTS = { write: 'changes files', read: 'reads', search: 'searches', '': '' }
@@ -73,7 +73,7 @@ export function pendingEntry(approval, context, refresh) {
       placeholder: 'Optional',
     })
     const title = h('strong', null, visible(approval.title))
-    const hint = h('span', { class: 'hint' }, 'The model gets this reason, and may try something else.')
+    const hint = h('span', { class: 'hint' }, 'The model receives this reason and may try something else.')
     const label = h('label', { class: 'label', for: 'deny-reason' }, 'Reason')
     const content = [
       h('p', null, 'The call ', title, `, requested by ${visible(approval.model)}, will not run.`),

@@ -66,8 +66,8 @@ const TABS = [
     empty: [
       'key',
       'No remembered grants',
-      'Every call asks you. In the approval dialog you can allow later calls of a tool for a ' +
-        'conversation or a folder. Such grants are listed here, and you can revoke them at any time.',
+      'You are asked about every call. In the approval dialog you can allow later calls of a tool: in the ' +
+        'conversation, in a folder, or always. Such grants are listed here. You can revoke them at any time.',
     ],
   },
   {
@@ -77,8 +77,8 @@ const TABS = [
     empty: [
       'list',
       'The log is empty',
-      'Each decision and each run of a tool adds a line: who, what, when, and hashes of arguments and ' +
-        'results, never their contents.',
+      'Each decision and each run of a tool adds a line. The line records the tool, the time, who decided, ' +
+        'and hashes of the arguments and the result. It never records their contents.',
     ],
   },
 ]

@@ -9,7 +9,7 @@ const ABOUT = new Map([
   ['native', 'has its own tool calling'],
   ['parked', 'an agent that waits for the results of its calls'],
   ['emulated', 'writes calls as text, which Toolwire reads'],
-  ['constrained', 'writes calls as text, limited to valid calls'],
+  ['constrained', 'writes calls as text; its decoder permits only valid calls'],
   ['none', 'cannot call tools'],
 ])
 const STORED = 'toolwire-model'
@@ -129,7 +129,7 @@ export class ModelPicker {
     const none = h(
       'li',
       { class: 'picker-none muted', role: 'option', 'aria-disabled': 'true', 'aria-selected': 'false' },
-      this.models.length ? 'No model matches.' : 'There is no model. Add one to the configuration file.',
+      this.models.length ? 'No model matches.' : 'There is no model. Add one to the settings file.',
     )
     clear(this.list, shown.length ? shown.map((one, index) => this.option(one, index)) : none)
   }

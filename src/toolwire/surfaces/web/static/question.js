@@ -143,14 +143,14 @@ export class Question {
 
   remember() {
     const hint =
-      'Toolwire then approves later calls of this kind without asking. You can revoke that in the inbox.'
+      'Toolwire then runs later calls of this kind without asking. You can revoke that in the inbox.'
     return h(
       'details',
       { class: 'folded remember' },
-      h('summary', null, 'Remember this choice ', this.scopeLabel),
+      h('summary', null, 'Remember this approval ', this.scopeLabel),
       h(
         'div',
-        { class: 'stack', role: 'radiogroup', 'aria-label': 'Remember this choice' },
+        { class: 'stack', role: 'radiogroup', 'aria-label': 'Remember this approval' },
         this.scopes.map((one) => one.row),
         h('p', { class: 'hint' }, hint),
       ),

@@ -1,8 +1,8 @@
 // Settings: the switch for tool calling, the models that may use tools, remembered grants, and what the
-// configuration file says.
+// settings file says.
 //
 // Law: this page changes only the switch, the list of models, and grants. The vault's folder, and which of
-// its notes may be seen, are set in the configuration file alone.
+// its notes may be seen, are set in the settings file alone.
 
 /** @import { ClosePage, Context, Grant, OnError, Settings, Vault } from '../types' */
 
@@ -18,6 +18,7 @@ export const title = 'Settings'
 const DESCRIPTION =
   'Allow the AI to use tools like vault search and file reading. All tool calls require your explicit ' +
   'approval via popup.'
+const REMEMBERED = 'Calls that a remembered approval covers run without a popup.'
 const WARNING = '⚠️ Experimental feature - tools may access your vault data.'
 const CONTENTS = new Map([
   ['memory', 'Requests and responses of recent turns are kept in memory only, until the server stops.'],
@@ -46,7 +47,7 @@ const FEW = 4
 export async function open(main, context) {
   const trouble = h('div', { class: 'trouble' })
   const body = h('div', { class: 'settings' })
-  const lead = 'What models may do. Everything else is set in the configuration file.'
+  const lead = 'What models may do. Everything else is set in the settings file, toolwire.toml.'
   const head = h('div', { class: 'page-head' }, h('div', null, h('h1', null, 'Settings'), h('p', null, lead)))
   main.append(h('div', { class: 'page' }, head, trouble, body))
   /** @type {string[]} */
@@ -132,6 +133,7 @@ function toolCallingSection(page) {
         { class: 'grow' },
         h('h2', null, h('label', { for: 'tool-calling' }, 'Enable AI Tool Calling (Experimental)')),
         h('p', { class: 'muted small', id: 'tool-calling-description' }, DESCRIPTION),
+        h('p', { class: 'muted small' }, REMEMBERED),
       ),
       toggle,
     ),
@@ -200,9 +202,9 @@ function confirmIndexing({ root, exists, include, exclude }) {
   const content = [
     h('p', null, 'This folder will be indexed on this machine, so that it can be searched:'),
     h('p', { class: 'vault-root mono' }, icon('folder', 16), root),
-    exists ? null : banner('This folder does not exist. Set vault.root in the configuration file.', 'warn'),
+    exists ? null : banner('This folder does not exist. Set vault.root in the settings file.', 'warn'),
     include.length || exclude.length ? h('dl', { class: 'facts' }, limits) : null,
-    h('p', null, 'The index is not shared. A model sees only what you approve, call by call.'),
+    h('p', null, 'The index stays on this machine. A model sees only what you approve.'),
     h('p', { class: 'muted small' }, WARNING),
   ]
   return confirm({ title: 'Enable AI Tool Calling?', content, action: 'Enable and index' })
@@ -217,7 +219,7 @@ const patterns = (list) => list.map((one, at) => [at ? ', ' : '', h('code', null
 function grantsSection(page) {
   const body = h('div', { class: 'stack' })
   const link = h('a', { href: '/ui/inbox?tab=grants' }, 'All grants in the inbox')
-  const node = section('Remembered grants', 'Calls that run without asking you again.', body)
+  const node = section('Remembered grants', 'Calls that a grant covers run without asking you.', body)
   /** @param {Grant} grant */
   const revoked = (grant) => {
     page.context.announce(`The grant for ${grant.tool} is revoked.`)
@@ -227,7 +229,7 @@ function grantsSection(page) {
     try {
       const grants = await currentGrants()
       if (!grants.length) {
-        clear(body, h('p', { class: 'muted' }, 'There are none: every call asks you.'))
+        clear(body, h('p', { class: 'muted' }, 'None. You are asked about every call.'))
         return
       }
       const entries = grants
@@ -273,7 +275,11 @@ function vaultSection() {
 /** @returns {Section} */
 function journalSection() {
   const facts = h('dl', { class: 'facts wide' })
-  const node = section('Journal', 'What the Wire page shows. Set in the configuration file.', facts)
+  const node = section(
+    'Journal',
+    'Records of recent turns, for the Wire page. To change this, edit the settings file.',
+    facts,
+  )
   /** @param {Settings} settings */
   function show({ journal: { contents, max_mb: most, path } }) {
     clear(
@@ -290,9 +296,9 @@ function journalSection() {
 function configurationSection() {
   const body = h('div', { class: 'stack' })
   const node = section(
-    'Configuration in use',
+    'Settings in use',
     'From the file, the environment and the command line. Secrets are masked.',
-    h('details', { class: 'unfold' }, h('summary', null, 'Show the configuration'), body),
+    h('details', { class: 'unfold' }, h('summary', null, 'Show the settings'), body),
   )
   /** @param {Settings} settings */
   function show({ config, config_path: path }) {

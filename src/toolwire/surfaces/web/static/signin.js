@@ -51,7 +51,7 @@ export function signIn(done) {
 
   const heading = h('h1', { tabindex: '-1' }, 'Sign in to Toolwire')
   const lead =
-    'Only you can approve what a model does with your notes. That is why these pages need a session, even ' +
+    'Only you may approve what a model does with your notes. These pages therefore require a sign-in, even ' +
     'on this machine.'
   const byLink = h(
     'section',

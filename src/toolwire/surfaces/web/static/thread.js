@@ -15,7 +15,7 @@ import { MarkdownStream } from './markdown.js'
 /** Why an answer ended, where that needs to be said: kind of banner ('' for plain text), message. */
 const ENDS = /** @type {const} */ ({
   length: ['warn', 'The answer was cut off: the model reached its token limit.'],
-  budget: ['warn', 'The turn ended: it used up its rounds of tool calls.'],
+  budget: ['warn', 'The turn reached its limit of tool rounds, time or shared data.'],
   failed: ['bad', 'The turn failed.'],
   stopped: ['', 'Stopped.'],
 })

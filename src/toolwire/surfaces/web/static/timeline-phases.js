@@ -51,7 +51,8 @@ export function phases({ firstFrame, firstSent, lastSent, end, running }) {
   const done = running || lastSent === null ? end : Math.max(start, lastSent)
   const short = running ? 'streaming now' : 'streaming'
   out.push({ name: 'Streaming to the client', short, tone: 'stream', from: start, to: done })
-  if (matters(end - done)) out.push({ name: 'Closing', short: 'closing', tone: 'wait', from: done, to: end })
+  if (matters(end - done))
+    out.push({ name: 'Ending the turn', short: 'ending', tone: 'wait', from: done, to: end })
   return out
 }
 

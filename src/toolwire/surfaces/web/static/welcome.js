@@ -15,7 +15,8 @@ const POINTS = [
   [
     'shield',
     'You approve the calls',
-    'You see the arguments, the files and the changes, and can edit them. You can remember an approval.',
+    'You see the arguments, the files and the changes. You can edit the arguments, and let Toolwire ' +
+      'remember an approval.',
   ],
   ['wire', 'Nothing is hidden', 'The Wire page shows each turn, from the model to the client, byte by byte.'],
   [
@@ -41,7 +42,7 @@ export function welcome(session, model, suggest) {
         '. The model can ask to search, read or change notes. Nothing happens until you approve it.',
       ]
     : 'Chat with any model of this server. With tool calling on, a model can also ask to look into your ' +
-      'vault, and you decide on every call.'
+      'vault. Nothing happens until you approve it.'
   const ideas = IDEAS.map((idea) => {
     const props = { type: 'button', class: 'button', onclick: () => suggest(idea) }
     return h('li', null, h('button', props, idea.endsWith(' ') ? `${idea}…` : idea))
@@ -73,7 +74,7 @@ function missing(session, model) {
     return banner('Tool calling is off, so no model can look into your vault.', '', null, settings)
   if (!session.vault.open)
     return banner(
-      'Tool calling is on, but no vault is open. Set vault.root in the configuration file.',
+      'Tool calling is on, but no vault is open. Set vault.root in the settings file.',
       'warn',
       null,
       settings,

@@ -145,7 +145,7 @@ export function noTurns(session, known) {
       h(
         'p',
         null,
-        'This server does not keep turns. To see them here, change the configuration and restart it:',
+        'This server does not keep turns. To see them here, change the settings file and restart the server:',
       ),
       h('div', { class: 'empty-code' }, codeBlock('[journal]\ncontents = "memory"', 'toml')),
     )

@@ -6,16 +6,23 @@
 import { banner, codeBlock, copyButton, counted, h, icon, ms, strategyBadge } from './dom.js'
 import { jsonText, jsonTree } from './wire-json.js'
 import { difference } from './wire-text.js'
-import { DISPOSITIONS, DROPS, errorText, finishOf, kindText, strategyText } from './wire-words.js'
+import {
+  DISPOSITIONS,
+  DROPS,
+  dispositionOf,
+  errorText,
+  finishOf,
+  kindText,
+  strategyText,
+} from './wire-words.js'
 
 const MOST_WIRE = 60_000
-const REPORT_ORDER = ['refused', 'ignored', 'emulated', 'constrained', 'honoured']
 
 /** Shown in place of contents that are no longer kept. */
 export function contentsGone() {
   const about =
     'The contents of this turn were removed: the server was restarted, or newer turns needed the memory. ' +
-    'To keep contents on disk, where only your user account can read them, change the configuration:'
+    'To keep contents on disk, where only your user account can read them, change the settings file:'
   return h(
     'div',
     { class: 'empty' },
@@ -39,7 +46,7 @@ export function overview(turn) {
     { class: 'overview' },
     toolsPanel(turn),
     endPanel(turn),
-    h('section', { class: 'panel' }, h('h2', null, 'Dropped by policy'), dropped(turn.dropped)),
+    h('section', { class: 'panel' }, h('h2', null, 'Dropped text and calls'), dropped(turn.dropped)),
     h('section', { class: 'panel span' }, h('h2', null, 'Fields of the request'), report(turn)),
   )
 }
@@ -69,8 +76,8 @@ function toolsPanel(turn) {
       pair('Parked after', waited),
       pair('Continued by', link(after?.turn)),
       pair('Required', plan.required ? 'the client requires a call' : null),
-      pair('Started with', plan.begun),
-      pair('Call marker', plan.nonce),
+      pair('Answer begins with (prefilled)', plan.begun),
+      pair('Token in call markers', plan.nonce),
     ),
   )
 }
@@ -119,7 +126,8 @@ function dropped(drops) {
       ),
     )
   })
-  const nothing = 'Nothing. Everything that the model wrote is in the answer or in a call, or was markup.'
+  const nothing =
+    'Nothing. Everything that the model wrote was sent as text or as a call, or is markup around calls.'
   return rows.length ? h('ul', { class: 'plain drops' }, rows) : h('p', { class: 'muted' }, nothing)
 }
 
@@ -149,12 +157,13 @@ export function reportRows(turn) {
 
 /** @param {Turn} turn */
 function report(turn) {
-  const order = (/** @type {ReportRow} */ row) => REPORT_ORDER.indexOf(row.how)
+  const kinds = [...DISPOSITIONS.keys()]
+  const order = (/** @type {ReportRow} */ row) => kinds.indexOf(dispositionOf(row.how))
   const rows = reportRows(turn).toSorted((one, other) => order(one) - order(other))
   if (!rows.length) return h('p', { class: 'muted' }, 'Every field of the request was honoured.')
   const heads = ['Field', 'Result', 'How'].map((name) => h('th', { scope: 'col' }, name))
   const body = rows.map(({ field, how, note }) => {
-    const [kind, picture, meaning] = DISPOSITIONS.get(how) ?? ['', 'info', '']
+    const [kind, picture, meaning] = DISPOSITIONS.get(dispositionOf(how)) ?? ['', 'info', '']
     return h(
       'tr',
       null,
@@ -179,11 +188,11 @@ function table(label, kind, heads, rows) {
 export function request(turn) {
   /** @type {[string, string, Json | undefined][]} */
   const parts = [
-    ['Body', 'As the client sent it, decoded. Secrets are masked.', turn.request],
-    ['Turn', 'What Toolwire made of it, in the form that all backends use.', turn.turn],
+    ['Body', 'The request as the client sent it. Secrets are masked.', turn.request],
+    ['Turn', 'The request in Toolwire’s internal form, which is the same for all backends.', turn.turn],
     [
       'Sent to the backend',
-      'What the backend got instead, with the tools described in the prompt.',
+      'The request as the backend received it. For example, its prompt may describe the tools.',
       turn.plan?.asked,
     ],
   ]
@@ -208,7 +217,8 @@ export function request(turn) {
 export function replayResult(replay) {
   if (replay.same)
     return banner(
-      'No difference: a replay of the recorded frames sends the client exactly the same bytes.',
+      'No difference: with the recorded output of the backend, this version of Toolwire sends the client ' +
+        'exactly the same bytes.',
       'ok',
       true,
     )
@@ -221,7 +231,7 @@ export function replayResult(replay) {
   const wires = h(
     'details',
     null,
-    h('summary', null, 'The whole wire, then and now'),
+    h('summary', null, 'Everything the client received, then and now'),
     h(
       'div',
       { class: 'sides' },
@@ -234,7 +244,8 @@ export function replayResult(replay) {
     { type: 'button', class: 'button quiet small square', 'aria-label': 'Dismiss' },
     icon('close', 15),
   )
-  const about = 'With the recorded frames, this version of the gateway would send the client something else.'
+  const about =
+    'With the recorded output of the backend, this version of Toolwire would send the client something else.'
   const title = h('h2', null, `Replayed: ${counted(rows.length, 'difference')}`)
   const node = h(
     'section',

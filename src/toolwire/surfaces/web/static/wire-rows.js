@@ -109,7 +109,7 @@ export class RowsView {
     const head = h(
       'div',
       { class: 'rows-head', 'aria-hidden': 'true' },
-      h('span', { class: 'r-at' }, 'Time s'),
+      h('span', { class: 'r-at' }, 'Time (s)'),
       h('span', { class: 'r-gap' }, 'Gap'),
       h('span', { class: 'r-label' }, 'Label'),
       h('span', null, 'Text'),
@@ -315,7 +315,7 @@ export class RowsView {
     const toggle = h(
       'button',
       { type: 'button', class: 'button quiet small', 'aria-pressed': this.pretty },
-      'Pretty',
+      'Formatted',
     )
     toggle.addEventListener('click', () => {
       this.pretty = !this.pretty

@@ -55,11 +55,11 @@ export function sidesView(turn) {
     cards.map((card) => card.node),
   )
   const explained = parts.some((part) => part.kind === 'call')
-    ? 'The colours show what became of the text. Select a number to see the call that the client received.'
+    ? 'The colours show what the text became. Select a number to see the call that the client received.'
     : calls.length
-      ? 'The backend sent the calls as calls, so there is no markup in the text.'
+      ? 'The backend sent the calls separately from the text.'
       : 'There were no calls in this turn.'
-  const format = 'Text and calls, in the format of the API.'
+  const format = 'The text and the calls, as the API sent them.'
   return h(
     'div',
     { class: 'stack loose' },
@@ -68,7 +68,11 @@ export function sidesView(turn) {
       { class: 'chart-legend' },
       h('span', { class: 'piece-key call' }, 'became a call'),
       h('span', { class: 'piece-key thought' }, 'became a thought'),
-      h('span', { class: 'piece-key markup' }, 'not sent: wrapping, or dropped by policy'),
+      h(
+        'span',
+        { class: 'piece-key markup' },
+        'not sent: markup around calls, or text that was dropped (see Overview)',
+      ),
     ),
     h(
       'div',

@@ -170,7 +170,7 @@ class TurnPage {
       this.gone ? h('span', { class: 'badge', title: goneTitle }, 'metadata only') : null,
       h('span', { class: 'muted small' }, `${origin} · `, when(turn.at)),
     )
-    const cut = 'This turn was too large to be kept whole. Its rows end early, and it cannot be replayed.'
+    const cut = 'This turn was too large to be kept whole. Its record ends early, so it cannot be replayed.'
     clear(
       this.summary,
       h('div', { class: 'page-head' }, h('div', { class: 'stack' }, title, badges), this.buttons()),

@@ -8,39 +8,45 @@ import { h } from './dom.js'
 const STRATEGIES = new Map([
   [
     'native',
-    'The backend supports tools: Toolwire sent them upstream unchanged and passed the calls of the ' +
-      'backend on to the client.',
+    'The backend supports tools. Toolwire sent it the tools unchanged, and sent its calls to the client.',
   ],
   [
     'parked',
-    'The backend’s own call was held open. The response ended with the call, the run waited, and the ' +
-      'request with the result continues the same run.',
+    'The agent waits for the result of its call. The response ended with the call, and the agent’s run was ' +
+      'kept. The request that brings the result continues it.',
   ],
   [
     'constrained',
-    'The decoder was limited to the tools’ schemas, so every call is well formed. Toolwire read the ' +
-      'calls from the text.',
+    'The model’s decoder was limited to calls that match the tools’ schemas. Toolwire found the calls in ' +
+      'what the model wrote.',
   ],
   ['emulated', 'The prompt described the tools, and Toolwire found the calls in what the model wrote.'],
-  ['none', 'The request contained no tools, so the model could only answer with text.'],
+  ['none', 'No tools were offered to the model in this turn.'],
 ])
 const KINDS = new Map([
   ['new', 'A new request'],
   ['resumed', 'It continued a run that was waiting for tool results'],
   [
     'replayed',
-    'No waiting run matched the results, so Toolwire ran the turn from the history in the request',
+    'No waiting run matched the results, so Toolwire started a new run from the history in the request',
   ],
 ])
 
-/** By how a request field was served: kind of badge, icon, text. */
+/** By how a request field was served: kind of badge, icon, text. The most important come first. */
 export const DISPOSITIONS = new Map([
-  ['honoured', ['ok', 'check', 'Done as requested']],
-  ['constrained', ['constrained', 'shield', 'Enforced by the decoder']],
-  ['emulated', ['warn', 'tool', 'Done by Toolwire, because the backend cannot']],
-  ['ignored', ['', 'close', 'Not used']],
   ['refused', ['bad', 'warning', 'Refused with an error']],
+  ['failed', ['bad', 'warning', 'Could not be done']],
+  ['retried', ['warn', 'retry', 'Not met at first: Toolwire asked the model once more']],
+  ['healed', ['warn', 'tool', 'Repaired by Toolwire; the name after the colon says how']],
+  ['ignored', ['', 'close', 'Has no effect with this backend']],
+  ['emulated', ['warn', 'tool', 'Done by Toolwire instead of the backend']],
+  ['constrained', ['constrained', 'shield', 'Enforced by the model’s decoder']],
+  ['passed', ['', 'right', 'Unknown to Toolwire, sent to the backend unchanged']],
+  ['honoured', ['ok', 'check', 'Done as requested']],
 ])
+
+/** How a field was served, without details: `healed` for `healed:moved_call:2`. @param {string} how */
+export const dispositionOf = (how) => how.split(':', 1)[0]
 
 /** By kind of drop: unit, reason. */
 export const DROPS = new Map([
@@ -58,13 +64,13 @@ export const DROPS = new Map([
 export const ROW_KINDS = ['frames', 'events', 'wire']
 export const ROWS = {
   frames: { title: 'Frames', one: 'frame', what: 'what the backend sent' },
-  events: { title: 'Events', one: 'event', what: 'what Toolwire understood' },
+  events: { title: 'Events', one: 'event', what: 'how Toolwire understood the backend’s output' },
   wire: { title: 'Wire', one: 'block', what: 'what the client received' },
 }
 const FINISHES = new Map([
   ['tool_calls', 'tool calls'],
   ['stop', 'done'],
-  ['length', 'cut at length'],
+  ['length', 'cut at token limit'],
   ['content_filter', 'filtered'],
 ])
 const APIS = new Map([
@@ -109,7 +115,7 @@ export function endBadge(turn) {
   }
   if (turn.waits) return h('span', { class: 'badge parked' }, 'waits for results')
   if (turn.parked) {
-    const title = 'It ended with calls, and its run was kept for their results'
+    const title = 'The response ended with calls, and the run was kept for their results'
     return h('span', { class: 'badge parked', title }, 'parked')
   }
   const finish = finishOf(turn) ?? 'stop'

@@ -28,15 +28,15 @@ const WINDOWS = [
   ['7d', 'Week'],
 ]
 const STATUSES = [
-  ['', 'Any end'],
+  ['', 'Any status'],
   ['running', 'Running'],
   ['ok', 'Done'],
   ['error', 'Failed'],
   ['cancelled', 'Cancelled'],
   ['parked', 'Parked'],
 ]
-const COLUMNS = ['Time', 'Model', 'Tools', 'API', 'Kind', 'Calls', 'Tokens', 'First token', 'Duration', 'End']
 const NUMBERS = new Set(['Tokens', 'First token', 'Duration'])
+const COLUMNS = ['Time', 'Model', 'Tools', 'API', 'Kind', 'Calls', ...NUMBERS, 'Status']
 const LIMIT = 50
 const CHARTS_EVERY_MS = 5_000
 const RENEW_MS = 60_000
@@ -78,7 +78,7 @@ class TurnsPage {
     }
     const { filter } = this
     this.models = select('Model', [['', 'All models']], filter.model, (model) => this.change({ model }))
-    this.statuses = select('End', STATUSES, filter.status, (status) => this.change({ status }))
+    this.statuses = select('Status', STATUSES, filter.status, (status) => this.change({ status }))
     this.tools = select('Tool', [['', 'All tools']], filter.tool, (tool) => this.change({ tool }))
     this.periods = WINDOWS.map(([name, label]) => ({
       name,
@@ -130,7 +130,7 @@ class TurnsPage {
   }
 
   draw() {
-    const lead = 'Every turn, from the backend’s frames to the client’s bytes.'
+    const lead = 'Every turn: what the client sent, what the backend answered, and what the client received.'
     const periods = h(
       'div',
       { class: 'segments', role: 'group', 'aria-label': 'Period of the charts' },
