@@ -14,7 +14,7 @@ import pytest
 
 from doubles.messages_requests import COUNTED, REQUESTS, THREADS
 from toolwire.core.errors import ToolwireError
-from toolwire.core.turn import Call, Message, Result, Turn
+from toolwire.core.turn import Call, Message, Result, TextPart, Turn
 from toolwire.testing import ScriptedBackend
 from toolwire.wire.fields import report
 from toolwire.wire.messages.decode import decode
