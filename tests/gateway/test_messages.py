@@ -147,7 +147,9 @@ async def test_a_parked_run_resumes_although_the_client_rewrites_its_history(ope
     ]
     second = await place.whole({**asked, "messages": history})
     assert place.kind == "resumed"
-    assert second["content"][0]["text"] == "It is blue\n<note>Be quick.</note>\nAnd kind.."
+    assert second["content"][0]["text"] == (
+        "It is blue\n<note>Be quick.</note>\n<system-reminder>\nAnd kind.\n</system-reminder>."
+    )
     assert place.gateway.parking.outcomes["resumed"] == 1
 
 

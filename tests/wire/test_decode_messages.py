@@ -48,7 +48,7 @@ def test_system_blocks_become_instructions_without_accounting_data() -> None:
     assert turn_of(system="Be brief.").instructions == "Be brief."
 
 
-def test_system_messages_stay_where_they_are_and_may_set_the_effort() -> None:
+def test_later_system_messages_become_reminders_and_may_set_the_effort() -> None:
     system = {
         "role": "system",
         "content": [{"type": "text", "text": "now"}],
@@ -56,7 +56,11 @@ def test_system_messages_stay_where_they_are_and_may_set_the_effort() -> None:
     }
     empty = {"role": "system", "content": [], "output_config": {"effort": "low"}}
     turn = turn_of(messages=[USER, system, empty], output_config={"effort": "max"})
-    assert [item.role for item in turn.items if isinstance(item, Message)] == ["user", "system"]
+    reminder = TextPart("<system-reminder>\nnow\n</system-reminder>")
+    assert turn.items == (Message("user", (TextPart("hello"), reminder)),)
+    assert ("messages.system", "emulated") in turn.notes
+    first = turn_of(messages=[{"role": "system", "content": "Be brief."}, USER])
+    assert [item.role for item in first.items if isinstance(item, Message)] == ["system", "user"]
     assert turn.sampling.effort == "low"
 
 

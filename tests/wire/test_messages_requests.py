@@ -14,7 +14,7 @@ import pytest
 
 from doubles.messages_requests import COUNTED, REQUESTS, THREADS
 from toolwire.core.errors import ToolwireError
-from toolwire.core.turn import Call, Message, Result, Turn
+from toolwire.core.turn import Call, Message, Result, TextPart, Turn
 from toolwire.testing import ScriptedBackend
 from toolwire.wire.fields import report
 from toolwire.wire.messages.decode import decode
@@ -104,8 +104,12 @@ def test_nothing_of_a_request_is_dropped_in_silence(name: str) -> None:
 
 
 def test_system_messages_stay_in_their_place_and_loaded_tools_are_shown() -> None:
-    roles = [item.role for item in decode(REQUESTS["system message last"]).items if isinstance(item, Message)]
-    assert roles == ["user", "system", "system"]
+    messages = [item for item in decode(REQUESTS["system message last"]).items if isinstance(item, Message)]
+    assert [message.role for message in messages] == ["user", "user"]
+    for message in messages:
+        last = message.parts[-1]
+        assert isinstance(last, TextPart)
+        assert last.text.startswith("<system-reminder>")
     loaded = decode(REQUESTS["after loading tools"])
     assert {"WebFetch", "NotebookEdit"} <= {tool.name for tool in loaded.tools}
     assert [tool.name for tool in loaded.hidden_tools] == ["DeferredToolPlaceholder"]

@@ -12,15 +12,17 @@
 | server tools, their results, and       | skipped, with a note                                            |
 | unknown types                          |                                                                 |
 
-`system` becomes the instructions; a message with the role `system` stays where it is. Anthropic's server
-shows the model only tools without `defer_loading`, and those that a `tool_reference` names: the others are
-`Turn.hidden_tools`. `Turn.body` keeps the request for a backend that speaks this API itself.
+`system` becomes the instructions. A message with the role `system` stays where it is, as text of the user.
+Anthropic's server shows the model only tools without `defer_loading`, and those that a `tool_reference`
+names: the others are `Turn.hidden_tools`. `Turn.body` keeps the request for a backend that speaks this API
+itself.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from toolwire.core.errors import ToolwireError
@@ -105,6 +107,7 @@ KNOWN = READ | frozenset(
 _ROLE = one_of("user", "assistant", "system")
 BILLING = "x-anthropic-billing-header:"
 """Claude Code begins its system prompt with a block of accounting data. It is no instruction."""
+REMINDER = "<system-reminder>\n{}\n</system-reminder>"
 BUDGETS = ((2048, "low"), (8192, "medium"), (32_768, "high"))
 """The effort for a thinking budget of at most this many tokens; for a larger one it is `max`."""
 THINKS = ("adaptive", "enabled", "between_tools")
@@ -310,7 +313,9 @@ class _Reader:
             config = optional(message, "output_config", path, members({"effort": EFFORT})) or {}
             self.effort = config.get("effort") or self.effort
             content, where = message.get("content"), f"{path}.content"
-            if type(content) is str:
+            if role == "system":
+                self._read_system(content, where)
+            elif type(content) is str:
                 self._add(Message(role, (TextPart(content),) if content else ()))
             elif type(content) is list:
                 self._read_blocks(role, content, where)
@@ -321,10 +326,39 @@ class _Reader:
         self.items.append(item)
         self.paths.append(path)
 
+    def _read_system(self, content: Any, path: str) -> None:
+        """Adds a message of the system.
+
+        Many models take such a message only at the beginning. A later one is added to the user's message
+        before it, in the tags that Claude Code uses for models that do not know it. An empty one, which only
+        sets the effort, is left out.
+        """
+        if type(content) is list:
+            parts: list[Part] = []
+            for i, block in enumerate(content):
+                object_(f"{path}[{i}]", block)
+                kind = required_string(block, "type", f"{path}[{i}]")
+                parts += self._part(kind, block, f"{path}[{i}]")
+            content = "\n\n".join(part.text for part in parts if isinstance(part, TextPart))
+        if type(content) is not str:
+            raise missing(path) if content is None else wrong_type(path, TEXT_OR_PARTS, content)
+        if not content:
+            return
+        if all(isinstance(item, Message) and item.role == "system" for item in self.items):
+            self._add(Message("system", (TextPart(content),)))
+            return
+        _note(self.notes, "messages.system", "emulated")
+        reminder = TextPart(REMINDER.format(content))
+        last = self.items[-1]
+        if isinstance(last, Message) and last.role == "user":
+            self.items[-1] = replace(last, parts=(*last.parts, reminder))
+        else:
+            self._add(Message("user", (reminder,)))
+
     def _read_blocks(self, role: Role, blocks: list[Any], path: str) -> None:
         """Adds the items of a message's content blocks.
 
-        Blocks of a user's or the system's message become one message, unless results come between them.
+        Blocks of a user's message become one message, unless results come between them.
         """
         parts: list[Part] = []
         before = len(self.items)
@@ -342,7 +376,7 @@ class _Reader:
                 self._add(self._result(block, where), f"{where}.tool_use_id")
             else:
                 parts += self._part(kind, block, where)
-        if parts or (len(self.items) == before and role != "system"):
+        if parts or len(self.items) == before:
             self._flush(role, parts, always=True)
 
     def _flush(self, role: Role, parts: list[Part], always: bool = False) -> None:
