@@ -136,7 +136,10 @@ def judge_responses_run(case: Case) -> None:
 
 def judge_messages_run(case: Case) -> None:
     run = events_of(case["runs"][0]) if case["runs"] else []
-    options: dict[str, Any] = {"id": "msg_1", "thoughts": not case["legacy"]}
+    options: dict[str, Any] = {
+        "id": "msg_1",
+        "thoughts": "hidden" if case["legacy"] else "signed" if case["include_usage"] else "shown",
+    }
     encoder = MessagesEncoder("m", ids=counting_ids(), **options)
     stream = b"".join(encoder.feed(batch) for batch in generate.batches(run, case["cuts"]))
     stream += encoder.finish(case["comment"])

@@ -198,6 +198,9 @@ UNTIDY = (
 )
 
 
+REMINDED = "It said rain\nA note.\n<system-reminder>\nAnother note.\n</system-reminder>."
+
+
 async def test_a_client_of_the_messages_api_may_rewrite_its_history(table: Any) -> None:
     """As Claude Code does: markers, blank texts, the place of a text, system messages, and its own notes."""
     table.play(UNTIDY, tools="parked")
@@ -222,7 +225,7 @@ async def test_a_client_of_the_messages_api_may_rewrite_its_history(table: Any) 
             {"role": "system", "content": [{"type": "text", "text": "Another note."}]},
         ]
     assert kinds == ["new", "resumed", "resumed"]
-    assert content == [{"type": "text", "text": "It said rain\nA note.\nAnother note.."}]
+    assert content == [{"type": "text", "text": REMINDED}]
 
 
 async def test_two_calls_wait_together(table: Any) -> None:

@@ -260,6 +260,12 @@ def leftover(holder: Mapping[str, Any], read: frozenset[str], path: str, notes: 
             notes.append(note)
 
 
+def note(notes: list[Note], name: str, disposition: str) -> None:
+    """Adds a note, unless it is already there."""
+    if (name, disposition) not in notes:
+        notes.append((name, disposition))
+
+
 def aliased(body: Mapping[str, Any], name: str) -> Any:
     """Returns a field that clients may also send in camelCase. OpenAI's spelling takes precedence."""
     value = body.get(name)

@@ -26,7 +26,6 @@ from dataclasses import replace
 from typing import Any
 
 from toolwire.core.errors import ToolwireError
-from toolwire.core.events import Failure
 from toolwire.core.turn import (
     Call,
     ImagePart,
@@ -40,8 +39,6 @@ from toolwire.core.turn import (
     Role,
     Sampling,
     TextPart,
-    ToolChoice,
-    ToolSpec,
     Turn,
 )
 from toolwire.wire.checks import (
@@ -60,21 +57,20 @@ from toolwire.wire.checks import (
     members,
     missing,
     model,
-    not_one_of,
+    note,
     number,
     object_,
     one_of,
     optional,
     required,
     required_id,
-    required_name,
     required_string,
-    shown,
     string,
     strings,
     wrong_type,
 )
 from toolwire.wire.history import pair
+from toolwire.wire.messages.tools import read_choice, read_tools
 
 FIELDS: dict[str, Rule] = {
     "model": string,
@@ -111,36 +107,6 @@ REMINDER = "<system-reminder>\n{}\n</system-reminder>"
 BUDGETS = ((2048, "low"), (8192, "medium"), (32_768, "high"))
 """The effort for a thinking budget of at most this many tokens; for a larger one it is `max`."""
 THINKS = ("adaptive", "enabled", "between_tools")
-CHOICES = ("auto", "any", "tool", "none")
-OF_TOOL = frozenset({"type", "name", "description", "input_schema", "strict", "defer_loading"})
-CLIENT_TOOLS: dict[str, dict[str, Any]] = {
-    "bash": {
-        "type": "object",
-        "properties": {
-            "command": {"type": "string", "description": "The bash command to run."},
-            "restart": {"type": "boolean", "description": "True: restart the shell instead."},
-        },
-    },
-    "text_editor": {
-        "type": "object",
-        "properties": {
-            "command": {"type": "string", "enum": ["view", "create", "str_replace", "insert"]},
-            "path": {"type": "string", "description": "Absolute path of the file or directory."},
-            "view_range": {"type": "array", "items": {"type": "integer"}},
-            "file_text": {"type": "string", "description": "For `create`: the content of the file."},
-            "old_str": {"type": "string", "description": "For `str_replace`: the text to replace."},
-            "new_str": {"type": "string", "description": "For `str_replace`: the new text."},
-            "insert_line": {"type": "integer", "description": "For `insert`: the line to insert after."},
-            "insert_text": {"type": "string", "description": "For `insert`: the text to insert."},
-        },
-        "required": ["command", "path"],
-    },
-}
-"""Tools that the client runs, whose schema only Anthropic's models know: `bash_20250124` and the like."""
-DESCRIPTIONS = {
-    "bash": "Runs a command in a persistent bash shell and returns its output.",
-    "text_editor": "Views, creates and edits text files.",
-}
 NO_THREADS = (
     "This server keeps no message threads. Send the whole conversation in 'messages', without 'thread'."
 )
@@ -166,12 +132,12 @@ def decode(
     instructions = _system(body.get("system"), reader.notes)
     reader.read(body.get("messages"))
     items, repairs = pair(reader.items, reader.paths, "messages.content")
-    shown_tools, hidden = _tools(body.get("tools") or (), reader.loaded, reader.notes)
-    choice, parallel, failure = _choice(body.get("tool_choice"), shown_tools, body.get("tools") or ())
+    shown_tools, hidden = read_tools(body.get("tools") or (), reader.loaded, reader.notes)
+    choice, parallel, failure = read_choice(body.get("tool_choice"), shown_tools, body.get("tools") or ())
     config, thinking = body.get("output_config") or {}, body.get("thinking") or {}
     kind, display = thinking.get("type"), thinking.get("display")
     if "fallbacks" in sent:
-        _note(reader.notes, "fallbacks", "ignored")
+        note(reader.notes, "fallbacks", "ignored")
     return Turn(
         api="messages",
         caller=caller,
@@ -258,15 +224,10 @@ def _system(value: Any, notes: list[Note]) -> str | None:
         required(block, "type", f"system[{i}]", one_of("text"))
         text = required_string(block, "text", f"system[{i}]")
         if text.startswith(BILLING):
-            _note(notes, "system.billing_header", "ignored")
+            note(notes, "system.billing_header", "ignored")
         elif text.strip():
             texts.append(text)
     return "\n\n".join(texts) or None
-
-
-def _note(notes: list[Note], name: str, disposition: str) -> None:
-    if (name, disposition) not in notes:
-        notes.append((name, disposition))
 
 
 # --- messages ---
@@ -347,7 +308,7 @@ class _Reader:
         if all(isinstance(item, Message) and item.role == "system" for item in self.items):
             self._add(Message("system", (TextPart(content),)))
             return
-        _note(self.notes, "messages.system", "emulated")
+        note(self.notes, "messages.system", "emulated")
         reminder = TextPart(REMINDER.format(content))
         last = self.items[-1]
         if isinstance(last, Message) and last.role == "user":
@@ -415,7 +376,7 @@ class _Reader:
             name = required_string(block, "tool_name", path)
             self.loaded.add(name)
             return [TextPart(f"The tool {name} is now available.")]
-        _note(self.notes, f"messages.{kind if kind in SKIPPED else 'unknown'}", "ignored")
+        note(self.notes, f"messages.{kind if kind in SKIPPED else 'unknown'}", "ignored")
         return []
 
 
@@ -474,83 +435,3 @@ def _document(block: dict[str, Any], path: str) -> list[Part]:
     else:
         return [OtherPart("document", block)]
     return [OtherPart("file", {"type": "file", "file": file})]
-
-
-# --- tools ---
-
-
-def _tools(
-    tools: Any, loaded: set[str], notes: list[Note]
-) -> tuple[tuple[ToolSpec, ...], tuple[ToolSpec, ...]]:
-    """Returns the tools that the model sees, and the tools that are hidden from it.
-
-    `loaded`: names of tools that the conversation has already made visible.
-    """
-    seen: dict[str, ToolSpec] = {}
-    hidden: dict[str, ToolSpec] = {}
-    for i, tool in enumerate(tools):
-        path = f"tools[{i}]"
-        object_(path, tool)
-        kind = optional(tool, "type", path) or "custom"
-        spec = _custom(tool, path) if kind == "custom" else _client_tool(kind, tool, path)
-        if spec is None:
-            _note(notes, f"tools.{kind if kind.replace('_', '').isalnum() else 'unknown'}"[:96], "ignored")
-            continue
-        if kind == "custom":
-            leftover(tool, OF_TOOL | {"cache_control"}, "tools", notes)
-        else:
-            _note(notes, f"tools.{kind}", "emulated")
-        if spec.name in seen or spec.name in hidden:
-            raise invalid(f"{path}.name", f"duplicate name '{shown(spec.name)}'. Tool names must be unique.")
-        deferred = optional(tool, "defer_loading", path, boolean) is True and spec.name not in loaded
-        (hidden if deferred else seen)[spec.name] = spec
-    return tuple(seen.values()), tuple(hidden.values())
-
-
-def _custom(tool: dict[str, Any], path: str) -> ToolSpec:
-    name, description = required_name(tool, path), optional(tool, "description", path) or ""
-    schema = required(tool, "input_schema", path, object_)
-    return ToolSpec(name, description, schema, optional(tool, "strict", path, boolean) is True)
-
-
-def _client_tool(kind: str, tool: dict[str, Any], path: str) -> ToolSpec | None:
-    """Returns a tool that Anthropic defines and the client runs; None if the server runs it."""
-    family = kind.rpartition("_")[0]
-    if family not in CLIENT_TOOLS:
-        return None
-    return ToolSpec(required_name(tool, path), DESCRIPTIONS[family], CLIENT_TOOLS[family])
-
-
-def _choice(
-    choice: Any, tools: tuple[ToolSpec, ...], given: Iterable[Mapping[str, Any]]
-) -> tuple[ToolChoice, bool, Failure | None]:
-    """Returns the tool choice, whether parallel calls are allowed, and `Turn.only_spoken`.
-
-    `tools` are those that any backend can serve, `given` all of the request.
-    """
-    default = ToolChoice("auto" if tools else "none")
-    if choice is None:
-        return default, True, None
-    kind = required_string(choice, "type", "tool_choice")
-    parallel = optional(choice, "disable_parallel_tool_use", "tool_choice", boolean) is not True
-    if kind not in CHOICES:
-        raise not_one_of("tool_choice.type", kind, CHOICES)
-    if kind == "auto":
-        return default, parallel, None
-    if kind == "none":
-        return ToolChoice("none"), parallel, None
-    if kind == "any":
-        if tools:
-            return ToolChoice("required"), parallel, None
-        why = "a call can only be demanded when 'tools' that can be served are given."
-        error = invalid("tool_choice", why)
-    else:
-        name = required_string(choice, "name", "tool_choice")
-        if any(tool.name == name for tool in tools):
-            return ToolChoice("required", name), parallel, None
-        message = f"Tool '{shown(name)}' not found in provided tools."
-        error = ToolwireError("invalid_value", message, param="tool_choice.name")
-        given = [tool for tool in given if tool.get("name") == name]
-    if not given:
-        raise error
-    return default, parallel, error.failure
