@@ -507,7 +507,7 @@ EDIT_ABSENT = f"call note_edit {json.dumps(ABSENT)}\n---\nsay Told: {{result}}"
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("Approve and Report the Problem", "is not in the note"), ("Cancel", "User cancelled tool execution")],
+    [("Approve and Tell the Model Why", "is not in the note"), ("Cancel", "User cancelled tool execution")],
 )
 def test_a_call_that_cannot_work_needs_approval_before_the_model_learns_why(
     site: Any, browse: Any, name: str, words: str
@@ -535,7 +535,7 @@ def test_editing_a_call_that_cannot_work_shows_what_the_edited_one_would_do(site
     expect(button(dialog, "Approve and Execute")).to_be_visible()
     edits.fill(json.dumps([{"oldText": "still absent", "newText": "x"}]))
     expect(dialog.get_by_role("note")).to_contain_text("This call cannot work")
-    button(dialog, "Approve and Report the Problem").click()
+    button(dialog, "Approve and Tell the Model Why").click()
     model_reports(page, "is not in the note")
 
 

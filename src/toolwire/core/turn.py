@@ -327,9 +327,9 @@ def _joined(value: Json) -> str:
 
 
 def _opened(text: str) -> str:
-    """Returns the decoded text of a base64 data URL, or "" if that is not text.
+    """Returns the text in a base64 data URL, or "" if it is not UTF-8.
 
-    Any other text is returned unchanged.
+    Returns any other text unchanged.
     """
     found = _DATA_URL.match(text)
     try:

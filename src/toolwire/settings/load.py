@@ -1,8 +1,8 @@
 """Loads the settings: reads file and environment, checks every value, resolves secrets.
 
-Each layer (file, flags of older proxies, environment, command line) is a dict of `Given` values by path, such
-as ("server", "port"). A later layer overrides earlier ones. `TOOLWIRE_MODELS` replaces the file's models,
-`TOOLWIRE_MODELS__ID` sets one model, `TOOLWIRE_MODELS__ID__KEY` one option.
+Each layer (file, `PROXY_…` variables of older proxies, `TOOLWIRE_…` variables, command line) is a dict of
+`Given` values by path, such as ("server", "port"). A later layer overrides earlier ones. `TOOLWIRE_MODELS`
+replaces the file's models, `TOOLWIRE_MODELS__ID` sets one model, `TOOLWIRE_MODELS__ID__KEY` one option.
 """
 
 from __future__ import annotations

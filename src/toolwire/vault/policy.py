@@ -39,8 +39,9 @@ class VaultLimits:
 class PathRefused(Exception):
     """A path or file that the vault does not serve. The message is one line.
 
-    `kind` is for programs: `path` (by its spelling), `excluded`, `missing`, `link`, `type`, `size`, `binary`,
-    `encoding`, `unreadable`, `changed`, `exists`, `limit`, or `index` (the folder of the index is unusable).
+    `kind` is for programs: `path` (the path itself is not allowed, whatever is there), `excluded`, `missing`,
+    `link`, `type`, `size`, `binary`, `encoding`, `unreadable`, `changed`, `exists`, `limit`, or `index` (the
+    folder of the index is unusable).
     """
 
     def __init__(self, path: str, reason: str, kind: str = "path") -> None:

@@ -131,7 +131,7 @@ class Dialog {
   enable() {
     const { inert, pending } = this
     const allFail = pending.length > 0 && pending.every((one) => one.shown.problem)
-    text(this.approve, allFail ? 'Approve and Report the Problem' : 'Approve and Execute')
+    text(this.approve, allFail ? 'Approve and Tell the Model Why' : 'Approve and Execute')
     this.approve.setAttribute('aria-disabled', String(inert || !this.ready))
     this.deny.setAttribute('aria-disabled', String(inert))
     this.close.setAttribute('aria-disabled', String(inert))

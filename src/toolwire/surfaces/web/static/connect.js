@@ -15,6 +15,7 @@ const NEEDS_KEY =
 const APIS = new Map([
   ['chat', 'chat completions'],
   ['responses', 'Responses'],
+  ['messages', 'Messages'],
 ])
 const STORED = 'toolwire-connect-model'
 

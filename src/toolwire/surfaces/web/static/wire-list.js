@@ -11,6 +11,7 @@ const STORED = 'toolwire-wire-charts'
 const API_NAMES = new Map([
   ['chat', 'Chat'],
   ['responses', 'Responses'],
+  ['messages', 'Messages'],
 ])
 
 /** Sorts running turns first, then the newest. @param {TurnLine} one @param {TurnLine} other */

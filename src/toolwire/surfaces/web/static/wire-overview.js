@@ -192,7 +192,7 @@ export function request(turn) {
     ['Turn', 'The request in Toolwire’s internal form, which is the same for all backends.', turn.turn],
     [
       'Sent to the backend',
-      'The request as the backend received it. For example, its prompt may describe the tools.',
+      'The request as the backend received it. It can differ from the client’s, for example in its prompt.',
       turn.plan?.asked,
     ],
   ]

@@ -76,6 +76,7 @@ const FINISHES = new Map([
 const APIS = new Map([
   ['chat', 'Chat completions'],
   ['responses', 'Responses'],
+  ['messages', 'Messages'],
 ])
 
 /** @param {string} strategy */
