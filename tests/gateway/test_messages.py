@@ -167,12 +167,14 @@ async def test_another_question_after_the_results_of_another_run_is_not_resumed(
     assert place.kind == "replayed"
 
 
-async def test_a_hidden_tool_may_be_called(opened: list[Served]) -> None:
-    place = serve(opened, 'call fetch {"q": "x"}')
+@pytest.mark.parametrize("tools", ["native", "emulated"])
+async def test_a_hidden_tool_may_be_called(opened: list[Served], tools: str) -> None:
+    """Its name may be in the conversation: Claude Code lists the names of the tools that it hides."""
+    place = serve(opened, 'call fetch {"q": "x"}', tools=tools)
     hidden = {**TOOL, "name": "fetch", "defer_loading": True}
     found = await place.whole(body(tools=[TOOL, hidden]))
     assert found["content"][0]["name"] == "fetch"
-    assert [tool.name for tool in place.backend.seen[-1].tools] == ["look"]
+    assert [tool.name for tool in place.backend.seen[-1].tools] == (["look"] if tools == "native" else [])
 
 
 async def test_a_recorded_turn_is_replayed(opened: list[Served]) -> None:

@@ -322,7 +322,7 @@ def _as_text(
         plan,
         turn=asked,
         scanner=_scanner(
-            tools,
+            (*tools, *map(as_function, turn.hidden_tools)),
             texts,
             settings,
             form,
