@@ -395,7 +395,8 @@ def images() -> str:
     takers = code(name for name, backend in BACKENDS.items() if not backend.capabilities.image_urls)
     return (
         "If a backend accepts URLs of images, Toolwire passes the URLs on. These backends do not accept "
-        f"them:\n{takers}. For them, Toolwire downloads the images\nover http or https, from public addresses only. "
+        f"them:\n{takers}. For them, Toolwire downloads the images\nover http or https, from public "
+        "addresses only. "
         f"It downloads at most {limits.images} images. Each can have at most\n{limits.bytes // 2**20} MB and "
         f"{limits.pixels // 10**6} million pixels, and must be PNG, JPEG, GIF or WebP. The embedded model\n"
         "(`local`) does not support images."
