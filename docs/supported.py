@@ -360,8 +360,8 @@ def items_table() -> str:
     rows.append(
         (
             "`compaction`",
-            f"the notes of a compaction by this server, as a Message of the {became.role}; refused from "
-            "other servers",
+            f"the notes of a compaction by this server, as a Message of the {became.role}; notes of other "
+            "servers are refused",
         )
     )
     skipped = sorted(responses.SKIPPED - {"item_reference"})
@@ -375,9 +375,9 @@ def items_table() -> str:
 
 
 OTHER_PARTS = (
-    "kept unchanged. `openai` passes it on, and so does `hosted` if the provider accepts it. `codex` and "
-    "`local` refuse it. `cursor` and `acp` get its name in the text. All except `cursor` and `acp` refuse an "
-    "`input_file` with a URL"
+    "kept unchanged. `openai` passes the part on, and so does `hosted` if the provider accepts it. `codex` "
+    "and `local` refuse a request with such a part. `cursor` and `acp` get only its name, in the text. An "
+    "`input_file` with a URL is refused by all backends except `cursor` and `acp`"
 )
 
 
@@ -394,10 +394,12 @@ def images() -> str:
     limits = ImageLimits()
     takers = code(name for name, backend in BACKENDS.items() if not backend.capabilities.image_urls)
     return (
-        "If a backend accepts URLs of images, Toolwire passes them on. For "
-        f"{takers},\nToolwire downloads the image over http or https, from public addresses only: "
-        f"at most {limits.images} images\nof {limits.bytes // 2**20} MB and {limits.pixels // 10**6} million "
-        "pixels each, as PNG, JPEG, GIF or WebP. The embedded model (`local`)\ndoes not support images."
+        "If a backend accepts URLs of images, Toolwire passes the URLs on. These backends do not accept "
+        f"them:\n{takers}. For them, Toolwire downloads the images\nover http or https, from public "
+        "addresses only. "
+        f"It downloads at most {limits.images} images. Each can have at most\n{limits.bytes // 2**20} MB and "
+        f"{limits.pixels // 10**6} million pixels, and must be PNG, JPEG, GIF or WebP. The embedded model\n"
+        "(`local`) does not support images."
     )
 
 
@@ -457,13 +459,21 @@ HISTORIES: tuple[tuple[str, str, list[Body]], ...] = (
         [called("a"), SAID],
     ),
     ("no result for any call of the last step", "the calls stay open", [SAID, called("a")]),
-    ("the same call twice", "the second is dropped", [called("a"), called("a"), result("a"), SAID]),
     (
-        "a call id again, after its result",
+        "the same call twice, with the same id",
+        "the second is dropped",
+        [called("a"), called("a"), result("a"), SAID],
+    ),
+    (
+        "the id of a call that already has its result, again for a new call",
         "the call and its result get a new id",
         [called("a"), result("a"), called("a"), result("a"), SAID],
     ),
-    ("a call id again, for another call", "–", [called("a"), called("a", "g"), result("a"), SAID]),
+    (
+        "the same id for two different calls, without a result between them",
+        "–",
+        [called("a"), called("a", "g"), result("a"), SAID],
+    ),
     ("a result without a call", "–", [SAID, result("a")]),
 )
 
@@ -565,30 +575,34 @@ def page() -> str:
 
 # What is supported
 
-Every table on this page is generated: Toolwire decodes and plans a small request for each entry, and the
-table shows the result. The header `x-toolwire-report` of each response uses the same words.
+The tables on this page are generated from the code. For each entry, Toolwire reads a small request and
+decides how to handle it; the table shows the decision. The header `x-toolwire-report` of each response uses
+the same words.
 
-- **honoured**: the field has the same effect as with OpenAI. The model's server or Toolwire does it.
+- **honoured**: the field has the same effect as with OpenAI (for Messages, as with Anthropic). Either the
+  model's server or Toolwire implements it.
 - **constrained**: the prompt describes the tools, and the decoder is constrained to calls that match their
   schema.
-- **emulated**: Toolwire does it instead of the model's server, see [Emulation](emulation.md).
+- **emulated**: Toolwire does what the field asks for, instead of the model's server:
+  [Emulation](emulation.md).
 - **passed**: Toolwire sends the field unchanged to a server that may support it.
 - **ignored**: the field has no effect, and the report lists it.
 - **refused**: the request returns an error that names the field.
 
 The columns:
 
-- `openai, native`, `openai, constrained`, `openai, emulated`: an OpenAI-compatible server, by the setting
-  `tools`. The column `constrained` is for a server that can constrain calls within text (vLLM). If a server
-  can only constrain a single call, Toolwire constrains required and named calls and emulates tools with
-  `auto`: [Servers](servers.md#how-tools-are-served).
+- `openai, native`, `openai, constrained`, `openai, emulated`: an OpenAI-compatible server, with this value of
+  the setting `tools`. The column `openai, constrained` shows a server that can constrain calls within text
+  (vLLM). Other servers can constrain only a response that is nothing but a call. For these, Toolwire
+  constrains required and named calls, and emulates tools if `tool_choice` is `auto`:
+  [Servers](servers.md#how-tools-are-served).
 - `local`: the [embedded model](local.md).
-- `hosted, Claude`, `hosted, Gemini`: [hosted providers](hosted.md). Some of their models support less; the
-  report says so.
+- `hosted, Claude`, `hosted, Gemini`: [hosted providers](hosted.md). Some of their models support fewer
+  fields; the report then lists these fields.
 - `codex, native`: a [Codex](codex.md) version that supports the client's tools. `codex, emulated`: an [older
   version](codex.md#versions).
-- `cursor`, `acp`: [Cursor](cursor.md) and [other agents](acp.md). They cannot be forced to call a tool:
-  if a required call is missing, Toolwire asks once more; then the request fails.
+- `cursor`, `acp`: [Cursor](cursor.md) and [other agents](acp.md). Toolwire cannot force them to call a tool.
+  If a required call is missing, Toolwire asks once more. If the call is still missing, the request fails.
 - `scripted`: the [demo and scripted model](scripted.md).
 
 ## Request fields
@@ -605,22 +619,28 @@ Messages:
 
 {fields_table("messages")}
 
-A field of another API has no effect. `toolChoice` and `parallelToolCalls` are accepted as `tool_choice` and
-`parallel_tool_calls`. For `openai`, *honoured* means that the field is sent upstream. Fields that a [known
-server](servers.md) does not support are `ignored` there. {code(sorted(PASSABLE))} are sent to OpenAI's own
-servers, and to others with [`pass_fields`](configuration.md#backend--openai). Toolwire itself handles `store`
-and `metadata` of a Responses request.
+If a request contains a field of another API, the field has no effect. `toolChoice` and `parallelToolCalls`
+are accepted as `tool_choice` and `parallel_tool_calls`.
+
+In the `openai` columns, *honoured* means that Toolwire sends the field to the server. If Toolwire [knows the
+server](servers.md) and the server does not support a field, the field is *ignored*. Toolwire sends some
+fields only to OpenAI's own servers, and to other servers only with
+[`pass_fields`](configuration.md#backend--openai): {code(sorted(PASSABLE))}. In a Responses request, Toolwire
+itself handles `store` and `metadata`.
 
 Log probabilities (`logprobs` and `top_logprobs`, or `message.output_text.logprobs` in `include`) belong to
-the model's tokens. They are ignored with emulated and constrained tools, because the text is scanned for
-calls. If Toolwire separates `<think>` reasoning from the text, they are dropped. The report says `ignored`,
-and so does the comment at the end of a stream, whose headers may have been sent before. In a Responses
-request, `top_logprobs` has no effect without that value of `include`, as at OpenAI.
+the model's tokens. The tables show a request without tools. If a request has emulated or constrained tools,
+the fields are ignored, because Toolwire scans the text for calls. If Toolwire separates `<think>` reasoning
+from the text, it drops the log probabilities. In both cases, the report says `ignored`. The headers of a
+stream may have been sent before that, so the comment at the end of a stream says it too. In a Responses
+request, `top_logprobs` has an effect only together with `message.output_text.logprobs` in `include`, as with
+OpenAI.
 
-The report lists fields that are not part of OpenAI's API as `passed` or `ignored`, at most {MOST_NOTES} of
-them. If there are more, or if a name does not fit into a header, the report adds `unknown_fields=ignored`.
-Toolwire passes these fields on to every server except OpenAI's and Ollama's: {code(sorted(VENDOR))}. A passed
-field never overrides one that Toolwire sets itself.
+If a request has fields that are not part of the API, the report lists them as `passed` or `ignored`, at most
+{MOST_NOTES} of them. If there are more, or if a name does not fit into a header, the report adds
+`unknown_fields=ignored`. Toolwire passes the following fields, which some servers define, on to every server
+except OpenAI's and Ollama's: {code(sorted(VENDOR))}. A passed field never overrides a field that Toolwire
+sets itself.
 
 The report also names unsupported members of messages, parts, input items and tools, for example
 `tools.defer_loading=ignored`, `messages.audio=ignored` or `input.content.annotations=ignored`. If the model
@@ -632,8 +652,9 @@ does not receive the reasoning that a client sends back, the report says `input.
 {tools_table()}
 
 If a backend only supports functions, Toolwire offers it a custom tool as a function with one text parameter,
-and converts its calls back. Agents receive every tool as not strict. If a model calls an undeclared tool, the
-call is [sent as text](configuration.md#tools). With Codex, the model receives an error and continues.
+and converts the calls of this function back. Agents do not support `strict`, so they receive every tool as
+not strict. If a model calls a tool that the request does not declare, Toolwire by default [sends the call as
+text](configuration.md#tools). Codex is different: there, the model receives an error and continues.
 
 ## tool_choice
 
@@ -653,35 +674,41 @@ Toolwire reads each message and each input item as a message, a call, a result o
 
 ## Histories that are repaired
 
-A step is a sequence of reasoning, text and calls of the assistant. Servers expect the results of a step
-directly after it, but clients lose results, send them twice or send them elsewhere. Toolwire repairs such a
-history if it can do so without inventing facts. The report lists each repair, under `input` (Responses) or
-`messages` (chat completions). Messages keep their order. If a conversation ended with a result, it still does
-after the repair.
+A step is a sequence of reasoning, text and calls of the assistant. Servers expect the results of these calls
+directly after the step, but some clients lose results, send them twice, or send them in another position.
+Toolwire repairs such a history if it can do so without inventing facts. The report lists each repair, under
+`input` (Responses) or `messages` (chat completions). Messages keep their order. If the last item of a
+conversation was a result, the last item is still a result after the repair.
 
 {repairs_table()}
 
 ## JSON that is repaired
 
-Toolwire repairs common mistakes in the arguments of calls while it sends them; sent text never changes. If an
-emulated call has any other invalid JSON, it is plain text. In a native call, other invalid JSON is passed on
-unchanged.
+Toolwire repairs the common mistakes in this table. It does so while it sends the arguments of a call, and
+never changes what it has already sent. If the arguments are invalid JSON in any other way, the result depends
+on the kind of call: an emulated call becomes plain text, and a native call is passed on unchanged.
 
 {mistakes_table()}
 
 ## Dialects
 
+A dialect is a format in which models write tool calls as text. *Taught* means that Toolwire's prompt
+describes the format to the model. *Recovery* means that some models write the format by habit: [What counts
+as a call](emulation.md#what-counts-as-a-call). If a dialect is *on*, Toolwire reads it from every model,
+unless you set the option `dialects`. If a dialect is *off*, Toolwire reads it only from models of its family,
+or if you list it in `dialects`.
+
 {dialects_table()}
 
-One call in each dialect, with the token `{TOKEN}`:
+One call in each dialect. The token of the dialect `sentinel` is `{TOKEN}` in this example:
 
 {dialects_examples()}
 
 ## Failures
 
-Before the first byte of a response, a failure is an HTTP error with OpenAI's error object. After it, a chat
-completions stream ends with the same object as its last event, and a Responses stream with
-`response.failed`.
+Before the first byte of a response, a failure becomes an HTTP error with OpenAI's error object. After the
+first byte, a chat completions stream ends with the same object as its last event, and a Responses stream ends
+with `response.failed`. The Messages API uses [Anthropic's types and statuses](wire.md#messages).
 
 {kinds_table()}
 """
