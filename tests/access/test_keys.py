@@ -384,6 +384,24 @@ async def test_a_new_key_works_as_soon_as_the_store_is_reachable_again(store: St
     assert (await gate.caller({b"authorization": f"Bearer {new}".encode()}, None)).name == "new"
 
 
+async def test_an_unknown_key_is_not_refused_for_good_while_the_store_cannot_be_read(
+    store: Store, time: Time
+) -> None:
+    """It may be new: 503 and a time to try again, not 401."""
+    broken: Any = Broken(store)
+    gate = Gate(ServerSettings(), ring(broken, time, "of-the-settings"))
+    await gate.ring.refresh()
+    unknown = {b"authorization": b"Bearer unknown"}
+    with pytest.raises(ToolwireError) as caught:
+        await gate.caller(unknown, None)
+    assert caught.value.failure.kind == "authentication"
+    broken.up = False
+    time.now += FRESH_S
+    with pytest.raises(ToolwireError) as caught:
+        await gate.caller(unknown, None)
+    assert (caught.value.failure.kind, caught.value.failure.retry_after_s) == ("backend_unavailable", 1)
+
+
 async def test_a_key_in_the_settings_does_not_wait_for_the_store(
     store: Store, time: Time, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -184,8 +184,12 @@ async def test_workers_together_serve_exactly_a_key_s_budget(workers: Workers) -
     headers = {"authorization": f"Bearer {key}"}
 
     async def status(session: aiohttp.ClientSession) -> tuple[int, str]:
-        async with session.post(f"{workers.url}/v1/chat/completions", json=asks, headers=headers) as answer:
-            return answer.status, (await answer.json()).get("error", {}).get("code", "")
+        url = f"{workers.url}/v1/chat/completions"
+        async with session.post(url, json=asks, headers=headers) as answer:
+            code = (await answer.json()).get("error", {}).get("code", "")
+        if answer.status == 503:  # this worker could not read the new key yet, and says: try again
+            return await status(session)
+        return answer.status, code
 
     async def knows(session: aiohttp.ClientSession) -> bool:
         async with session.get(f"{workers.url}/v1/models", headers=headers) as answer:

@@ -207,7 +207,7 @@ class Gate:
             if error.failure.kind != "authentication":
                 raise
         await ring.look_again()
-        return self.identify(headers, client)
+        return self.identify(headers, client, looked=True)
 
     def check_caller(self, headers: Headers, client: tuple[str, int] | None) -> str:
         """Returns the id of the caller's key, or "" if the server has no keys.
@@ -216,7 +216,12 @@ class Gate:
         """
         return self.identify(headers, client).key_id
 
-    def identify(self, headers: Headers, client: tuple[str, int] | None) -> KeyHolder:
+    def identify(self, headers: Headers, client: tuple[str, int] | None, looked: bool = False) -> KeyHolder:
+        """Returns the holder of the caller's key among the known keys. Raises if there is none.
+
+        `looked`: the stored keys were just read again. If that failed, an unknown key is not refused for
+        good, because it may be new.
+        """
         """Like `caller`, but only with the keys that were already read."""
         if not self.ring.needed:
             self.ring.check_known()
@@ -233,7 +238,7 @@ class Gate:
             )
         found = self._found(headers)
         if found is None:
-            self.ring.check_known()
+            self.ring.check_known(new=looked)
             raise ToolwireError("authentication", "Incorrect API key provided.")
         return found
 

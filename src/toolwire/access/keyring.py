@@ -207,9 +207,12 @@ class KeyRing:
         self._tried_at = self._ticks()
         self._reading = asyncio.ensure_future(self._read(records))
 
-    def check_known(self) -> None:
-        """Raises if the stored keys were never read, because an unknown key may be one of them."""
-        if self._records is not None and self._read_at is None:
+    def check_known(self, new: bool = False) -> None:
+        """Raises if the stored keys were never read, because an unknown key may be one of them.
+
+        `new`: raises also if they cannot be read now, because the key may be newer than the last read.
+        """
+        if self._records is not None and (self._read_at is None or (new and self._failing)):
             raise ToolwireError(
                 "backend_unavailable",
                 "The server cannot read its API keys now. Please try again.",

@@ -57,13 +57,16 @@ export class Scroller {
     const left = scrollHeight - scrollTop - clientHeight
     this.top = scrollTop
     if (moved > 0 && left < NEAR && performance.now() > this.awayUntil) this.pin(true)
-    else if (moved < -1 && left > 1) this.pin(false)
+    else if (moved < -1 && left > 1) {
+      this.pin(false)
+      if (this.awayUntil === Infinity) this.awayUntil = performance.now() + AWAY_MS
+    }
   }
 
   /**
-   * The person scrolls up. The browser does that in small steps, and content that grows meanwhile moves the
-   * view down a little. Near the end that looks like a return to the end, so the view does not follow for a
-   * moment.
+   * The person scrolls up. The browser does that in small steps, on a busy machine only after a while, and
+   * content that grows meanwhile moves the view down a little. Near the end that looks like a return to the
+   * end. So the view does not follow until it has moved up, and for a moment after that.
    *
    * @param {EventTarget | null} target
    */
@@ -73,7 +76,7 @@ export class Scroller {
       if (node.scrollTop > 0) return // this element scrolls, not the view
     }
     if (this.node.scrollTop <= 0) return
-    this.awayUntil = performance.now() + AWAY_MS
+    this.awayUntil = Infinity
     this.pin(false)
   }
 
