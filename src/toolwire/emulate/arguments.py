@@ -50,7 +50,8 @@ _NUMBER: dict[str, tuple[bool, bool, dict[str, str]]] = {
 class JsonFlow:
     """Reads one JSON value that arrives in chunks, and writes it as strict JSON.
 
-    Pass each chunk to `run`; `take` returns the output. `done` and `failed` say whether the value has ended.
+    Pass each chunk to `run`; `take` returns the output. `done`: the value is complete. `failed`: the
+    text is not JSON, even after repair.
     """
 
     def __init__(self) -> None:

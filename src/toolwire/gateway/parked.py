@@ -335,8 +335,8 @@ def _split(items: Iterable[Item], calls: Collection[str]) -> tuple[list[Item], d
 def _with_notes_in_results(items: tuple[Item, ...]) -> tuple[Item, ...]:
     """Returns the history with the texts after the last result moved into that result.
 
-    Clients of the Messages API add notes after the results: in the same message, or as a system message. A
-    parked run can only take results.
+    Some clients of the Messages API add text of their own after the results, in the same message or as a
+    system message. A parked run can only take results.
     """
     end = len(items)
     while end and isinstance(note := items[end - 1], Message) and note.role != "assistant":

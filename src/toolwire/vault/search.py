@@ -171,7 +171,10 @@ class _Search:
                         return
 
     def _rows(self, match: str) -> Iterator[tuple[int, float]]:
-        """Returns the matching rows with their ranks, the best first."""
+        """Returns the matching rows with their ranks, the best first.
+
+        If too many match, returns only some: matches in titles, aliases, headings and tags are preferred.
+        """
         if self._count(match) <= MOST_ROWS:
             return self._best(match, MOST_ROWS)
         specific = self._best(f"{{title aliases headings tags}} : ({match})", MOST_ROWS)

@@ -183,9 +183,9 @@ class Terminal:
 class AgentRequests:
     """Answers the requests of one session.
 
-    `names`: the client's tools by the agent's names for them. `declared`: the client's own names of the
-    tools. `running` returns the current run, or raises. `seen` returns the announcement of the call with this
-    id.
+    `names` maps the agent's name of each tool to the client's tool. `declared`: the names that the client
+    declared. `running` returns the current run, or raises. `seen` returns the announcement of the call with
+    this id.
     """
 
     def __init__(

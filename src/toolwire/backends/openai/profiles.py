@@ -151,10 +151,10 @@ _ROWS = (
         vendor=frozenset(),  # options such as top_k exist only in Ollama's own API
         deviations=(
             "`tool_choice` is ignored",
-            "calls in one piece, several with index 0 (before 0.20) or without an index (before 0.4.7)",
+            "each call arrives in one piece; several calls have index 0 (before 0.20) or none (before 0.4.7)",
             "finish reason `stop` after calls (older versions)",
             "images by URL are refused",
-            "a message of several texts becomes several messages",
+            "the server splits a message of several texts into several messages",
         ),
     ),
     ServerProfile(

@@ -442,7 +442,7 @@ class App:
         return Response(page, media_type=content_type)
 
     async def _other_protocol(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handles lifespan events, for servers that send them. Closes WebSockets on other paths."""
+        """Handles lifespan events, for servers that send them. Closes other WebSockets."""
         if scope["type"] != "lifespan":
             await send({"type": "websocket.close", "code": 1000})
             return

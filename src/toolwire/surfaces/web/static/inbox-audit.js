@@ -28,7 +28,7 @@ export function auditTab(context, empty) {
     class: 'input',
     type: 'search',
     'aria-label': 'Filter the log',
-    placeholder: 'Filter by tool, model, note or ID',
+    placeholder: 'Filter by tool, model, remark or ID',
     oninput: draw,
   })
   const all = h('option', { value: '' }, 'All events')

@@ -39,10 +39,10 @@ export function welcome(session, model, suggest) {
     ? [
         'Ask about your vault ',
         h('strong', null, visible(session.vault.name)),
-        '. The model can ask to search, read or change notes. Nothing happens until you approve it.',
+        '. The model can ask to search, read or change notes. It needs your approval for each call.',
       ]
     : 'Chat with any model of this server. With tool calling on, a model can also ask to look into your ' +
-      'vault. Nothing happens until you approve it.'
+      'vault. It needs your approval for each call.'
   const ideas = IDEAS.map((idea) => {
     const props = { type: 'button', class: 'button', onclick: () => suggest(idea) }
     return h('li', null, h('button', props, idea.endsWith(' ') ? `${idea}…` : idea))
