@@ -1,9 +1,11 @@
-// What the approval dialog sends: exactly what the person saw and selected. And how a conversation grows.
+// What the approval dialog sends: exactly what the person saw and selected. And how a conversation grows and
+// sends messages.
 
 import './page.js'
 
 import assert from 'node:assert/strict'
 import { describe, it } from 'node:test'
+import { Composer } from '../../src/toolwire/surfaces/web/static/composer.js'
 import { keyedList } from '../../src/toolwire/surfaces/web/static/inbox-lists.js'
 import { Question } from '../../src/toolwire/surfaces/web/static/question.js'
 import { Thread } from '../../src/toolwire/surfaces/web/static/thread.js'
@@ -233,5 +235,46 @@ describe('a list that is drawn again', () => {
     assert.notEqual(list.children[2], second)
     draw([], make)
     assert.equal(list.children.length, 0)
+  })
+})
+
+describe('Composer', () => {
+  /** A composer whose server accepts each message when the test says so. */
+  const composer = () => {
+    /** @type {string[]} */
+    const sent = []
+    /** @type {(() => void)[]} */
+    const accept = []
+    const made = new Composer({
+      send: (message) => {
+        sent.push(message)
+        return new Promise((resolve) => accept.push(() => resolve(true)))
+      },
+      stop: () => {},
+      left: null,
+    })
+    return { made, sent, accept }
+  }
+
+  it('sends the same words again if they were typed before the server accepted the first ones', async () => {
+    const { made, sent, accept } = composer()
+    made.set('Go')
+    const first = made.submit()
+    made.set('Go')
+    made.submit()
+    accept[0]?.()
+    await first
+    assert.deepEqual(sent, ['Go', 'Go'])
+  })
+
+  it('sends a message once if Enter is pressed twice', async () => {
+    const { made, sent, accept } = composer()
+    made.set('Go')
+    const first = made.submit()
+    made.submit()
+    accept[0]?.()
+    await first
+    assert.deepEqual(sent, ['Go'])
+    assert.equal(made.area.value, '')
   })
 })

@@ -21,6 +21,7 @@ export class Composer {
     this.running = false
     this.sending = false
     this.sendAgain = false
+    this.edited = false // since the last message was sent
     this.area = h('textarea', {
       class: 'composer-text',
       rows: '1',
@@ -96,6 +97,7 @@ export class Composer {
   }
 
   changed() {
+    this.edited = true
     storeDraft(this.id, this.area.value)
     this.resize()
     this.update()
@@ -131,11 +133,12 @@ export class Composer {
     const message = this.area.value
     if (!message.trim() || this.running) return
     if (this.sending) {
-      this.sendAgain = true // the person sent another message before the server accepted the last one
+      // The person sent another message, maybe the same words, before the server accepted the last one.
+      this.sendAgain = this.edited
       return
     }
     this.sending = true
-    this.sendAgain = false
+    this.sendAgain = this.edited = false
     this.update()
     const from = this.id
     let accepted = false
@@ -146,7 +149,7 @@ export class Composer {
     }
     if (accepted) {
       storeDraft(from, '')
-      if (this.area.value === message) this.area.value = ''
+      if (!this.edited && this.area.value === message) this.area.value = ''
       storeDraft(this.id, this.area.value)
       this.resize()
     }
