@@ -2,7 +2,7 @@
 //
 //   load PORT PATH CONNECTIONS SECONDS REQUESTS BODYFILE [HEADER: VALUE]...
 //
-// REQUESTS 0: as many as fit into SECONDS. A stream counts when it holds its end mark ([DONE] or response.completed). Prints one JSON object: requests, errors,
+// REQUESTS 0: as many as fit into SECONDS. A stream counts when it holds its end mark ([DONE], response.completed or message_stop). Prints one JSON object: requests, errors,
 // broken (streams without their end), events, and microseconds to the first token (the mark "Zz00", else the first byte) and to the end.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -99,7 +99,7 @@ static void read_body(Connection *c, const char *bytes, size_t size) {
   memcpy(joined + c->kept, bytes, size);
   size_t whole = c->kept + size;
   if (!c->token && memmem(joined, whole, "Zz00", 4)) c->token = now_us();
-  if (!c->seen_end && (memmem(joined, whole, "data: [DONE]", 12) || memmem(joined, whole, "event: response.completed", 25))) c->seen_end = 1;
+  if (!c->seen_end && (memmem(joined, whole, "data: [DONE]", 12) || memmem(joined, whole, "event: response.completed", 25) || memmem(joined, whole, "event: message_stop", 19))) c->seen_end = 1;
   for (const char *p = bytes; (p = memmem(p, bytes + size - p, "data: ", 6)); p += 6) events++;
   c->kept = whole < KEEP ? whole : KEEP;
   memcpy(c->tail, joined + whole - c->kept, c->kept);

@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-MARKS = (b"data: [DONE]", b"event: response.completed")
+MARKS = (b"data: [DONE]", b"event: response.completed", b"event: message_stop")
 TOKEN = b"Zz00"
 KEEP = 31
 
