@@ -24,7 +24,7 @@ from bench import peers as other_gateways
 from bench.process import LOAD_CORE, WORK, Process, answer, answers, free_port, is_compiled, tool
 from bench.report import Row, figure
 from bench.side import Side
-from bench.targets import STARTS, TITLES, Target, start_toolwire
+from bench.targets import MESSAGES_MODEL, STARTS, TITLES, Target, start_toolwire
 
 CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
 ROUNDS = 5
@@ -112,7 +112,7 @@ MEASURES = (
     Measure(
         "messages paced",
         {
-            "model": "bench-paced",
+            "model": MESSAGES_MODEL,
             "max_tokens": 1000,
             "messages": [{"role": "user", "content": "Say hi."}],
             "stream": True,

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 
 from bench.process import GATEWAY_CORE, WORK, Process, answers, free_port
-from bench.targets import AUTHORIZATION, KEY, MODELS, Target
+from bench.targets import AUTHORIZATION, KEY, MESSAGES_MODEL, MODELS, Target
 
 INSTALL_S = 900
 QUESTION = {"model": "bench-plain", "messages": [{"role": "user", "content": "hi"}]}
@@ -36,6 +36,8 @@ def _litellm(upstream: int) -> Target:
         }
         for name in MODELS
     ]
+    by_chat = {"model": "hosted_vllm/bench-paced", "api_base": base, "api_key": "sk-none"}
+    models.append({"model_name": MESSAGES_MODEL, "litellm_params": by_chat})
     settings = {"telemetry": False, "drop_params": True, "num_retries": 0, "request_timeout": 600}
     config = {
         "model_list": models,

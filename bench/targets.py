@@ -13,6 +13,8 @@ from bench.process import GATEWAY_CORE, HERE, LOAD_CORE, WORK, Process, answers,
 
 KEY = "sk-bench-0123456789"
 MODELS = ("bench-plain", "bench-paced", "bench-burst", "bench-native-paced", "bench-written-paced")
+MESSAGES_MODEL = "messages-paced"
+"""`bench-paced` for clients of the Messages API. LiteLLM needs another route to serve them from chat."""
 EMULATED = {"emulated-paced": "bench-paced", "emulated-written-paced": "bench-written-paced"}
 """Toolwire's models with emulated tools, and the upstream's model for each."""
 AUTHORIZATION = {"Authorization": f"Bearer {KEY}"}
@@ -46,6 +48,7 @@ def toolwire_config(upstream: int) -> Path:
             f'model = "{EMULATED.get(name, name)}"',
         ]
         lines.append(f'tools = "{"emulated" if name in EMULATED else "native"}"')
+    lines += ["[aliases]", f'{MESSAGES_MODEL} = "bench-paced"']
     path = WORK / "toolwire.toml"
     path.write_text("\n".join(lines) + "\n")
     return path

@@ -401,7 +401,10 @@ LAWS: dict[str, Law] = {
         RUN,
     ),
     "messages_encoder": Law(
-        draw_chat_run, judge_messages_run, "any run is a legal Messages stream that folds to its body", RUN
+        draw_responses_run,
+        judge_messages_run,
+        "any run is a legal Messages stream that folds to its body",
+        RUN,
     ),
     "aggregator": Law(draw_fragments, judge_aggregator, "any split of arguments adds up again", PIECES),
     "assembler": Law(

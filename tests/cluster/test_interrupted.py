@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from toolwire.cluster.forward import call_ids
 from toolwire.cluster.relay import Passing
 from toolwire.conform.judge import fold, frames_of, judge_sse
 from toolwire.core.events import (
@@ -21,6 +24,7 @@ from toolwire.core.events import (
 from toolwire.core.ids import counting_ids
 from toolwire.core.turn import ToolSpec, Turn
 from toolwire.wire.chat.encode import ChatEncoder
+from toolwire.wire.messages.encode import MessagesEncoder
 from toolwire.wire.responses.encode import ResponsesEncoder
 
 LOST = Failure("backend_cut", "The server was lost.")
@@ -100,3 +104,28 @@ def test_a_chat_stream_ends_in_an_error_object() -> None:
     passing.feed(begun)
     whole = begun + passing.end(LOST)
     assert judge_sse(whole, "chat") == [] and frames_of(whole)[-1]["error"]["code"] == "stream_interrupted"
+
+
+def test_a_messages_stream_ends_in_an_error_event_once() -> None:
+    encoder = MessagesEncoder("m", id="msg_1", ids=counting_ids())
+    begun = encoder.feed([Text("half")])
+    passing = Passing("messages")
+    passing.feed(begun)
+    rest = passing.end(LOST)
+    assert judge_sse(begun + rest, "messages") == []
+    assert fold(begun + rest)["error"]["message"] == LOST.message
+    assert passing.end(LOST) == b""
+    whole = Passing("messages")
+    whole.feed(begun + encoder.feed([Finish()]) + encoder.finish(None))
+    assert whole.end(LOST) == b""
+
+
+def test_the_calls_that_a_body_answers_are_found_on_every_api() -> None:
+    body = {
+        "messages": [
+            {"role": "tool", "tool_call_id": "a", "content": '"call_id": "x"'},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "b"}]},
+        ],
+        "input": [{"type": "function_call_output", "call_id": "c", "output": "y"}],
+    }
+    assert call_ids(json.dumps(body).encode()) == ["a", "b", "c"]

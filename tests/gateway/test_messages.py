@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
+from toolwire.backends.openai.backend import OpenAIBackend
 from toolwire.conform.judge import fold, judge_body, judge_sse
 from toolwire.gateway.pipeline import Caller, Gateway
 from toolwire.observe.fixture import read, write
 from toolwire.observe.replay import replay
 from toolwire.settings.types import Settings
 from toolwire.testing import ScriptedBackend, ScriptedOptions
+from toolwire.testing.upstream import FakeUpstream, Reply, chunk
 
 Body = dict[str, Any]
 TOOL = {
@@ -117,11 +119,20 @@ async def test_thoughts_are_sent_only_if_they_were_asked_for(opened: list[Served
     assert [block["type"] for block in found["content"]] == ["text", "tool_use"]
 
 
-async def test_a_stop_sequence_is_named_where_the_gateway_looks_for_it(opened: list[Served]) -> None:
-    place = serve(opened, "say one, two, three", tools="emulated")
-    found = await place.whole(body(tools=[TOOL], stop_sequences=["two"]))
-    if "stop_sequences=ignored" not in place.report:
-        assert (found["stop_reason"], found["stop_sequence"]) == ("stop_sequence", "two")
+async def test_a_stop_sequence_is_named_where_the_gateway_looks_for_it() -> None:
+    chunks = [chunk({"role": "assistant", "content": "one, t"}), chunk({"content": "wo, three"})]
+    async with FakeUpstream(Reply.stream([*chunks, chunk({}, "stop")])) as upstream:
+        backend = OpenAIBackend("m", {"base_url": upstream.base_url, "tools": "emulated"})
+        gateway = Gateway(Settings(), backends={"m": backend})
+        asked = body(tools=[TOOL], stop_sequences=["two"], stream=True)
+        answer = await gateway.respond("messages", json.dumps(asked).encode(), Caller())
+        assert answer.stream is not None
+        stream = b"".join([block async for block in answer.stream])
+        await gateway.close()
+    assert judge_sse(stream, "messages") == []
+    found = fold(stream)
+    assert found["content"] == [{"type": "text", "text": "one, "}]
+    assert (found["stop_reason"], found["stop_sequence"]) == ("stop_sequence", "two")
 
 
 async def test_a_parked_run_resumes_although_the_client_rewrites_its_history(opened: list[Served]) -> None:

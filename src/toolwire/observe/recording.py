@@ -59,7 +59,7 @@ EVENTS: dict[str, type[Any]] = {
     )
 }
 STOPPED = {"type": "Stopped"}
-"""Stands for a batch: the gateway ended the run because it was silent after its calls."""
+"""A mark in place of a batch: the gateway ended the run because it was silent after its calls."""
 SAID = {"Text": "text", "Thought": "text", "Refusal": "text", "CallArgs": "delta"}
 """Events that contain a piece of a longer text, and the member that contains it."""
 NOTES = {

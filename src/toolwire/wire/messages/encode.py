@@ -26,7 +26,20 @@ from toolwire.core.events import Event, Failure, Signature, Text, Thought, Usage
 from toolwire.core.ids import IdFactory
 from toolwire.core.partial_call import partial_object
 from toolwire.core.turn import Thoughts
-from toolwire.wire.order import IN_TEXT, WHOLE_KINDS, Close, Delta, End, Fail, Item, Open, Order, Sign, Step
+from toolwire.wire.order import (
+    CALL_KINDS,
+    IN_TEXT,
+    WHOLE_KINDS,
+    Close,
+    Delta,
+    End,
+    Fail,
+    Item,
+    Open,
+    Order,
+    Sign,
+    Step,
+)
 from toolwire.wire.sse import comment_frame, encode, joined
 
 PING = b'event: ping\ndata: {"type": "ping"}\n\n'
@@ -186,7 +199,7 @@ class _MessagesAnswer:
 
 def _block(item: Item) -> dict[str, Any]:
     """Returns the content block of an item as it is before any text of it."""
-    if item.kind in ("function", "custom"):
+    if item.kind in CALL_KINDS:
         return {"type": "tool_use", "id": item.call_id, "name": item.name, "input": {}}
     if item.kind in ("thought", "summary"):
         return {"type": "thinking", "thinking": "", "signature": ""}
@@ -198,7 +211,7 @@ def _block(item: Item) -> dict[str, Any]:
 
 
 def _whole(step: Sign) -> dict[str, Any]:
-    """The content block of an item that arrives whole."""
+    """Returns the content block of an item that arrives whole."""
     found: dict[str, Any]
     found = json.loads(step.text) if step.item.kind == "block" else {**_block(step.item), "data": step.text}
     return found
@@ -255,7 +268,7 @@ class MessagesEncoder(_MessagesAnswer):
         for step in steps:
             if type(step) is Delta:
                 frames += (self._before, encode(step.text), b"}}\n\n")
-                if step.item.kind == "function":
+                if step.item.kind in CALL_KINDS:
                     self._parts.append(step.text)
             elif type(step) is Open:
                 self._begin(frames)
@@ -265,7 +278,7 @@ class MessagesEncoder(_MessagesAnswer):
             elif type(step) is Close:
                 if step.status == "incomplete" and type(steps[-1]) is Fail:
                     continue  # a client would take the block as whole, and run a call
-                if step.item.kind == "function" and self._arguments(step) is None:
+                if step.item.kind in CALL_KINDS and self._arguments(step) is None:
                     break
                 index = step.item.index
                 frames.append(_frame("content_block_stop", {"type": "content_block_stop", "index": index}))
@@ -360,7 +373,7 @@ class MessagesBody(_MessagesAnswer):
 
     def _close(self, step: Close) -> None:
         kind, block = step.item.kind, self._content[-1]
-        if kind == "function":
+        if kind in CALL_KINDS:
             block["input"] = self._arguments(step)
         elif kind not in WHOLE_KINDS:
             block[DELTAS[kind][1]] = joined(self._parts)
