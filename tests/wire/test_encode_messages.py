@@ -46,7 +46,8 @@ def frames(events: list[Event], thoughts: Thoughts = "shown") -> list[dict[str, 
 def body(events: list[Event], thoughts: Thoughts = "shown") -> dict[str, Any]:
     answer = MessagesBody("m", id="msg_1", ids=counting_ids(), thoughts=thoughts)
     answer.feed(events)
-    return answer.body()
+    whole: dict[str, Any] = json.loads(answer.finish())
+    return whole
 
 
 def folded(stream: list[dict[str, Any]]) -> dict[str, Any]:
@@ -213,3 +214,20 @@ def test_cut_arguments_keep_only_what_is_complete(whole: dict[str, Any], data: s
     assert partial_object(text) == whole
     for key in list(found)[:-1]:
         assert found[key] == whole[key]
+
+
+def test_a_body_has_the_arguments_exactly_as_the_model_wrote_them() -> None:
+    written = '{"a": 1.10, "b": 12345678901234567890123, "c": "\\ude00"}'
+    answer = MessagesBody("m", id="msg_1", ids=counting_ids())
+    answer.feed(
+        [CallBegin(0, "f", "x"), CallArgs(0, written[:9]), CallArgs(0, written[9:]), CallEnd(0), Finish()]
+    )
+    assert written.encode() in answer.finish()
+
+
+@pytest.mark.parametrize("arguments", ['{"a": NaN}', '{"a": Infinity}', "7", ""])
+def test_only_json_objects_are_arguments(arguments: str) -> None:
+    events: list[Event] = [CallBegin(0, "f", "x", "custom"), CallArgs(0, arguments), CallEnd(0), Finish()]
+    with pytest.raises(ToolwireError, match="not a JSON object"):
+        body(events)
+    assert frames(events)[-1]["type"] == "error"

@@ -11,7 +11,8 @@ prepared prefix, the text's JSON and a prepared suffix.
 - A thought without a signature is sent with an empty one. Anthropic would refuse such a thought if it were
   sent back; other models do not need a signature.
 - `input` is an object in this API. A complete call whose arguments are not an object ends the answer with an
-  error. Of the arguments of a call that was cut off, the complete members are sent.
+  error. In a body, `input` is the model's own JSON, so that it is exactly what a stream sends. Of the
+  arguments of a call that was cut off, the complete members are sent.
 - Toolwire's count of input tokens includes cached ones, Anthropic's does not.
 """
 
@@ -19,7 +20,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
+
+import msgspec
 
 from toolwire.core.errors import ToolwireError, status_of
 from toolwire.core.events import Event, Failure, Signature, Text, Thought, Usage
@@ -175,26 +178,34 @@ class _MessagesAnswer:
             self._end["stop_details"] = {"type": "refusal", "category": None, "explanation": None}
         self._end |= step.extra or {}
 
-    def _arguments(self, step: Close) -> dict[str, Any] | None:
-        """Returns the arguments of the call that closes.
+    def _arguments(self, step: Close) -> msgspec.Raw | None:
+        """Returns the arguments of the call that closes, as JSON.
 
         If they are not a JSON object, records a failure and returns None.
         """
         text = joined(self._parts)
-        try:
-            found = json.loads(text)
-        except (ValueError, RecursionError):
-            found = None
-        if isinstance(found, dict):
-            return found
+        if _is_object(text):
+            return msgspec.Raw(text.encode())
         if step.status == "incomplete":
-            return partial_object(text)
+            return msgspec.Raw(json.dumps(partial_object(text)).encode())
         self._fail(Failure("invalid_tool_call", UNREADABLE.format(step.item.name[:80])))
         return None
 
     def _fail(self, failure: Failure) -> None:
         self.failure = self.failure or failure
         self._order.stop()
+
+
+def _is_object(text: str) -> bool:
+    """Whether the text is one JSON object. JSON has no NaN and Infinity, which Python would accept."""
+    try:
+        return isinstance(json.loads(text, parse_constant=_refuse), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(constant)
 
 
 def _block(item: Item) -> dict[str, Any]:
