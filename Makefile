@@ -14,7 +14,7 @@ LOCKED := test lint docs dist
 QUICK := $(addprefix tests/,access cluster core emulate gateway laws observe settings tools vault wire)
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: clients-newest first-minute help install serve test check quick coverage lock lint format bench fuzz evidence dist supported screenshots docs clean
+.PHONY: clients-newest first-minute tour-time help install serve test check quick coverage lock lint format bench fuzz evidence dist supported screenshots docs clean
 
 help:  ## list all targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -74,6 +74,9 @@ clients-newest: $(VENV)/.test $(VENV)/.system tests/codex/new/node_modules/.stam
 
 first-minute:  ## time a new user's path: clone, make serve, the first tool call with an SDK
 	$(PYTHON) bench/first_minute.py $(ARGS)
+
+tour-time: $(VENV)/.test $(VENV)/.system  ## time the tour in Chromium: from a fresh clone, and from the wheel
+	$(BIN)/python bench/tour_time.py $(ARGS)
 
 fuzz: $(VENV)/.test  ## test the laws with random input
 	$(BIN)/python fuzz/run.py --cases 100000 $(ARGS)

@@ -19,10 +19,11 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import tomllib
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,7 @@ def walk(source: str, scratch: Path) -> dict[str, Any]:
     begun = time.monotonic()
     subprocess.run(["git", "clone", "-q", source, clone], check=True)
     cloned = time.monotonic()
-    with serving(clone, home) as url:
+    with serving(make_serve, clone, home, r"listening on (\S+)") as url:
         listening = time.monotonic()
         subprocess.run([sys.executable, "-m", "venv", client], check=True)
         subprocess.run(
@@ -108,11 +109,15 @@ def pinned() -> str:
     )
 
 
-@contextmanager
-def serving(clone: Path, home: Path) -> Iterator[str]:
-    """Runs `make serve` as a user does, and yields the address.
+def make_serve(port: int) -> list[str]:
+    return ["make", "serve", f"PYTHON={sys.executable}", f"ARGS=--port {port}"]
 
-    The port is a free one, and this machine's settings are not used.
+
+@contextmanager
+def serving(command: Callable[[int], list[str]], folder: Path, home: Path, ready: str) -> Iterator[str]:
+    """Runs a server as a user does, and yields what the pattern `ready` finds in its output.
+
+    `command` gets a free port. This machine's settings are not used.
     """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -120,25 +125,28 @@ def serving(clone: Path, home: Path) -> Iterator[str]:
     settings = re.compile(r"(TOOLWIRE_|PROXY_|XDG_|VIRTUAL_ENV|PYTHONPATH|MAKE|MFLAGS|PORT$)")
     kept = {name: value for name, value in os.environ.items() if not settings.match(name)}
     child = subprocess.Popen(
-        ["make", "serve", f"PYTHON={sys.executable}", f"ARGS=--port {port}"],
-        cwd=clone,
+        command(port),
+        cwd=folder,
         env={**kept, "HOME": str(home)},
         stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
     )
+    assert child.stdout is not None
     try:
-        assert child.stdout is not None
         for line in child.stdout:
             print(line, end="", file=sys.stderr)
-            if found := re.match(r"listening on (\S+)", line):
+            if found := re.search(ready, line):
+                threading.Thread(target=child.stdout.read, daemon=True).start()
                 yield found[1]
                 break
         else:
-            raise SystemExit("make serve ended before it listened")
+            raise SystemExit(f"{command(port)[0]} ended before it was ready")
     finally:
-        os.killpg(child.pid, signal.SIGTERM)
-        child.communicate(timeout=60)
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGTERM)
+        child.wait(timeout=60)
 
 
 def table(report: dict[str, Any]) -> str:

@@ -25,6 +25,7 @@ from toolwire.backends.local.pull import available
 from toolwire.core.events import Usage
 from toolwire.core.turn import Constraint, Message, Sampling, TextPart, ToolSpec, Turn
 from toolwire.gateway.pipeline import Gateway
+from toolwire.settings.extras import add_extra, own_command
 from toolwire.settings.types import ServerSettings, Settings
 from toolwire.surfaces.http.app import create_app
 from toolwire.surfaces.http.server import DrainingServer, bind
@@ -44,7 +45,7 @@ Ask = Callable[[int], Awaitable[int]]
 
 def run(rounds: int) -> tuple[list[Row], list[str]]:
     if not available():
-        return [], ["the embedded model is not here: pip install 'toolwire[local]', toolwire local pull"]
+        return [], [f"the embedded model is not here: {add_extra('local')}, then {own_command('local pull')}"]
     return asyncio.run(_run(rounds))
 
 

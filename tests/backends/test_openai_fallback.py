@@ -372,17 +372,15 @@ async def test_a_server_that_refuses_both_is_taught_in_words(table: Any) -> None
 
 
 async def test_ollama_is_held_to_a_schema_where_a_call_is_required(table: Any) -> None:
-    async with serving(Reply.body(CALL), profile="ollama") as (backend, upstream):
+    called = '{"name": "clock", "arguments": {"city": "Rome"}}'
+    reply = {"message": {"role": "assistant", "content": called}, "done": True, "done_reason": "stop"}
+    async with serving(Reply.body(reply), profile="ollama") as (backend, upstream):
         upstream.pages["/api/show"] = {"capabilities": ["completion", "tools"]}
         asked = {"messages": [{"role": "user", "content": "What time is it in Rome?"}], "tools": [TOOL]}
         await table.serve(backend).body("chat", asked)
         await table.body("chat", {**asked, "tool_choice": "required"})
-        native, forced = (
-            request.body for request in upstream.requests if request.path.endswith("/chat/completions")
-        )
-        assert (
-            "tools" in native and "tools" not in forced and forced["response_format"]["type"] == "json_schema"
-        )
+        native, forced = (request.body for request in upstream.requests if request.path == "/api/chat")
+        assert "tools" in native and "tools" not in forced and isinstance(forced["format"], dict)
 
 
 async def test_a_choice_that_is_refused_where_nothing_else_can_be_held_leaves_the_tools(table: Any) -> None:

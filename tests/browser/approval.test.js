@@ -51,6 +51,8 @@ const approval = {
   editable: true,
   folder: 'Projects',
   note: '',
+  hint: '',
+  scripted: '',
 }
 
 /** @param {Partial<Approval>} [changes] @param {(changed: boolean) => void} [onchange] */

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -208,3 +209,98 @@ def test_the_command_line_imports_nothing_heavy_before_a_command_runs() -> None:
     code += f"print(sorted({heavy!r} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["serv"], "toolwire: there is no command 'serv'; did you mean serve? (see toolwire --help)\n"),
+        (
+            ["lanch", "claude"],
+            "toolwire: there is no command 'lanch'; did you mean launch? (see toolwire --help)\n",
+        ),
+        (["keys", "ad"], "toolwire: there is no action 'ad'; did you mean add? (see toolwire keys --help)\n"),
+        (
+            ["vault", "serch", "notes", "x"],
+            "toolwire: there is no action 'serch'; did you mean search? (see toolwire vault --help)\n",
+        ),
+    ],
+)
+def test_a_mistyped_command_or_action_is_answered_with_the_nearest_one(
+    arguments: list[str], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert (ended.value.code, capsys.readouterr().err) == (2, line)
+
+
+def test_a_command_that_resembles_none_lists_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["xyzzy"])
+    shown = capsys.readouterr().err
+    assert "did you mean" not in shown and all(command.name in shown for command in COMMANDS)
+
+
+def test_a_system_error_is_shown_without_the_name_of_an_exception(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> int:
+        raise PermissionError(13, "Permission denied", "/some/file")
+
+    monkeypatch.setattr("toolwire.cli.main.run_models", fails)
+    assert main(["models"]) == 2
+    assert (
+        capsys.readouterr().err == "toolwire: /some/file: Permission denied (--debug shows the traceback)\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments", [["ask", "--model", "gone", "hi"], ["conform", "http://127.0.0.1:9/v1"]]
+)
+def test_a_server_that_is_not_there_is_one_readable_line(
+    arguments: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("toolwire.toml").write_text(
+        '[models.gone]\nbackend = "openai"\nbase_url = "http://127.0.0.1:9/v1"\n'
+    )
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO()))
+    assert main(arguments) in (1, 2)
+    shown = capsys.readouterr().err
+    assert "http://127.0.0.1:9/v1" in shown and shown.count("\n") == 1
+    assert "Error" not in shown and "Errno" not in shown and "Connect call" not in shown
+    assert "toolwire doctor" in shown or "is the server running?" in shown
+
+
+def test_mcp_at_a_terminal_explains_itself_and_ends_on_ctrl_c(tmp_path: Path) -> None:
+    import pty
+    import select
+    import signal
+    import time
+
+    (tmp_path / "notes").mkdir()
+    person, terminal = pty.openpty()
+    child = subprocess.Popen(
+        [sys.executable, "-m", "toolwire", "mcp", "--vault", "notes"],
+        stdin=terminal,
+        stdout=subprocess.PIPE,
+        stderr=terminal,
+        start_new_session=True,
+    )
+    os.close(terminal)
+    try:
+        shown = b""
+        while b"Ctrl-C ends" not in shown:
+            assert select.select([person], [], [], 40)[0], shown
+            shown += os.read(person, 4096)
+        assert b"waits for a client" in shown and f"{tmp_path}/notes".encode() in shown
+        began = time.monotonic()
+        os.killpg(child.pid, signal.SIGINT)
+        assert child.wait(30) in (0, 130) and time.monotonic() - began < 10
+        assert child.stdout is not None and child.stdout.read() == b""
+    finally:
+        if child.poll() is None:
+            child.kill()
+            child.wait()
+        if child.stdout is not None:
+            child.stdout.close()
+        os.close(person)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from toolwire.cli.main import main
+from toolwire.settings.extras import add_extra, own_command
 
 
 @pytest.fixture
@@ -61,7 +62,7 @@ def test_a_server_without_models_and_an_invalid_key_are_problems(
     assert (
         status == 1
         and findings["model all"]["mark"] == "problem"
-        and "did not list any model" in findings["model all"]["told"]
+        and "nothing listens at http://127.0.0.1:9/v1" in findings["model all"]["told"]
     )
     assert (
         findings["openai"]["mark"] == "problem"
@@ -82,12 +83,10 @@ def test_an_embedded_model_without_its_file_or_without_llamacpp_is_a_problem_wit
     named, pulled = (finding for finding in json.loads(page) if finding["subject"] in ("model b", "model c"))
     assert status == 1 and named["mark"] == pulled["mark"] == "problem"
     assert named["told"] == "no file /nope.gguf" and "correct gguf of the model" in named["fix"]
-    assert pulled["told"] == "no model was pulled" and pulled["fix"] == "toolwire local pull"
+    assert pulled["told"] == "no model was pulled" and pulled["fix"] == own_command("local pull")
     monkeypatch.setattr(model, "importable", lambda: False)
     _, page = run(config)
-    assert (
-        page.count("llama.cpp is not installed") == 2 and page.count("→ pip install 'toolwire[local]'") == 2
-    )
+    assert page.count("llama.cpp is not installed") == 2 and page.count(f"→ {add_extra('local')}") == 2
     _, page = run('[models.demo]\nbackend = "scripted"\n')
     assert "– embedded model" in page
 

@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 from toolwire.cli.main import main
+from toolwire.gateway.pipeline import Gateway
 from toolwire.settings import discover as first_run
-from toolwire.settings.discover import address, discover
-from toolwire.settings.types import DEFAULT_MODELS, ModelSettings
+from toolwire.settings.discover import address, beside, discover
+from toolwire.settings.types import DEFAULT_MODELS, ModelSettings, ServerSettings, Settings
 from toolwire.testing import FakeUpstream
 
 
@@ -141,6 +142,75 @@ def test_models_shows_what_was_found_with_its_dialect(
     )
     assert main(["models", "--config", str(config)]) == 0
     assert "DIALECT" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("settings", "offered"),
+    [
+        ({}, True),
+        ({"discover": "off"}, False),
+        ({"keys": ("k",)}, False),
+        ({"admin_keys": ("k",)}, False),
+        ({"host": "0.0.0.0", "keys": ("k",)}, False),
+        ({"trusted_proxies": ("10.0.0.1",)}, False),
+        ({"host": "0.0.0.0", "keys": ("k",), "discover": "on"}, True),
+    ],
+)
+def test_a_shared_server_does_not_offer_what_is_on_the_machine(
+    settings: dict[str, Any], offered: bool
+) -> None:
+    models = (ModelSettings("mine", "scripted"),)
+    assert (beside(Settings(server=ServerSettings(**settings), models=models)) is not None) is offered
+
+
+async def test_models_on_the_machine_stay_beside_configured_ones_and_do_not_delay_the_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looking, found = asyncio.Event(), asyncio.Event()
+
+    async def slow(environ: Any = None) -> tuple[ModelSettings, ...]:
+        looking.set()
+        await found.wait()
+        same, other = ModelSettings("mine", "codex"), ModelSettings("copy", "scripted", {"script": "say a"})
+        return same, other, ModelSettings("new", "scripted"), *DEFAULT_MODELS
+
+    monkeypatch.setattr(first_run, "discover", slow)
+    settings = Settings(models=(ModelSettings("mine", "scripted", {"script": "say a"}),))
+    gateway = Gateway(settings, discover=beside(settings))
+    async with asyncio.timeout(0.5):
+        await gateway.start()
+    await looking.wait()
+    assert gateway.catalog.listed() == ["mine"]
+    found.set()
+    async with asyncio.timeout(5):
+        while "new" not in gateway.catalog:
+            await asyncio.sleep(0)
+    assert gateway.catalog.listed() == ["mine", "new"] and gateway.catalog.kind("mine") == "scripted"
+    await gateway.close()
+
+
+def test_models_shows_every_configured_model_and_server_with_its_state(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "toolwire.toml"
+    config.write_text(
+        '[models.demo]\nbackend = "scripted"\n[models.keyless]\nbackend = "openai"\napi_key = "env:NOT_SET"\n'
+        '[models.dead]\nbackend = "ollama"\nbase_url = "http://127.0.0.1:9/v1"\n'
+        '[models.server]\nbackend = "vllm"\nbase_url = "http://127.0.0.1:9/v1"\nmodel = "*"\n'
+        '[models.agent]\nbackend = "codex"\nbin = "no-such-codex"\n'
+    )
+    assert main(["models", "--config", str(config), "--json"]) == 0
+    rows = {row["id"]: row for row in json.loads(capsys.readouterr().out)}
+    assert (rows["demo"]["state"], rows["demo"]["reason"]) == ("available", "")
+    for id, said in (
+        ("keyless", "NOT_SET is not set"),
+        ("dead", "does not answer"),
+        ("server/*", "did not list any model"),
+        ("agent", "there is no command 'no-such-codex'"),
+    ):
+        assert rows[id]["state"] == "unavailable" and said in rows[id]["reason"], rows[id]
+    assert main(["models", "--config", str(config)]) == 0
+    assert "unavailable: api_key: the environment variable NOT_SET is not set" in capsys.readouterr().out
 
 
 @pytest.mark.process

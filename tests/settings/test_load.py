@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from toolwire.backends import registry
 from toolwire.settings.load import load
 from toolwire.settings.types import SECTIONS, ConfigError, Settings, is_loopback, print_config
 
@@ -91,10 +92,22 @@ def test_every_key_has_an_environment_name(section: str, key: str) -> None:
         str: ("text", "text"),
     }
     text, value = samples.get(type(default), (str(not default), not default))
-    if key in ("stop_after", "suppress_tail", "unknown_tool", "arguments", "output_mode", "contents"):
-        text = value = {"unknown_tool": "error", "arguments": "eager", "output_mode": "obsidian-xml"}.get(
-            key, "off"
-        )
+    if key in (
+        "discover",
+        "stop_after",
+        "suppress_tail",
+        "unknown_tool",
+        "arguments",
+        "output_mode",
+        "contents",
+        "command_line",
+    ):
+        text = value = {
+            "unknown_tool": "error",
+            "arguments": "eager",
+            "output_mode": "obsidian-xml",
+            "command_line": "open",
+        }.get(key, "off")
     environ = {"TOOLWIRE_SERVER__KEYS": '["k"]', f"TOOLWIRE_{section}__{key}".upper(): text}
     assert getattr(getattr(load(None, environ, {}), section), key) == value != default
 
@@ -197,20 +210,88 @@ def test_text_that_looks_like_a_number_stays_text_if_the_option_is_text() -> Non
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('[models.a]\nbase_url = "x"\n', ["models.a", "backend is missing"]),
-        ('[models.a]\nbackend = "opnai"\n', ["models.a", "opnai", "openai"]),
-        ("[models.a]\nbackend = 3\n", ["models.a.backend", "string"]),
-        ("[models]\na = 3\n", ["models.a", "table"]),
-        (
-            '[models.a]\nbackend = "openai"\nbase_ulr = "http://h/v1"\n',
-            ["settings.toml", "models.a", "base_ulr", "base_url"],
-        ),
-        ('[models.a]\nbackend = "openai"\nbase_url = 3\n', ["models.a", "base_url"]),
+        ('base_url = "x"\n', ["backend is missing", "ollama"]),
+        ('backend = "opnai"\n', ["opnai", "did you mean openai"]),
+        ('backend = "olama"\n', ["olama", "did you mean ollama"]),
+        ("backend = 3\n", ["backend", "string"]),
+        ('backend = "openai"\nbase_ulr = "http://h/v1"\n', ["base_ulr", "base_url"]),
+        ('backend = "openai"\nbase_url = 3\n', ["base_url", "string"]),
+        ('backend = "openai"\napi_key = "env:NOT_SET"\n', ["api_key", "NOT_SET is not set"]),
+        ('backend = "openai"\napi_key = "file:/no/key"\n', ["api_key", "/no/key", "No such file"]),
+        ('backend = "openai"\nheaders = { x = "env:NOT_SET" }\n', ["headers.x", "NOT_SET is not set"]),
+        ('backend = "openrouter"\n', ["OPENROUTER_API_KEY", "api_key"]),
+        ('backend = "anthropic"\n', ["ANTHROPIC_API_KEY"]),
+        ('backend = "scripted"\nfallback = "good"\n', ["fallback", "list of strings"]),
+        ('backend = "scripted"\nfallback = ["god"]\n', ["fallback", "god", "did you mean good"]),
+        ('backend = "scripted"\nfallback = ["bad"]\n', ["fallback", "leads back to bad"]),
+        ("", ["backend is missing"]),
     ],
 )
-def test_a_misconfigured_model_is_named(text: str, said: list[str]) -> None:
-    message = error_of(text)
-    assert all(word in message for word in said), message
+def test_a_mistake_in_one_model_makes_only_that_model_unavailable(text: str, said: list[str]) -> None:
+    bad, good = from_toml(f'[models.bad]\n{text}[models.good]\nbackend = "scripted"\n').models
+    assert all(word in bad.problem for word in said) and "\n" not in bad.problem, bad.problem
+    assert (good.id, good.problem) == ("good", "") and bad.where == "settings.toml"
+
+
+def test_a_model_that_is_no_table_is_unavailable() -> None:
+    bad, good = from_toml('[models]\nbad = 3\n[models.good]\nbackend = "scripted"\n').models
+    assert "expected a table [models.bad], got 3" in bad.problem and not good.problem
+
+
+def test_models_that_fall_back_to_each_other_are_unavailable() -> None:
+    text = '[models.a]\nbackend = "scripted"\nfallback = ["b"]\n[models.b]\nbackend = "scripted"\n'
+    a, b, c = from_toml(
+        text + 'fallback = ["a"]\n[models.c]\nbackend = "scripted"\nfallback = ["a"]\n'
+    ).models
+    assert a.problem == "fallback: a → b → a leads back to a; remove one of them"
+    assert b.problem == "fallback: b → a → b leads back to b; remove one of them" and not c.problem
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("ollama", ("openai", {"profile": "ollama", "base_url": "http://127.0.0.1:11434/v1"})),
+        ("lmstudio", ("openai", {"profile": "lmstudio", "base_url": "http://127.0.0.1:1234/v1"})),
+        ("vllm", ("openai", {"profile": "vllm", "base_url": "http://127.0.0.1:8000/v1"})),
+        ("llamacpp", ("openai", {"profile": "llamacpp", "base_url": "http://127.0.0.1:8080/v1"})),
+        ("openrouter", ("openai", {"base_url": "https://openrouter.ai/api/v1", "api_key": "or-key"})),
+        ("anthropic", ("hosted", {"model": "anthropic:m", "api_key": "ant-key"})),
+        ("google", ("hosted", {"model": "google:m", "api_key": "goo-key"})),
+    ],
+)
+def test_a_shorthand_means_its_backend_with_profile_address_and_key(
+    name: str, meant: tuple[str, dict[str, str]]
+) -> None:
+    keys = {"OPENROUTER_API_KEY": "or-key", "ANTHROPIC_API_KEY": "ant-key", "GOOGLE_API_KEY": "goo-key"}
+    (model,) = from_toml(f'[models.x]\nbackend = "{name}"\nmodel = "m"\n', keys).models
+    options = registry.check(model.backend, model.options)
+    assert not model.problem and model.backend == meant[0]
+    assert {key: getattr(options, key) for key in meant[1]} == meant[1]
+    assert not any(key in print_config(Settings(models=(model,))) for key in keys.values())
+
+
+def test_a_shorthand_keeps_what_is_set_and_names_the_model_by_its_id() -> None:
+    text = (
+        '[models.qwen3]\nbackend = "ollama"\n[models.far]\nbackend = "ollama"\nbase_url = "http://h:1/v1"\n'
+    )
+    text += '[models.claude-haiku-4-5]\nbackend = "anthropic"\napi_key = "mine"\n'
+    text += '[models.all]\nbackend = "google"\nmodel = "*"\napi_key = "k"\n'
+    near, far, claude, every = from_toml(text, {"OLLAMA_HOST": "10.0.0.5"}).models
+    assert near.options["base_url"] == "http://10.0.0.5:11434/v1"
+    assert far.options["base_url"] == "http://h:1/v1"
+    assert claude.options == {"api_key": "mine", "model": "anthropic:claude-haiku-4-5"}
+    assert registry.is_source(every.backend, every.options)
+
+
+def test_a_list_collects_every_mistake_and_the_rest_is_loaded() -> None:
+    Path("settings.toml").write_text(
+        '[server]\nport = "x"\nprot = 1\nhost = "127.0.0.2"\n[servre]\n[aliases]\na = "none"\n'
+    )
+    problems: list[str] = []
+    settings = load("settings.toml", {"TOOLWIRE_TOOLS__DEDUP": "perhaps"}, {}, problems=problems)
+    assert (settings.server.host, settings.server.port) == ("127.0.0.2", 8788)
+    said = ["server.port", "server.prot", "servre", "aliases.a", "TOOLWIRE_TOOLS__DEDUP"]
+    assert len(problems) == 5 and all(any(word in one for one in problems) for word in said), problems
 
 
 # --- errors
@@ -222,6 +303,7 @@ def test_a_misconfigured_model_is_named(text: str, said: list[str]) -> None:
         ("[server]\nprot = 1\n", {}, ["settings.toml", "unknown key server.prot", "server.port"]),
         ("[servre]\nport = 1\n", {}, ["settings.toml", "unknown section servre", "server"]),
         ("server = 1\n", {}, ["settings.toml", "server", "table"]),
+        ("port = 1\n", {}, ["settings.toml", "port", "below [server]"]),
         ('[server]\nport = "8788"\n', {}, ["settings.toml", "server.port", "integer", '"8788"']),
         ("[server]\nport = true\n", {}, ["server.port", "integer"]),
         ("[server]\nport = 70000\n", {}, ["server.port", "65535"]),

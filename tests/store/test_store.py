@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import os
+import re
 import sqlite3
 import stat
 import subprocess
@@ -18,6 +19,7 @@ import pytest
 from toolwire.core.errors import ToolwireError
 from toolwire.core.items import decode_items, encode_items
 from toolwire.core.turn import Call, ImagePart, Item, Message, OtherPart, Reasoning, Result, TextPart
+from toolwire.settings.extras import add_extra
 from toolwire.store import schema
 from toolwire.store import store as store_module
 from toolwire.store.engine import Connection
@@ -479,7 +481,7 @@ def test_an_invalid_url_is_refused_without_repeating_a_password(url: str, word: 
 def test_postgresql_without_its_driver_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
     monkeypatch.delitem(sys.modules, "toolwire.store.postgres", raising=False)
-    with pytest.raises(ToolwireError, match=r"pip install 'toolwire\[service\]'"):
+    with pytest.raises(ToolwireError, match=re.escape(add_extra("service"))):
         Store("postgresql://h/db")
 
 

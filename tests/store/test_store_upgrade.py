@@ -35,7 +35,8 @@ STEP = (
 def test_the_first_version_never_changes() -> None:
     """Stores of this version exist. A later version adds a migration, and its hash here."""
     tables = hashlib.sha256("\n".join(schema.TABLES).encode()).hexdigest()[:12]
-    assert (schema.FIRST, tables, schema.MIGRATIONS) == (8, "737f698aa19e", ())
+    steps = [hashlib.sha256("\n".join(step).encode()).hexdigest()[:12] for step in schema.MIGRATIONS]
+    assert (schema.FIRST, tables, steps) == (8, "737f698aa19e", ["8789c6c3426b"])
 
 
 # --- the contents of a store -------------------------------------------------------------------------------
@@ -158,7 +159,7 @@ async def test_an_older_version_is_migrated_and_keeps_every_row(
         await older.run(lambda c: fill(c, found), "write")
         rows = await older.run(lambda c: held(c, found), "read")
     assert all(len(each) == ROWS for each in rows.values()) and "responses" in rows
-    monkeypatch.setattr(schema, "MIGRATIONS", (STEP,))
+    monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, STEP))
     for _ in range(2):  # the second time there is nothing to do
         async with Store(store_url) as newer:
             assert await newer.run(lambda c: held(c, found), "read") == rows
@@ -177,7 +178,7 @@ async def test_the_audit_log_continues_its_numbers_after_an_upgrade(
     async with Store(store_url) as older:
         found = {"audit": (await older.run(lambda c: tables(c, store_url), "read"))["audit"]}
         await older.run(lambda c: fill(c, found), "write")
-    monkeypatch.setattr(schema, "MIGRATIONS", (STEP,))
+    monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, STEP))
     async with Store(store_url) as newer:
         await newer.run(lambda c: fill(c, found), "write")
         query = "SELECT number FROM audit ORDER BY number"
@@ -202,7 +203,7 @@ async def test_a_step_that_fails_changes_nothing(store_url: str, monkeypatch: py
     async with Store(store_url) as older:
         before = await older.run(lambda c: tables(c, store_url), "read")
     with monkeypatch.context() as then:
-        then.setattr(schema, "MIGRATIONS", (STEP, ("NONSENSE",)))
+        then.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, STEP, ("NONSENSE",)))
         with pytest.raises(ToolwireError, match="NONSENSE"):
             await Store(store_url).__aenter__()
     async with Store(store_url) as again:
@@ -215,7 +216,7 @@ async def test_a_step_that_fails_changes_nothing(store_url: str, monkeypatch: py
 @pytest.mark.parametrize(
     ("version", "reason"),
     [
-        (9, r"written by a newer Toolwire \(schema 9, this one knows 8\)$"),
+        (10, r"written by a newer Toolwire \(schema 10, this one knows 9\)$"),
         (
             7,
             r"written by a Toolwire before 0\.1 \(schema 7, this one reads 8 and later\); use an empty "
@@ -238,14 +239,14 @@ async def test_a_version_that_cannot_be_read_is_refused_in_one_line_and_left_as_
         path = store_url.removeprefix("sqlite:///")
         connection = sqlite3.connect(path)
         assert connection.execute("PRAGMA user_version").fetchone() == (version,)
-        connection.execute("PRAGMA user_version = 8")
+        connection.execute("PRAGMA user_version = 9")
         connection.close()
     else:
         import psycopg
 
         with psycopg.connect(store_url) as server:
             assert server.execute("SELECT version FROM toolwire_schema").fetchone() == (version,)
-            server.execute("UPDATE toolwire_schema SET version = 8")
+            server.execute("UPDATE toolwire_schema SET version = 9")
     async with Store(store_url) as again:
         assert await again.run(lambda c: held(c, found), "read") == rows
 

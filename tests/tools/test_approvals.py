@@ -17,7 +17,8 @@ from toolwire.core.errors import ToolwireError
 from toolwire.core.ids import counting_ids
 from toolwire.store import sqlite
 from toolwire.store.store import Store
-from toolwire.tools.approvals import Approvals, token_of
+from toolwire.tools.approvals import Approvals
+from toolwire.tools.consent import Proofs
 from toolwire.tools.contract import Approval, Asking, Decision, Preview, Stage, Touched
 
 ASKING = Asking("session-1", "model-1", "test")
@@ -123,8 +124,9 @@ async def test_a_decision_with_another_token_decides_nothing(approvals: Approval
 )
 def test_the_token_is_bound_to_everything_that_is_shown(change: Callable[[Approval], Approval]) -> None:
     one = Approval("appr_1", 0, 1, "", "s", "test", "m", "file_read", "run", {"path": "x"}, PICKS, "")
-    assert token_of(change(one), "secret") != token_of(one, "secret") != token_of(one, "another secret")
-    assert token_of(replace(one, arguments=dict(one.arguments)), "secret") == token_of(one, "secret")
+    proofs, others = Proofs(Store("sqlite://"), b"secret"), Proofs(Store("sqlite://"), b"another secret")
+    assert proofs.token(change(one)) != proofs.token(one) != others.token(one)
+    assert proofs.token(replace(one, arguments=dict(one.arguments))) == proofs.token(one)
 
 
 async def test_a_question_is_decided_once(approvals: Approvals) -> None:

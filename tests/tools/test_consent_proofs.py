@@ -546,7 +546,8 @@ async def test_a_question_survives_its_process_and_is_decided_once_but_runs_noth
     await asker.wait()
     (kept,) = await approvals.pending()
     assert "+x" in kept.shown.diff
-    decided = await approvals.decide(kept.id, kept.token, YES, by="shell")
+    code = await approvals.proofs.code.set("correct horse", "test")
+    decided = await approvals.decide(kept.id, kept.token, YES, by="shell", signer=code)
     assert decided.status == "approved"
     assert not (folder / "New.md").exists()
 

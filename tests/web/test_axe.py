@@ -7,7 +7,6 @@ every screen; the short version checks light on the wide screen and dark on the 
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -17,16 +16,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-WIDE, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
-LOOKS = ((WIDE, "light"), (PHONE, "dark"), (PHONE, "light"), (WIDE, "dark"))[
-    : int(os.environ.get("TOOLWIRE_AXE_LOOKS", "2"))
-]
-RUN = """async () => {
-  await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))
-  const found = await axe.run(document, {resultTypes: ['violations'], preload: false})
-  const described = (node) => `${node.target} ${node.failureSummary}`
-  return found.violations.map((one) => `${one.id}: ${one.help}: ` + one.nodes.map(described).join(' | '))
-}"""
+from doubles.axe import LOOKS, RUN, WIDE
 
 
 def loaded() -> Any:
@@ -155,7 +145,7 @@ def stage(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     shots.MODELS["hangs"] = {"script": "say I am thinking about **this**.\nhang"}
     site = shots.opened(tmp_path_factory.mktemp("scenes"))
     try:
-        context = chromium.new_context(viewport=WIDE)  # type: ignore[arg-type]
+        context = chromium.new_context(viewport=WIDE)
         context.set_default_timeout(15_000)
         yield shots.begin(context.new_page(), site)
         context.close()

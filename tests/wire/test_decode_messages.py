@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from toolwire.core.capabilities import Capabilities
 from toolwire.core.errors import ToolwireError
 from toolwire.core.turn import Call, ImagePart, Message, OtherPart, Reasoning, Result, TextPart, Turn
+from toolwire.wire.fields import report
 from toolwire.wire.messages.decode import decode
 
 TOOL = {"name": "read", "description": "Reads a file.", "input_schema": {"type": "object"}}
@@ -34,6 +36,14 @@ def test_a_plain_request() -> None:
     assert turn.rest == {"top_k": 4}
     assert turn.body is not None
     assert turn.body["top_k"] == 4
+
+
+def test_betas_are_in_the_report() -> None:
+    body = {"model": "m", "max_tokens": 10, "messages": [USER]}
+    turn = decode(body, headers={"anthropic-version": "2023-06-01", "anthropic-beta": "a-1,b-2"})
+    assert ("betas", "ignored") in report(turn, Capabilities(), "none")
+    assert report(turn, Capabilities(speaks=frozenset({"messages"})), "none") == ()
+    assert "betas" not in decode(body, headers={"anthropic-version": "2023-06-01"}).sent
 
 
 def test_system_blocks_become_instructions_without_accounting_data() -> None:

@@ -39,6 +39,7 @@ EXPOSED = b", ".join(
     (
         b"x-request-id",
         b"request-id",
+        b"x-toolwire-model",
         b"x-toolwire-report",
         b"x-toolwire-turn",
         b"x-toolwire-tools",

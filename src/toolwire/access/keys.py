@@ -108,6 +108,13 @@ def no_model(name: str) -> ToolwireError:
     )
 
 
+def not_available(name: str, reason: str) -> ToolwireError:
+    """Returns the error for a model of the settings that cannot be used. `reason` contains no secret."""
+    return ToolwireError(
+        "backend_unavailable", f"The model '{name[:80]}' is not available: {reason}.", param="model"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class KeyHolder:
     """A caller, identified by its key. `grant` None: no restrictions."""

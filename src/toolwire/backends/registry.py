@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import types
 import typing
-from dataclasses import MISSING, fields
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields
 from importlib import import_module
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -22,6 +23,37 @@ BACKENDS: dict[str, tuple[str, str, str]] = {
     "cursor": ("toolwire.backends.cursor", "CursorOptions", "CursorBackend"),
     "hosted": ("toolwire.backends.hosted", "HostedOptions", "HostedBackend"),
     "local": ("toolwire.backends.local", "LocalOptions", "LocalBackend"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Shorthand:
+    """A name for a backend with certain options, for `backend = "NAME"`."""
+
+    backend: str
+    options: Mapping[str, str] = field(default_factory=dict)
+    keys: tuple[str, ...] = ()
+    """Environment variables with the key, if `api_key` is not set: the first that is set counts."""
+    provider: str = ""
+    """The provider that `model` begins with."""
+    host: str = ""
+    """The environment variable with the server's address, if `base_url` is not set."""
+
+
+def _server(profile: str, keys: tuple[str, ...] = (), host: str = "") -> Shorthand:
+    return Shorthand("openai", {"profile": profile}, keys, host=host)
+
+
+SHORTHANDS: dict[str, Shorthand] = {
+    "ollama": _server("ollama", host="OLLAMA_HOST"),
+    "lmstudio": _server("lmstudio", host="LMSTUDIO_HOST"),
+    "openrouter": _server("openrouter", ("OPENROUTER_API_KEY",)),
+    "vllm": _server("vllm"),
+    "sglang": _server("sglang"),
+    "llamacpp": _server("llamacpp"),
+    "litellm": _server("litellm"),
+    "anthropic": Shorthand("hosted", keys=("ANTHROPIC_API_KEY",), provider="anthropic"),
+    "google": Shorthand("hosted", keys=("GEMINI_API_KEY", "GOOGLE_API_KEY"), provider="google"),
 }
 
 EVERY = "*"
@@ -116,6 +148,17 @@ def _shown(value: Any) -> str:
         list: "a list",
         dict: "a table",
     }.get(type(value), "something else")
+
+
+def lacking(backend: str, options: Any) -> tuple[str, str] | None:
+    """Returns what a model lacks on this machine and how to get it; None if nothing is known to be missing.
+
+    `options`: the result of `check`. Starts nothing and sends no request.
+    """
+    module, _, _ = BACKENDS[backend]
+    look = getattr(import_module(module), "lacking", None)
+    found: tuple[str, str] | None = None if look is None else look(options)
+    return found
 
 
 def build(id: str, backend: str, options: dict[str, Any]) -> Backend:

@@ -14,11 +14,15 @@ import shutil
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlsplit
 
-from toolwire.core.display import one_line
+from toolwire.backends.openai.discover import trouble
+from toolwire.core.display import counted, one_line
 from toolwire.settings.discover import KEYS, SERVERS, address, is_key, key_in
+from toolwire.settings.extras import add_extra
 from toolwire.settings.load import load
-from toolwire.settings.types import Settings
+from toolwire.settings.types import DEFAULT_MODELS, ConfigError, Settings
+from toolwire.settings.values import noted
 from toolwire.store.engine import first_line
 
 if TYPE_CHECKING:
@@ -27,6 +31,7 @@ if TYPE_CHECKING:
 
 Mark = Literal["ok", "missing", "problem"]
 LOOK_S = 30.0
+MODEL_S = 15.0
 LISTEN_S = 1.0
 SHOWN = 4
 WIDEST = 1000
@@ -48,9 +53,35 @@ def doctor_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_doctor(arguments: argparse.Namespace) -> int:
     """Prints the report. Returns exit status 1 if there is a problem."""
-    findings = asyncio.run(examine(load(arguments.config, os.environ, {})))
+    settings, findings = _loaded(arguments.config)
+    findings += asyncio.run(examine(settings))
     print(json.dumps([asdict(finding) for finding in findings]) if arguments.json else report(findings))
     return 1 if any(finding.mark == "problem" for finding in findings) else 0
+
+
+def _loaded(config: str | None) -> tuple[Settings, list[Finding]]:
+    """Returns the settings as far as they can be read, and what is wrong with them."""
+    problems: list[str] = []
+    try:
+        settings = load(config, os.environ, {}, exposed=False, problems=problems)
+    except Exception as error:
+        settings = Settings(models=DEFAULT_MODELS)
+        problems.append(f"the settings cannot be read: {first_line(error)}")
+    return settings, [problem("settings", line, _settings_fix(line)) for line in problems]
+
+
+def _settings_fix(line: str) -> str:
+    """Returns what to do about a mistake in the settings, by where it is."""
+    where = line.partition(": ")[0]
+    if where.startswith("environment "):
+        return f"correct or unset the variable {where.removeprefix('environment ')}"
+    if where in ("--config", "TOOLWIRE_CONFIG"):
+        return f"name the settings file with {where}"
+    if "environment variable" in line:
+        return f"set the variable, or correct {where}"
+    if "cannot be read" in line:
+        return f"make the file readable, for example with: chmod u+r {where}"
+    return f"correct {where}; docs/configuration.md has every key"
 
 
 def ok(subject: str, told: str) -> Finding:
@@ -70,7 +101,6 @@ def problem(subject: str, told: str, fix: str = "") -> Finding:
 Findings = AsyncIterator[Finding]
 OWN_CHECK = ("local", "codex", "cursor", "acp")
 """Backends that have their own check."""
-_REPAIR = {"openai": "start its server, or correct base_url and api_key of the model"}
 
 
 async def _configured(settings: Settings) -> Findings:
@@ -80,9 +110,14 @@ async def _configured(settings: Settings) -> Findings:
     gateway = Gateway(settings)
     catalog = gateway.catalog
     try:
-        for id in (*gateway.models, *catalog.sources):
-            if catalog.kind(id) not in OWN_CHECK:
-                yield await _model(catalog, id, gateway.models.get(id))
+        for model in settings.models:
+            if reason := catalog.unavailable.get(model.id):
+                fix = f"correct [models.{model.id}] in {model.where or 'the settings'}"
+                fix = f"set the variable, or {fix}" if "environment variable" in reason else fix
+                yield problem(f"model {model.id}", reason, fix)
+        ids = [id for id in (*gateway.models, *catalog.sources) if catalog.kind(id) not in OWN_CHECK]
+        for finding in await asyncio.gather(*(_model(catalog, id, gateway.models.get(id)) for id in ids)):
+            yield finding
     finally:
         await gateway.close()
 
@@ -90,29 +125,38 @@ async def _configured(settings: Settings) -> Findings:
 async def _model(catalog: Catalog, id: str, backend: Backend | None) -> Finding:
     """Checks one model; without a `backend`, a server that lists its models."""
     subject, kind = f"model {id}", catalog.kind(id)
-    fix = _REPAIR.get(kind, "")
     try:
-        if backend is None:
-            return ok(subject, f"{kind}, {_listed(id, await catalog.sources[id].names())}")
-        await backend.prepare()
-        ready = await backend.ready()
+        async with asyncio.timeout(MODEL_S):
+            if lacks := catalog.lacking(id):
+                return problem(subject, *lacks)
+            options = (catalog.sources[id] if backend is None else backend).options  # type: ignore[union-attr]
+            if kind == "openai" and (wrong := await trouble(options, getattr(backend, "model", ""))):
+                return problem(subject, *wrong)
+            if backend is None:
+                return ok(subject, f"{kind}, {_listed(id, await catalog.sources[id].names())}")
+            await backend.prepare()
+            about = f"{kind}, tools {backend.strategy}"
+            fix = "look into the log of its server"
+            return (
+                ok(subject, about) if await backend.ready() else problem(subject, f"{about}: not ready", fix)
+            )
+    except TimeoutError:
+        return problem(subject, f"no answer within {MODEL_S:g} s", "start its server again")
     except Exception as error:
-        return problem(subject, first_line(error), fix)
-    about = f"{kind}, tools {backend.strategy}"
-    return ok(subject, about) if ready else problem(subject, f"{about}: does not answer", fix)
+        return problem(subject, first_line(error), "correct its settings, or start its server")
 
 
 def _of_backend(settings: Settings, backend: str) -> dict[str, Any]:
     """Returns the options of each model in the settings with this backend, by "model ID"."""
     from toolwire.backends.registry import check
 
-    models = (one for one in settings.models if one.backend == backend)
+    models = (one for one in settings.models if one.backend == backend and not one.problem)
     return {f"model {one.id}": check(backend, one.options) for one in models}
 
 
 def _listed(id: str, names: Sequence[str]) -> str:
     shown = ", ".join(f"{id}/{name}" for name in names[:SHOWN])
-    return f"{len(names)} models: {shown}{', …' if len(names) > SHOWN else ''}"
+    return f"{counted(len(names), 'model')}: {shown}{', …' if len(names) > SHOWN else ''}"
 
 
 async def _codex(settings: Settings) -> Findings:
@@ -129,7 +173,7 @@ async def _codex(settings: Settings) -> Findings:
         elif facts["logged_in"] is False:
             yield problem(subject, f"{about}, not logged in", "codex login")
         elif facts["problem"]:
-            yield problem(subject, f"{about}: {facts['problem']}")
+            yield problem(subject, facts["problem"], "correct bin of the model, or install Codex again")
         else:
             yield ok(subject, f"{about}, {'logged in' if facts['logged_in'] else 'another provider'}")
 
@@ -180,7 +224,7 @@ async def _keys(settings: Settings) -> Findings:
             yield problem(id, f"{found} is set, but has a character that no key has", f"set {found} again")
         elif backend == "hosted" and importlib.util.find_spec("pydantic_ai") is None:
             library = f"{found} is set, but the provider library is not installed"
-            yield problem(id, library, "pip install 'toolwire[hosted]'")
+            yield problem(id, library, add_extra("hosted"))
         else:
             yield ok(id, f"{found} is set; its models are offered as {id}/NAME")
 
@@ -194,6 +238,7 @@ async def _cursor(settings: Settings) -> Findings:
         facts = await inspect(options)
         if facts["problem"]:
             reason, _, fix = facts["problem"].partition(" Install it with: ")
+            fix = fix or "correct the settings of the bridge, or set the key"
             yield (problem if models or facts["key"] else missing)(subject, reason, fix)
         else:
             yield ok(subject, f"bridge at {facts['path']}, tools parked")
@@ -208,7 +253,7 @@ async def _agents(settings: Settings) -> Findings:
         title, failed = await inspect(options)
         if failed:
             reason, _, fix = failed.partition(" Install it with: ")
-            yield problem(subject, reason, fix)
+            yield problem(subject, reason, fix or "install the agent, or correct command of the model")
         else:
             yield ok(subject, f"{title}, tools parked")
     for profile in PROFILES.values():
@@ -239,6 +284,55 @@ async def _vault(settings: Settings) -> Findings:
         yield ok("vault", f"{root}, for {', '.join(settings.vault.models) or 'no model'}")
 
 
+async def _address(settings: Settings) -> Findings:
+    """Checks what `toolwire serve` checks before it listens: address, port, TLS files, proxies, nodes."""
+    from toolwire.access.gate import Proxies
+    from toolwire.cluster.nodes import check
+    from toolwire.settings.load import check_exposure
+    from toolwire.surfaces.http.server import base_url, bind, tls_files
+
+    server = settings.server
+    wrong: list[str] = []
+    with noted(wrong):
+        check_exposure(server)
+    with noted(wrong):
+        check(settings)
+    with noted(wrong):
+        Proxies(server.trusted_proxies)
+    with noted(wrong):
+        tls_files(server)
+    for line in wrong:
+        yield problem("server", line, f"correct [server] in {settings.file or 'the settings'}")
+    try:
+        for each in bind(server.host, server.port):
+            each.close()
+    except ConfigError as error:
+        if "another Toolwire" in str(error):
+            yield ok("address", f"a Toolwire runs at {base_url(server.host, server.port)}")
+        else:
+            yield problem("address", str(error), "stop that program, or set another server.port or host")
+    else:
+        if not wrong:
+            yield ok("address", f"{base_url(server.host, server.port)} is free")
+
+
+PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
+
+
+async def _proxies(settings: Settings) -> Findings:
+    """Checks the proxies in the environment. A value is not shown: it may contain a password."""
+    for name in (one for variable in PROXY_VARIABLES for one in (variable, variable.lower())):
+        text = os.environ.get(name, "").strip()
+        try:
+            url = urlsplit(text if "://" in text else f"http://{text}")
+            valid = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
+        except ValueError:
+            valid = False
+        if text and not (valid and " " not in text):
+            fix = f"set {name} to http://HOST:PORT, or unset it"
+            yield problem("proxy", f"{name} is not the address of an HTTP proxy", fix)
+
+
 async def _store(settings: Settings) -> Findings:
     """Checks the store without creating or migrating it."""
     from toolwire.core.errors import ToolwireError
@@ -247,7 +341,8 @@ async def _store(settings: Settings) -> Findings:
     try:
         yield ok("store", await asyncio.to_thread(Store(settings.store.url).check))
     except ToolwireError as error:
-        yield problem("store", str(error).removeprefix("store "))
+        fix = "make it readable and writable for you, or set another store.url"
+        yield problem("store", str(error).removeprefix("store "), fix)
 
 
 CHECKS: tuple[Callable[[Settings], Findings], ...] = (
@@ -260,6 +355,8 @@ CHECKS: tuple[Callable[[Settings], Findings], ...] = (
     _keys,
     _vault,
     _store,
+    _address,
+    _proxies,
 )
 
 
@@ -276,9 +373,11 @@ async def examine(settings: Settings) -> list[Finding]:
                 async for finding in check(settings):
                     out.append(finding)
         except TimeoutError:
-            out.append(problem(name, f"no answer within {LOOK_S:g} s"))
+            out.append(problem(name, f"no answer within {LOOK_S:g} s", "start it again, or remove it"))
         except Exception as error:
-            out.append(problem(name, f"{type(error).__name__}: {first_line(error)}"))
+            out.append(
+                problem(name, f"{type(error).__name__}: {first_line(error)}", "toolwire doctor --debug")
+            )
     return out
 
 

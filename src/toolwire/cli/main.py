@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import errno
 import os
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -53,6 +54,9 @@ class Command:
 
 COMMANDS = (
     Command("serve", "run the gateway", "serve --port 8788", "main"),
+    Command("open", "open the web pages, signed in", "open", "open"),
+    Command("tour", "see approvals at work, with a sample vault and a scripted model", "tour", "tour"),
+    Command("launch", "start a coding agent against the gateway", "launch claude", "launch"),
     Command("models", "list the configured models", "models --config toolwire.toml", "main"),
     Command("chat", "chat with a model, over your notes", "chat --vault ~/notes", "terminal"),
     Command("ask", "ask one question", 'ask "What is a park?"', "terminal"),
@@ -80,6 +84,8 @@ def serve_arguments(parser: argparse.ArgumentParser) -> None:
     add("--log-level", metavar="L", choices=LOG_LEVELS, default="warning", help=levels)
     formats = "text, or json: every line is an object"
     add("--log-format", metavar="F", choices=LOG_FORMATS, default="text", help=formats)
+    # a pipe of the process that started this server: it ends with that process
+    add("--lifeline", metavar="FD", type=int, default=-1, help=argparse.SUPPRESS)
 
 
 def run_serve(arguments: argparse.Namespace) -> int:
@@ -99,8 +105,14 @@ def run_serve(arguments: argparse.Namespace) -> int:
     from toolwire.surfaces.http.server import serve
 
     logs.configure(arguments.log_level, arguments.log_format, Mask.of(settings, os.environ))
+    for model in settings.models:
+        if model.problem:
+            line = f"model {model.id} is not available: {model.problem} ({model.where})"
+            logs.say(f"toolwire: {line}", event="unavailable", model=model.id, reason=model.problem)
     first_run = settings.models is DEFAULT_MODELS
-    return serve(with_discovered(settings), announce=_show_found if first_run else None)
+    announce = _show_found if first_run else None
+    offered = with_discovered(settings) if first_run else settings  # else it looks in the background
+    return serve(offered, announce=announce, lifeline=arguments.lifeline)
 
 
 def _check_exposed(settings: Settings) -> None:
@@ -125,6 +137,7 @@ def _check_exposed(settings: Settings) -> None:
 def _show_found(gateway: Gateway) -> None:
     """Prints the models that were found because none is configured."""
     from toolwire.observe.logs import say
+    from toolwire.settings.extras import add_extra, own_command
     from toolwire.surfaces.tables import model_rows, table
 
     rows = model_rows(gateway.catalog)
@@ -133,7 +146,7 @@ def _show_found(gateway: Gateway) -> None:
     if len(rows) > MOST_ROWS:
         lines.append(f"… and {len(rows) - MOST_ROWS} more: toolwire models")
     if not any(row["backend"] == "local" for row in rows):
-        install = "pip install 'toolwire[local]', then toolwire local pull"
+        install = f"{add_extra('local')}, then {own_command('local pull')}"
         lines.append(f"no embedded model: {install}; until then the scripted demo answers")
     lines += ["no model is configured: using the models above; run toolwire doctor for details", ""]
     say("\n".join(lines), event="models", models=rows)
@@ -154,34 +167,58 @@ def run_models(arguments: argparse.Namespace) -> int:
     from toolwire.settings.discover import with_discovered
     from toolwire.surfaces.tables import model_rows, table
 
-    gateway = Gateway(with_discovered(_settings(arguments)))
-    asyncio.run(_prepare(gateway))
+    gateway = Gateway(with_discovered(_settings(arguments, exposed=False)))
+    reasons = asyncio.run(_reasons(gateway))
     rows = model_rows(gateway.catalog)
+    missing = {"tools": "", "dialect": "", "capabilities": []}
+    shown = {row["id"] for row in rows}
+    for id in (id for id in reasons if id not in shown):
+        rows.append({"id": id, "backend": gateway.catalog.kind(id.removesuffix("/*")), **missing})
+    for row in rows:
+        row["reason"] = reasons.get(row["id"], "")
+        row["state"] = "unavailable" if row["reason"] else "available"
     if arguments.json:
         print(json.dumps(rows))
         return 0
-    columns = ("id", "backend", "tools", "dialect", "capabilities")
+    columns = ("id", "backend", "tools", "dialect", "state", "capabilities")
     for row in rows:
         row["capabilities"] = ", ".join(row["capabilities"])
+        row["state"] += f": {row['reason']}" if row["reason"] else ""
     cells = [[row[name] or "-" for name in columns] for row in rows]
-    print("\n".join(table([("MODEL", "BACKEND", "TOOLS", "DIALECT", "CAPABILITIES"), *cells])))
+    print("\n".join(table([("MODEL", "BACKEND", "TOOLS", "DIALECT", "STATE", "CAPABILITIES"), *cells])))
     return 0
 
 
-async def _prepare(gateway: Gateway) -> None:
-    """Prepares every backend. One that cannot be reached keeps its default capabilities."""
-    from toolwire.core.display import one_line
-    from toolwire.core.errors import ToolwireError
+async def _reasons(gateway: Gateway) -> dict[str, str]:
+    """Returns why models and servers cannot be used now, by id. A server has the id `ID/*`."""
+    import asyncio
 
+    catalog = gateway.catalog
     try:
         await gateway.start()
-        for backend in gateway.models.values():
-            try:
-                await backend.prepare()
-            except ToolwireError as error:
-                print(f"toolwire: {one_line(f'{backend.id}: {error}', WIDEST)}", file=sys.stderr)
+        found = dict(catalog.unavailable)
+        states = await asyncio.gather(*(_reason(gateway, id) for id in (*gateway.models, *catalog.sources)))
+        return {**found, **{id: reason for id, reason in states if reason}}
     finally:
         await gateway.close()
+
+
+async def _reason(gateway: Gateway, id: str) -> tuple[str, str]:
+    """Returns the id of a model or server, and why it cannot be used now; "" if it can."""
+    from toolwire.store.engine import first_line
+
+    catalog, backend = gateway.catalog, gateway.models.get(id)
+    try:
+        if backend is None:
+            return f"{id}/*", "" if catalog.listed_of(id) or await catalog.sources[
+                id
+            ].names() else "no models"
+        if lacks := catalog.lacking(id):
+            return id, f"{lacks[0]}; {lacks[1]}"
+        await backend.prepare()
+        return id, "" if await backend.ready() else "it does not answer; run toolwire doctor"
+    except Exception as error:
+        return id if backend is not None else f"{id}/*", first_line(error)
 
 
 # --- local
@@ -272,9 +309,26 @@ def _settings(
     return load(arguments.config, os.environ, overrides or {}, exposed=exposed)
 
 
+_CHOICE = re.compile(r"argument (\S+): invalid choice: '(.*)' \(choose from (.*)\)", re.S)
+
+
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
+        match = _CHOICE.fullmatch(message)
+        if match is not None:
+            message = _unknown(match[1], match[2], re.findall(r"[^\s',]+", match[3]))
         self.exit(USAGE_ERROR, f"toolwire: {message} (see {self.prog} --help)\n")
+
+
+def _unknown(what: str, given: str, known: list[str]) -> str:
+    """Returns the message for a word that is none of the known ones, with the nearest one."""
+    from difflib import get_close_matches
+
+    from toolwire.core.display import one_line
+
+    close = get_close_matches(given, known, 1)
+    hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
+    return f"there is no {what.lower()} {one_line(given, 80)!r}; {hint}"
 
 
 def build_parser(chosen: str | None = None) -> argparse.ArgumentParser:
@@ -392,4 +446,7 @@ def _one_line(error: Exception) -> str:
     text = " ".join(str(error).split())
     if isinstance(error, ConfigError | ToolwireError):
         return text
+    if isinstance(error, OSError) and error.errno:
+        where = f"{error.filename}: " if error.filename else ""
+        return f"{where}{error.strerror or os.strerror(error.errno)} (--debug shows the traceback)"
     return f"unexpected {type(error).__name__}: {text} (--debug shows the traceback)"

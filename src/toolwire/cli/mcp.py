@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
 import secrets
 import signal
@@ -18,6 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from toolwire.settings.extras import add_extra
 from toolwire.settings.load import load, secret
 from toolwire.settings.types import ConfigError, Settings
 from toolwire.tools.approvals import LIFETIME_S
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
     from toolwire.surfaces.mcp.server import VaultServer
 
 HOST, PORT = "127.0.0.1", 8789
-MISSING = "toolwire mcp needs the MCP SDK: pip install 'toolwire[mcp]'"
 
 
 def mcp_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,7 +49,9 @@ def mcp_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_mcp(arguments: argparse.Namespace) -> int:
     from toolwire.observe.logs import configure
+    from toolwire.tools.consent import hide_memory
 
+    hide_memory()
     root = Path(arguments.vault).expanduser()
     if not root.is_dir():
         raise ConfigError(f"--vault: {root} is not a folder")
@@ -60,12 +63,12 @@ def run_mcp(arguments: argparse.Namespace) -> int:
     bearer = _bearer(arguments.bearer) if arguments.http else ""
     settings = load(arguments.config, os.environ, {})
     if find_spec("mcp") is None:
-        raise ConfigError(MISSING)
+        raise ConfigError(f"toolwire mcp needs the MCP SDK: {add_extra('mcp')}")
     configure("warning")
     vault = _opened(arguments, settings, root.resolve())
     if arguments.http:
         return asyncio.run(_serve_http(arguments, vault, settings, bearer))
-    return asyncio.run(_serve_stdio(vault))
+    return asyncio.run(_serve_stdio(vault, root.resolve()))
 
 
 @asynccontextmanager
@@ -79,13 +82,15 @@ async def _opened(
     from toolwire.store.store import Store
     from toolwire.surfaces.mcp.server import VaultServer
     from toolwire.tools.approvals import Approvals
+    from toolwire.tools.consent import Proofs
     from toolwire.tools.executor import Toolbox
     from toolwire.tools.vault_tools import opened
     from toolwire.vault.policy import PathRefused
 
     try:
         async with Store(settings.store.url) as store, opened(settings, root) as tools:
-            approvals = Approvals(store, lifetime_s=arguments.lifetime)
+            proofs = Proofs(store, unproven=settings.approvals.command_line == "open")
+            approvals = Approvals(store, lifetime_s=arguments.lifetime, proofs=proofs)
             ways = {"form": arguments.inbox is not True, "inbox": arguments.inbox is not False}
             server = VaultServer(Toolbox(tools), approvals, vault=str(root), notify=_say, **ways)
             try:
@@ -103,17 +108,31 @@ def _say(line: str) -> None:
 # --- stdio
 
 
-async def _serve_stdio(opened: AbstractAsyncContextManager[VaultServer]) -> int:
-    from mcp.server.stdio import stdio_server
+def _explain(vault: Path) -> None:
+    """Explains to a person at a terminal why nothing happens."""
+    client = json.dumps({"command": "toolwire", "args": ["mcp", "--vault", str(vault)]}, ensure_ascii=False)
+    for line in (
+        "this is an MCP server: it waits for a client's messages on standard input.",
+        "Clients such as Claude Desktop or Cursor start it themselves. Add it there as:",
+        f"  {client}",
+        "For clients that connect by HTTP, use --http. Ctrl-C ends the server.",
+    ):
+        _say(line)
 
-    async def serve() -> None:
-        async with opened as vault, stdio_server() as (reading, writing):
-            await vault.server.run(reading, writing, vault.server.create_initialization_options())
 
-    serving = asyncio.ensure_future(serve())
+async def _serve_stdio(opened: AbstractAsyncContextManager[VaultServer], vault: Path) -> int:
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    if sys.stdin.isatty():
+        _explain(vault)
+    from mcp.server.stdio import stdio_server
+
+    async def serve() -> None:
+        async with opened as here, stdio_server() as (reading, writing):
+            await here.server.run(reading, writing, here.server.create_initialization_options())
+
+    serving = asyncio.ensure_future(serve())
     stopping = asyncio.ensure_future(stopped.wait())
     await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
     if not serving.done():

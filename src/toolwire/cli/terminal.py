@@ -6,11 +6,14 @@ import argparse
 from collections.abc import Callable
 from importlib import import_module
 
-ACTIONS = ("list", "show", "approve", "deny", "grants", "revoke", "audit")
+ACTIONS = ("list", "show", "approve", "deny", "grants", "revoke", "audit", "code")
 
 
 def _run(command: str) -> Callable[[argparse.Namespace], int]:
     def run(arguments: argparse.Namespace) -> int:
+        from toolwire.tools.consent import hide_memory
+
+        hide_memory()
         module = import_module(f"toolwire.surfaces.terminal.{command}")
         status: int = getattr(module, f"run_{command}")(arguments)
         return status
@@ -51,7 +54,8 @@ def note_arguments(parser: argparse.ArgumentParser) -> None:
 
 def approvals_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("action", nargs="?", choices=ACTIONS, default="list", help="default: list pending questions")
+    action = "default: list pending questions; code: set or change your approval code"
+    add("action", nargs="?", choices=ACTIONS, default="list", help=action)
     add("id", nargs="?", metavar="ID", help="the id of an approval or a grant, or the beginning of it")
     add("--reason", metavar="TEXT", default="", help="deny: why; the model gets this text")
     pick = "approve: numbers of the list that `show` prints, paths, or the words all or none"

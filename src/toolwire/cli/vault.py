@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from toolwire.core import display
-from toolwire.core.display import clean
+from toolwire.core.display import clean, counted
 from toolwire.settings.load import load
 from toolwire.settings.types import ConfigError
 from toolwire.surfaces.terminal.indexing import refreshed
@@ -83,7 +83,8 @@ def _print_refresh(done: Refresh, count: int, as_json: bool) -> None:
         print(json.dumps({"notes": count, **asdict(done)}))
         return
     changes = f"{done.added} new, {done.changed} changed, {done.removed} removed"
-    print(f"{count} notes indexed: {changes}; {done.seconds:.2f} s{', rebuilt' if done.rebuilt else ''}")
+    rebuilt = ", rebuilt" if done.rebuilt else ""
+    print(f"{counted(count, 'note')} indexed: {changes}; {done.seconds:.2f} s{rebuilt}")
     for reason in done.reasons:
         print(f"  skipped {clean(reason)}")
 

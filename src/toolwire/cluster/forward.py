@@ -376,6 +376,8 @@ class WorkerContext:
     private: Sequence[socket.socket] = ()
     lifeline: int = -1
     """A pipe that closes when the parent ends."""
+    secret: str = ""
+    """The secret in the server's record (`running.py`)."""
 
 
 ALONE = WorkerContext()

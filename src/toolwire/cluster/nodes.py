@@ -31,6 +31,7 @@ from urllib.parse import SplitResult, urlsplit
 import msgspec
 
 from toolwire.core.ids import random_id
+from toolwire.settings.extras import add_extra
 from toolwire.settings.types import ConfigError, ServerSettings, Settings, is_loopback
 from toolwire.store.engine import IN_MEMORY
 
@@ -267,7 +268,7 @@ def connect(url: str) -> Redis:
         from redis.asyncio.retry import Retry
         from redis.backoff import NoBackoff
     except ImportError:
-        message = "store.redis: the Redis client is missing; pip install 'toolwire[service]'"
+        message = f"store.redis: the Redis client is missing: {add_extra('service')}"
         raise ConfigError(message) from None
     try:
         pool = BlockingConnectionPool.from_url(

@@ -16,7 +16,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 import aiohttp
 from yarl import URL
 
-from toolwire.backends.openai.failures import retry_after
+from toolwire.backends.openai.failures import connection_error, retry_after
 from toolwire.conform.exchange import ProbeExchange, ProbeRequest
 
 LIMIT_S = 60.0
@@ -126,10 +126,9 @@ class Probe(AbstractAsyncContextManager["Probe"]):
             collected.late = True
             collected.trouble = f"no {'end' if collected.status else 'answer'} after {self.limit_s:g} s"
         except aiohttp.ClientConnectorError as error:
-            collected.trouble = f"could not connect: {error.os_error.strerror or error.os_error}"
+            collected.trouble = f"could not connect: {connection_error(error)}; is the server running?"
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            detail = f": {str(error)[:120]}" if str(error) else ""
-            collected.trouble = f"the connection broke: {type(error).__name__}{detail}"
+            collected.trouble = f"the connection broke: {connection_error(error)}"
         headers = {name: self.masked(value) for name, value in collected.headers.items()}
         text = bytes(collected.raw).decode("utf-8", "surrogateescape")
         raw = self.masked(text).encode("utf-8", "surrogateescape")

@@ -91,6 +91,11 @@ def _escaped(found: re.Match[str]) -> str:
     return json.dumps(found[0])[1:-1]
 
 
+def counted(number: int, one: str, several: str = "") -> str:
+    """Returns a number with its noun: `counted(2, "note")` is "2 notes"."""
+    return f"{number:,} {one if number == 1 else several or one + 's'}"
+
+
 def size(count: int) -> str:
     """Returns a number of bytes in readable form: `17 B`, `4.2 kB`."""
     amount = float(count)

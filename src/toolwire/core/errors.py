@@ -79,6 +79,14 @@ KINDS: dict[str, Kind] = {
 }
 
 
+FALLS_BACK = frozenset(name for name, kind in KINDS.items() if kind.status == 429 or kind.status >= 500) - {
+    "no_tool_call",
+    "invalid_tool_call",
+    "tools_unsupported",
+}
+"""Failures of a model or its server, not of the request: another model may answer."""
+
+
 class ToolwireError(Exception):
     """An error of one of the kinds in `KINDS`.
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from functools import lru_cache, reduce
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 from toolwire.access.limits import Ticket
 from toolwire.backends.base import Batch
-from toolwire.core.events import CallBegin, Finish, Usage
+from toolwire.core.errors import status_of
+from toolwire.core.events import CallBegin, Failure, Finish, Usage
 from toolwire.core.policy import Policy
+from toolwire.gateway.records import TurnSummary
 from toolwire.observe.tracing import Contents
+
+if TYPE_CHECKING:
+    from toolwire.gateway.run import Run
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
@@ -28,6 +35,7 @@ class Account:
         "contents",
         "drops_logprobs",
         "finish",
+        "model",
         "policies",
         "ticket",
     )
@@ -43,6 +51,8 @@ class Account:
         self.call_ids: list[str] = []
         self.call_times: list[float] = []
         self.finish: str | None = None
+        self.model = ""
+        """The id of the model that answers; "" if it is the requested one."""
         self.drops_logprobs = False
         """Whether log probabilities were dropped, because a thought was separated from their text."""
 
@@ -108,7 +118,8 @@ class Account:
         cut = "true" if truncated else "false"
         calls = f'"tool_call_count":{count},"tool_call_truncated":{cut}'
         dropped = ',"logprobs":"ignored"' if self.drops_logprobs else ""
-        return f'{{{calls},"stop_after_tools_mode":"{mode}"{dropped}}}'
+        model = f',"model":{json.dumps(self.model)}' if self.model else ""
+        return f'{{{calls},"stop_after_tools_mode":"{mode}"{dropped}{model}}}'
 
     def headers(self) -> Headers:
         """Returns the response headers that report the calls."""
@@ -124,4 +135,52 @@ def _headers(count: int, truncated: bool, mode: str) -> Headers:
         (b"x-codex-tool-call-count", number),
         (b"x-codex-tool-call-truncated", cut),
         (b"x-codex-stop-after-tools-mode", stop),
+    )
+
+
+def summary(run: Run, failure: Failure | None, cancelled: bool, usage: Usage) -> TurnSummary:
+    """Returns the facts of a turn that has ended."""
+    account, turn, plan, caller, trace = run.account, run.turn, run.plan, run.caller, run.trace
+    answer, first_byte = run.answer, run.first_byte
+    count, truncated, _ = account.called()
+    if trace is not None:
+        trace.failure = failure
+    return TurnSummary(
+        request_id=caller.request_id,
+        key_id=caller.key_id,
+        api=run.api,
+        model=run.model,
+        backend=run.backend_kind,
+        strategy="none" if plan is None else plan.strategy,
+        stream=turn is not None and turn.stream,
+        status=status_of(failure, run.api)
+        if failure is not None and first_byte is None and not run.committed
+        else 200,
+        finish=account.finish,
+        error_kind=failure.kind if failure is not None else None,
+        tool_call_count=count,
+        tool_call_names=account.call_names if count else (),
+        tool_call_ids=tuple(account.call_ids),
+        tool_call_truncated=truncated,
+        output_mode=run.output_mode,
+        input_tokens=usage.input_tokens,
+        output_tokens=usage.output_tokens,
+        first_byte_s=None if first_byte is None else first_byte - run.started,
+        duration_s=perf_counter() - run.started,
+        report=run.final_report(),
+        cancelled=cancelled,
+        dropped=account.dropped,
+        cached_tokens=usage.cached_tokens,
+        reasoning_tokens=usage.reasoning_tokens,
+        kind=run.kind,
+        key_name=caller.key_name,
+        turn_id="" if trace is None else trace.id,
+        answer_id="" if answer is None else answer.id,
+        started_at=run.started_at,
+        tool_call_s=tuple(account.call_times),
+        trace_parent=caller.trace_parent,
+        turn=turn,
+        contents=account.contents,
+        trace=trace,
+        hold=None if account.ticket is None else account.ticket.hold,
     )

@@ -3,6 +3,8 @@
 A model with `model = "*"` in its settings is a server. Each of its models is offered as `ID/NAME` and opened
 when it is first requested. The names are listed in the background and kept. So `/v1/models` answers at once,
 and still lists the models of a server that is down for a moment.
+
+A model with a mistake in its settings is not built. It is not listed, and a request for it gets the reason.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from toolwire.backends import registry
@@ -29,6 +31,9 @@ OPENED = 64
 Above that, the one that was unused longest is closed.
 """
 LONGEST_NAME = 200
+RETIRE_S = 600.0
+"""How many seconds a removed model stays open for the turns that use it."""
+RETIRE_LOOK_S = 0.2
 
 
 class Catalog:
@@ -37,29 +42,130 @@ class Catalog:
         settings: Iterable[ModelSettings],
         given: Mapping[str, Backend] | None = None,
         aliases: Iterable[tuple[str, str]] = (),
+        discover: Callable[[], Awaitable[Sequence[ModelSettings]]] | None = None,
     ) -> None:
+        """`discover` finds further models on this machine. It is called in the background."""
         settings, self._aliases = tuple(settings), tuple(aliases)
         self.kinds = {model.id: model.backend for model in settings}
         self.models: dict[str, Backend] = dict(given or {})
+        self._unlisted: dict[str, Backend] = {}
         self.sources: dict[str, Source] = {}
-        for model in () if given else settings:
-            if registry.is_source(model.backend, model.options):
-                self.sources[model.id] = registry.build_source(model.id, model.backend, model.options)
-            else:
-                self.models[model.id] = registry.build(model.id, model.backend, model.options)
-        self._names: dict[str, tuple[str, ...]] = dict.fromkeys(self.sources, ())
+        self.unavailable: dict[str, str] = {}
+        """Why a model of the settings cannot be used, by its id."""
+        self._fallbacks = {model.id: model.fallback for model in settings if model.fallback}
+        self._names: dict[str, tuple[str, ...]] = {}
+        self._discover = discover
+        self._finding: asyncio.Task[None] | None = None
+        self.found: set[str] = set()
+        """The ids of models that `discover` found."""
+        for model in settings:
+            if model.problem:
+                self.unavailable[model.id] = model.problem
+            elif not given:
+                self._build(model)
         self._known: frozenset[str] | None = None
         self._looked = 0.0
         self._looking: asyncio.Task[None] | None = None
         self._opened: OrderedDict[str, Backend] = OrderedDict()
-        self._used: dict[str, int] = {}
+        self._used: dict[int, int] = {}
+        """How many turns use a backend, by its identity."""
         self._leaving: set[asyncio.Task[None]] = set()
+        self._retiring: set[asyncio.Task[None]] = set()
+
+    # --- changes while the server runs ---
+
+    def add(self, model: ModelSettings) -> None:
+        """Adds a model, or replaces the one with the same id."""
+        self.remove(model.id)
+        self.kinds[model.id] = model.backend
+        if model.problem:
+            self.unavailable[model.id] = model.problem
+        else:
+            self._build(model)
+        if model.id in self.sources:
+            self._looked = 0.0
+
+    def remove(self, id: str) -> None:
+        """Removes a model. It is closed when the turns that use it have ended."""
+        self.kinds.pop(id, None)
+        self._names.pop(id, None)
+        self.unavailable.pop(id, None)
+        gone: list[Backend | Source] = []
+        if id in self.models:
+            gone.append(self.models.pop(id))
+        if id in self.sources:
+            names = [name for name in self._opened if name.partition("/")[0] == id]
+            gone += [*(self._opened.pop(name) for name in names), self.sources.pop(id)]
+        self._known = None
+        if gone:
+            task = asyncio.ensure_future(self._retire(gone))
+            self._retiring.add(task)
+            task.add_done_callback(self._retiring.discard)
+
+    async def _retire(self, gone: list[Backend | Source]) -> None:
+        try:
+            async with asyncio.timeout(RETIRE_S):
+                while any(id(one) in self._used for one in gone):
+                    await asyncio.sleep(RETIRE_LOOK_S)
+        except TimeoutError:
+            pass
+        finally:
+            for one in gone:
+                await one.close()
+
+    def _build(self, model: ModelSettings) -> None:
+        try:
+            if registry.is_source(model.backend, model.options):
+                source = registry.build_source(model.id, model.backend, model.options)
+                self.sources[model.id], self._names[model.id] = source, ()
+            else:
+                self.models[model.id] = registry.build(model.id, model.backend, model.options)
+        except (ValueError, TypeError, KeyError, ImportError, ToolwireError) as error:
+            self.unavailable[model.id] = " ".join(str(error).split())
 
     # --- finding a model ---
 
     def find(self, name: str) -> Backend | None:
         """Returns the model with this id or alias, or a server's model; None if there is none."""
-        return self.models.get(name) or self._of_source(name) or self._by_alias(name)
+        own = self._unlisted.get(name) or self.models.get(name)
+        return own or self._of_source(name) or self._by_alias(name)
+
+    def add_unlisted(self, backend: Backend, kind: str) -> None:
+        """Adds a model of Toolwire itself, such as the one of the tour. No list of models shows it."""
+        self._unlisted[backend.id] = backend
+        self.kinds[backend.id] = kind
+
+    def problem(self, name: str) -> str:
+        """Returns why the model with this id or alias cannot be used; "" if it can, or if it is unknown."""
+        for id in (name, self._target(name) or ""):
+            if reason := self.unavailable.get(id) or self.unavailable.get(id.partition("/")[0], ""):
+                return reason
+        return ""
+
+    def fallbacks(self, id: str) -> list[str]:
+        """Returns the ids of the models to try instead of this one, in order.
+
+        A fallback is followed by its own fallbacks.
+        """
+        if not self._fallbacks:
+            return []
+        out, left = [id], list(reversed(self._own_fallbacks(id)))
+        while left:
+            other = left.pop()
+            if other not in out:
+                out.append(other)
+                left += reversed(self._own_fallbacks(other))
+        return out[1:]
+
+    def _own_fallbacks(self, id: str) -> tuple[str, ...]:
+        return self._fallbacks.get(id) or self._fallbacks.get(id.partition("/")[0], ())
+
+    def lacking(self, id: str) -> tuple[str, str] | None:
+        """Returns what a model lacks on this machine, such as a program, and how to get it."""
+        backend = self.models.get(id)
+        if backend is None or self.kind(id) not in registry.BACKENDS:
+            return None
+        return registry.lacking(self.kind(id), getattr(backend, "options", None))
 
     def _by_alias(self, name: str) -> Backend | None:
         target = self._target(name)
@@ -70,15 +176,15 @@ class Catalog:
         return next((id for pattern, id in self._aliases if fnmatchcase(name, pattern)), None)
 
     def _of_source(self, name: str) -> Backend | None:
-        id, _, inner = name.partition("/")
-        source = self.sources.get(id)
+        server, _, inner = name.partition("/")
+        source = self.sources.get(server)
         if source is None or not inner or len(inner) > LONGEST_NAME:
             return None
         if name in self._opened:
             self._opened.move_to_end(name)
             return self._opened[name]
         backend = self._opened[name] = source.model(inner)
-        idle = (one for one in self._opened if one != name and one not in self._used)
+        idle = (one for one, open in self._opened.items() if one != name and id(open) not in self._used)
         if len(self._opened) > OPENED and (oldest := next(idle, None)) is not None:
             task = asyncio.ensure_future(self._opened.pop(oldest).close())
             self._leaving.add(task)
@@ -86,13 +192,13 @@ class Catalog:
         return backend
 
     def hold(self, backend: Backend) -> None:
-        """Keeps a model of a server open until `release`. Models in the settings are never closed."""
-        self._used[backend.id] = self._used.get(backend.id, 0) + 1
+        """Keeps a model open until `release`, even if it is removed."""
+        self._used[id(backend)] = self._used.get(id(backend), 0) + 1
 
     def release(self, backend: Backend) -> None:
-        left = self._used.pop(backend.id) - 1
+        left = self._used.pop(id(backend)) - 1
         if left:
-            self._used[backend.id] = left
+            self._used[id(backend)] = left
 
     def __contains__(self, name: object) -> bool:
         """Whether `/v1/models` lists this id."""
@@ -124,16 +230,25 @@ class Catalog:
     # --- listing ---
 
     def listed(self) -> list[str]:
-        """Returns the ids that `/v1/models` shows. Outdated lists are refreshed in the background."""
-        if self.sources and time.monotonic() - self._looked > FRESH_S:
+        """Returns the ids that `/v1/models` shows: the models that can be used.
+
+        Outdated lists are refreshed in the background.
+        """
+        if (self.sources or self._discover) and time.monotonic() - self._looked > FRESH_S:
             self._look()
-        return list(self._ids())
+            self._find()
+        missing = {id for id in self.models if not self._fallbacks.get(id) and self.lacking(id)}
+        return [id for id in self._ids() if not missing or self.serving(id) not in missing]
 
     def _ids(self) -> Iterable[str]:
         for id, backend in self.models.items():
             yield id
             yield from (name for name in backend.aliases if name not in self.models)
-        yield from (name for name, _ in self._aliases if "*" not in name and name not in self.models)
+        served = [id for id in self.unavailable if any(map(self.find, self.fallbacks(id)))]
+        yield from served
+        for name, id in self._aliases:
+            if "*" not in name and name not in self.models and (id in served or not self.problem(id)):
+                yield name
         for id, names in self._names.items():
             yield from (f"{id}/{name}" for name in names)
 
@@ -142,8 +257,29 @@ class Catalog:
 
     async def start(self) -> None:
         """Lists the servers' models for the first time. A slow server does not delay the start."""
+        self._find()
         if self.sources:
             await asyncio.wait({self._look()}, timeout=FIRST_LOOK_S)
+
+    def _find(self) -> None:
+        if self._discover is not None and (self._finding is None or self._finding.done()):
+            self._finding = asyncio.ensure_future(self._add_found(self._discover))
+
+    async def _add_found(self, discover: Callable[[], Awaitable[Sequence[ModelSettings]]]) -> None:
+        """Adds the models that were found. Those that are here already stay as they are."""
+        try:
+            new = [model for model in await discover() if model.id not in self.kinds]
+        except Exception:
+            log.exception("the models of this machine could not be found")
+            return
+        for model in new:
+            self.kinds[model.id] = model.backend
+            self.found.add(model.id)
+            self._build(model)
+        self._known = None
+        await asyncio.gather(
+            *(self._refresh_one(one.id, self.sources[one.id]) for one in new if one.id in self.sources)
+        )
 
     def _look(self) -> asyncio.Task[None]:
         if self._looking is None or self._looking.done():
@@ -151,22 +287,28 @@ class Catalog:
             self._looking = asyncio.ensure_future(self._refresh())
         return self._looking
 
+    async def refresh(self, id: str) -> None:
+        """Lists the models of one server again."""
+        if id in self.sources:
+            await self._refresh_one(id, self.sources[id])
+
     async def _refresh(self) -> None:
         await asyncio.gather(*(self._refresh_one(id, source) for id, source in self.sources.items()))
 
     async def _refresh_one(self, id: str, source: Source) -> None:
         try:
-            self._names[id] = tuple(await source.names())
-            self._known = None
+            names = tuple(await source.names())
+            if self.sources.get(id) is source:  # it may have been removed meanwhile
+                self._names[id], self._known = names, None
         except ToolwireError as error:
             log.info("the models of %s could not be listed: %s", id, error)
         except Exception:
             log.exception("the models of %s could not be listed", id)
 
     async def close(self) -> None:
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.gather(self._looking, return_exceptions=True)
+        for task in filter(None, (self._finding, self._looking, *self._retiring)):
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
         await asyncio.gather(*self._leaving, return_exceptions=True)
         for backend in self.all():
             await backend.close()

@@ -12,14 +12,14 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 from typing import Any
 from weakref import ref
 
-from toolwire.access.keys import KeyGrant, no_model
+from toolwire.access.keys import KeyGrant, no_model, not_available
 from toolwire.access.limits import RateLimits, Ticket, estimate
 from toolwire.access.usage import UsageBook
 from toolwire.backends.base import Backend, CountingBackend, frames
@@ -27,7 +27,7 @@ from toolwire.core.errors import ToolwireError
 from toolwire.core.events import Event, Failure
 from toolwire.core.ids import IdFactory, random_id
 from toolwire.core.turn import Api, Item, Turn
-from toolwire.gateway.answers import EventsAnswer, open_answer
+from toolwire.gateway.answers import EventsAnswer
 from toolwire.gateway.catalog import Catalog
 from toolwire.gateway.compaction import Compaction, Seals, check_input
 from toolwire.gateway.images import ImageFetcher, checked, fetched_images
@@ -39,7 +39,7 @@ from toolwire.gateway.run import Run
 from toolwire.observe.journal import Journal
 from toolwire.observe.trace import Trace
 from toolwire.observe.tracing import Tracing, tracing_of
-from toolwire.settings.types import Settings
+from toolwire.settings.types import ModelSettings, Settings
 from toolwire.store.store import Store
 from toolwire.wire import body as request_body
 from toolwire.wire.chat import decode as decode_chat
@@ -71,13 +71,14 @@ class Gateway:
         backends: Mapping[str, Backend] | None = None,
         ids: IdFactory = random_id,
         clock: Callable[[], float] = time.time,
+        discover: Callable[[], Awaitable[Sequence[ModelSettings]]] | None = None,
     ) -> None:
         self.settings = settings
         self.store = store
         self.parking = Parking(settings.parked)
         self.images = ImageFetcher()
         self.seals = Seals(store)
-        self.catalog = Catalog(settings.models, backends, settings.aliases)
+        self.catalog = Catalog(settings.models, backends, settings.aliases, discover)
         self.usage = UsageBook(store, self.catalog)
         """Usage by key, model and hour."""
         self.limits = RateLimits(settings, self.usage)
@@ -160,21 +161,15 @@ class Gateway:
             if api == "responses":
                 body = await self._with_references(body, caller, trace)
             run.turn = await self._decode(api, body, caller, len(raw), trace)
-            turn, backend = self._backend(run.turn)
-            run.asks(turn, backend)
+            turn, id, backend = self._backend(run.turn)
+            run.asks(turn, id)
             if caller.grant is not None:
-                run.account.ticket = await self._admit(caller.grant, turn, backend, caller.key_id)
-            await run.in_time(backend.prepare())
-            if not backend.capabilities.image_urls:
-                turn = await run.in_time(self._with_images(turn, trace))
-            turn = checked(turn)
-            if turn.api in backend.capabilities.speaks:
-                turn = replace(turn, thoughts="shown")  # the model shows what the client asked for
-            plan = run.planned(turn)
-            answer = open_answer(turn, body, self.store, caller.key_id, run.ids, run.clock, caller.memory)
-            run.answer = answer if answering is None else answering.beside(answer)
-            if self.settings.limits.backend_concurrent:
-                run.place = self.queues.join(backend.id, caller.key_id)
+                run.account.ticket = await self._admit(caller.grant, turn, id, caller.key_id)
+            run.others = self._fallbacks(id, caller.grant)
+            run.body, run.answering = body, answering
+            plan = await run.plans(turn, backend, self._missing(turn, id) if backend is None else None)
+            assert run.turn is not None
+            turn = run.turn
             awaited = self.parking.awaits(turn, caller.key_id)
             if turn.generate and (awaited or plan.offer[0] == "parked"):
                 run.resume(
@@ -252,9 +247,14 @@ class Gateway:
                 body = {**body, "input": ""}  # instructions and tools alone have a size too
             body = await self._with_references(body, caller)
             turn = await self._decode("responses", body, caller, len(raw))
-        turn, backend = self._backend(turn)
+        turn, id, backend = self._backend(turn)
         if caller.grant is not None:
-            caller.grant.check(turn, backend.id)
+            caller.grant.check(turn, id)
+        if backend is None:
+            others = map(self.catalog.find, self._fallbacks(id, caller.grant))
+            backend = next(filter(None, others), None)
+        if backend is None:
+            raise ToolwireError.of(self._missing(turn, id))
         tokens, report = await self._counted(turn, backend), b""
         if tokens is None:
             tokens, report = estimate(turn).input_tokens, b"input_tokens=estimated"
@@ -273,9 +273,26 @@ class Gateway:
         plan = make_plan(checked(turn), backend, self.settings.tools, self.ids)
         return await backend.count(plan.turn)
 
-    async def _admit(self, grant: KeyGrant, turn: Turn, backend: Backend, key_id: str) -> Ticket | None:
+    def _fallbacks(self, id: str, grant: KeyGrant | None) -> list[str]:
+        """Returns the ids of the models that may answer instead of this one, if the key may use them."""
+        return [other for other in self.catalog.fallbacks(id) if grant is None or grant.may_use(other)]
+
+    def _missing(self, turn: Turn, id: str) -> Failure:
+        return not_available(turn.model, self.catalog.problem(id)).failure
+
+    async def fitted(self, run: Run, turn: Turn, backend: Backend) -> Turn:
+        """Prepares the backend. Returns the turn in the form that the backend takes."""
+        await run.in_time(backend.prepare())
+        if not backend.capabilities.image_urls:
+            turn = await run.in_time(self._with_images(turn, run.trace))
+        turn = checked(turn)
+        if turn.api in backend.capabilities.speaks:
+            turn = replace(turn, thoughts="shown")  # the model shows what the client asked for
+        return turn
+
+    async def _admit(self, grant: KeyGrant, turn: Turn, model: str, key_id: str) -> Ticket | None:
         """Raises if the key may not run this turn. Reserves limits; None if the key has none."""
-        grant.check(turn, backend.id)
+        grant.check(turn, model)
         self.parking.allow(key_id, grant.limits.parked)
         return await self.limits.admit(key_id, grant.limits, turn) if grant.limited else None
 
@@ -351,14 +368,17 @@ class Gateway:
             trace.looked_up(previous=chain)
         return chain
 
-    def _backend(self, turn: Turn) -> tuple[Turn, Backend]:
-        """Returns the backend of the requested model, found by id or alias, and the turn.
+    def _backend(self, turn: Turn) -> tuple[Turn, str, Backend | None]:
+        """Returns the turn, and the id and the backend of the requested model, found by id or alias.
 
-        An alias may set the turn's reasoning effort. Raises if no model has this name.
+        The backend is None if the model is not available. An alias may set the turn's reasoning effort.
+        Raises if no model has this name.
         """
         backend = self.catalog.find(turn.model)
         if backend is not None:
-            return turn, backend
+            return turn, backend.id, backend
+        if self.catalog.problem(turn.model):
+            return turn, self.catalog.serving(turn.model), None
         for other in self.models.values():
             effort = other.alias(turn.model)
             if effort is not None:
@@ -367,8 +387,9 @@ class Gateway:
                     if turn.sampling.effort or not effort
                     else replace(turn.sampling, effort=effort)
                 )
-                return replace(turn, sampling=named), other
-        if turn.api == "messages" and CLAUDE.match(turn.model) and self.models:
+                return replace(turn, sampling=named), other.id, other
+        first = next((one for id, one in self.models.items() if id not in self.catalog.found), None)
+        if turn.api == "messages" and CLAUDE.match(turn.model) and first is not None:
             # Claude Code requests models by Anthropic's names, whichever model serves them here.
-            return replace(turn, notes=(*turn.notes, ("model", "ignored"))), next(iter(self.models.values()))
+            return replace(turn, notes=(*turn.notes, ("model", "ignored"))), first.id, first
         raise no_model(turn.model)

@@ -104,6 +104,10 @@ class Plan(msgspec.Struct, frozen=True):
             ),
         )
 
+    def by_fallback(self) -> Plan:
+        """Returns the plan with a report which says that another model than the requested one answers."""
+        return msgspec.structs.replace(self, report=tuple({**dict(self.report), "model": "fallback"}.items()))
+
     def without_logprobs(self) -> Plan:
         """Returns the plan with a report which says that log probabilities were dropped."""
         dropped = dict.fromkeys(sorted(self.turn.sent & TOKENS), "ignored")

@@ -15,6 +15,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from toolwire.core.display import counted
 from toolwire.core.errors import ToolwireError
 from toolwire.core.events import Failure
 from toolwire.settings.types import LimitSettings
@@ -117,7 +118,9 @@ class Queues:
 
     def _refusal(self, line: ModelQueue, model: str, own: int) -> Failure:
         wait_s = min(LONGEST_RETRY_S, max(1.0, line.took_s * (line.waiting + 1) / self._at_once))
-        message = f"The model '{model[:80]}' is busy: {line.running} requests run and {line.waiting} wait"
+        runs = counted(line.running, "request runs", "requests run")
+        waits = f"{line.waiting} {'waits' if line.waiting == 1 else 'wait'}"
+        message = f"The model '{model[:80]}' is busy: {runs} and {waits}"
         message += f", {own} of them of this API key" if own else ""
         return Failure(
             "rate_limit" if own else "overloaded",

@@ -2,9 +2,9 @@
 
     batch = await source.pull()  ─▶  block = stages.feed(batch)  ─▶  yield block
 
-A `RunSource` is one run of the backend. The loop reads one source at a time. Four things decide which source
+A `RunSource` is one run of the backend. The loop reads one source at a time. Five things decide which source
 it reads next: waiting in the queue, resuming a parked run, a second attempt for a required call, and the
-fallback to another strategy.
+fallback to another strategy or, before the first byte, to another model.
 
 A failure before the first byte of the answer is an HTTP error (`ToolwireError`). A later failure is sent in
 the stream. Closing the stream cancels the run.
@@ -15,23 +15,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import aclosing, nullcontext
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from toolwire.backends.base import Backend, Batch, LiveRun, ParkingBackend
-from toolwire.core.errors import ToolwireError, status_of
-from toolwire.core.events import Failure, Usage
+from toolwire.core.errors import FALLS_BACK, ToolwireError
+from toolwire.core.events import Failure
 from toolwire.core.turn import Api, Turn
-from toolwire.gateway.account import Account
-from toolwire.gateway.answers import Answering
+from toolwire.gateway.account import Account, summary
+from toolwire.gateway.answers import Answering, EventsAnswer, open_answer
 from toolwire.gateway.choices import side_by_side
 from toolwire.gateway.parked import Claim, brings_results
 from toolwire.gateway.plan import Plan, make_plan
 from toolwire.gateway.queue import QueueSlot
-from toolwire.gateway.records import Answer, Caller, OnSlow, TurnSummary
+from toolwire.gateway.records import Answer, Caller, OnSlow
 from toolwire.gateway.source import Opened, RunSource, failed, nothing
 from toolwire.gateway.stages import RequiredCall, Stages
 from toolwire.gateway.timeouts import Timeouts
@@ -57,41 +57,100 @@ class Run:
     backend: Backend | None = None
     plan: Plan | None = None
     answer: Answering | None = None
+    answering: EventsAnswer | None = None
+    body: dict[str, Any]
     claim: Claim | None = None
+    others: Sequence[str] = ()
+    """The ids of the models that may answer instead, in order."""
+    fell_back = False
+    """Whether another model than the requested one answers."""
     model = backend_kind = _report = ""
     kind = "new"
     """The value of the header `x-toolwire-turn`: `new`, `resumed` or `replayed`."""
-    _first_byte: float | None = None
-    _committed = _observed = False
+    first_byte: float | None = None
+    committed = _observed = _asked_again = False
+    _decoded: Turn | None = None
+    """The turn as it was decoded, before it was fitted to a backend."""
+    _recorded = (0, 0)
+    """How many ids and clock readings the trace had before the turn was planned."""
 
     def __init__(self, gateway: Gateway, api: Api, caller: Caller, trace: Trace | None = None) -> None:
-        self._gateway, self.trace, self._caller = gateway, trace, caller
-        self._api: Api = api
+        self._gateway, self.trace, self.caller = gateway, trace, caller
+        self.api: Api = api
         if trace is None:
             self.ids, self.clock = gateway.ids, gateway.clock
-            self._started, self._started_at = perf_counter(), time.time()
+            self.started, self.started_at = perf_counter(), time.time()
         else:
             self.ids, self.clock = trace.watch(gateway.ids, gateway.clock)
-            self._started, self._started_at = trace.started, trace.at
+            self.started, self.started_at = trace.started, trace.at
         limits = gateway.settings.limits
         has_limits = limits.first_token_s or limits.idle_s or limits.total_s
         self._timeouts = Timeouts(limits) if has_limits else None
-        self.account = Account(self._started, Contents() if gateway.contents_wanted else None)
-        self._output_mode = caller.output_mode or gateway.settings.tools.output_mode
+        self.account = Account(self.started, Contents() if gateway.contents_wanted else None)
+        self.output_mode = caller.output_mode or gateway.settings.tools.output_mode
         self._siblings = object()  # the parks of all choices of this turn share this object
 
-    def asks(self, turn: Turn, backend: Backend) -> None:
-        """Sets the backend. From now on the turn counts for this model, even if it is refused later."""
-        self.turn, self.backend, self.model = turn, backend, turn.model
-        self.backend_kind = self._gateway.catalog.kind(backend.id)
+    def asks(self, turn: Turn, id: str) -> None:
+        """Sets the model. From now on the turn counts for this model, even if it is refused later."""
+        self.turn, self.model = turn, id if self.fell_back else turn.model
+        self.backend_kind = self._gateway.catalog.kind(id)
         if self.trace is not None:
-            self.trace.backend_id, self.trace.backend_kind = backend.id, self.backend_kind
+            self.trace.backend_id, self.trace.backend_kind = id, self.backend_kind
+
+    async def plans(self, turn: Turn, backend: Backend | None, failure: Failure | None) -> Plan:
+        """Plans the turn, opens its answer and joins the model's queue.
+
+        If the model is not available (`backend` is None) or not ready, uses the first of the `others` that
+        is. Raises the last failure if there is none. `failure`: why there is no `backend`.
+        """
+        gateway, trace = self._gateway, self.trace
+        if trace is not None and self._decoded is None:
+            self._recorded = len(trace.minted), len(trace.clock_readings)
+        self._decoded = turn
+        while True:
+            if backend is not None:
+                self.backend = backend
+                self.asks(turn, backend.id)
+                try:
+                    fitted = await gateway.fitted(self, turn, backend)
+                    plan = self.planned(fitted)
+                    self.answer = self._opened(fitted)
+                    if gateway.settings.limits.backend_concurrent:
+                        self.place = gateway.queues.join(backend.id, self.caller.key_id)
+                    return plan
+                except ToolwireError as error:
+                    failure = error.failure
+            assert failure is not None
+            backend = self._other(failure)
+            if backend is None:
+                raise ToolwireError.of(failure)
+
+    def _opened(self, turn: Turn) -> Answering:
+        caller = self.caller
+        answer = open_answer(
+            turn, self.body, self._gateway.store, caller.key_id, self.ids, self.clock, caller.memory
+        )
+        return answer if self.answering is None else self.answering.beside(answer)
+
+    def _other(self, failure: Failure) -> Backend | None:
+        """Returns the next model to try after this failure; None if there is none."""
+        while failure.kind in FALLS_BACK and self.others:
+            id, *self.others = self.others
+            found = self._gateway.catalog.find(id)
+            if found is not None:
+                log.info("model %s failed (%s): trying %s", self.model, failure.kind, id)
+                self.fell_back, self.account.model = True, found.id
+                if self.trace is not None:
+                    self.trace.restart(*self._recorded)
+                return found
+        return None
 
     def planned(self, turn: Turn) -> Plan:
         """Plans the turn, for the first time or again after the backend refused the strategy."""
         assert self.backend is not None
         self.turn = turn
-        self.plan = plan = make_plan(turn, self.backend, self._gateway.settings.tools, self.ids)
+        plan = make_plan(turn, self.backend, self._gateway.settings.tools, self.ids)
+        self.plan = plan = plan.by_fallback() if self.fell_back else plan
         self._report = plan.report_header()
         if self.trace is not None:
             self.trace.planned(turn, plan, self._report)
@@ -131,8 +190,8 @@ class Run:
 
         `alone`: it is the only choice, so the end of the answer follows.
         """
-        answer, trace, grace_s = self.answer, self.trace, self._gateway.settings.tools.stop_grace_ms / 1000
-        assert answer is not None and self.plan is not None
+        trace, grace_s = self.trace, self._gateway.settings.tools.stop_grace_ms / 1000
+        assert self.plan is not None
         with self if alone else nullcontext():  # with several choices, `_loops` enters `self` once for all
             refusal = await self._admission() if alone and self.place is not None else None
             stages = self._stages(self.plan, choice)
@@ -151,7 +210,7 @@ class Run:
                     if batch is None:
                         block = stages.stop()
                     elif source.is_silent and batch and type(batch[0]) is Failure:
-                        instead = self._instead(source, batch[0], stages)
+                        instead = await self._instead(source, batch[0], stages)
                         if not isinstance(instead, Failure):
                             dead, (source, stages) = source, instead
                             stages.begin(parks=source.live is not None)
@@ -180,7 +239,8 @@ class Run:
             if alone:
                 yield await self._end()
         if alone:
-            self.observe(answer.failure)
+            assert self.answer is not None
+            self.observe(self.answer.failure)
 
     async def _loops(self, choices: int) -> AsyncGenerator[bytes, None]:
         """Yields the blocks of several choices as they arrive, then the end of the answer."""
@@ -193,7 +253,7 @@ class Run:
                 async with aclosing(loops) as blocks:
                     async for block in blocks:
                         yield block
-            elif self._committed:
+            elif self.committed:
                 answer.feed([refusal], 0)
             else:
                 raise ToolwireError.of(refusal)
@@ -211,14 +271,14 @@ class Run:
         return last
 
     def _sends(self, block: bytes) -> None:
-        self._first_byte = self._first_byte or perf_counter()
+        self.first_byte = self.first_byte or perf_counter()
         if self.trace is not None:
             self.trace.sent(block)
 
     def _stages(self, plan: Plan, choice: int) -> Stages:
         assert self.answer is not None
         tools = self._gateway.settings.tools
-        xml = ObsidianXml(tools.delimiter) if self._output_mode == "obsidian-xml" else None
+        xml = ObsidianXml(tools.delimiter) if self.output_mode == "obsidian-xml" else None
         alone = self.turn is not None and self.turn.n == 1
         return Stages(plan, self.answer, self.account, self.ids, choice, alone, xml)
 
@@ -267,7 +327,7 @@ class Run:
         """Returns the number of a new run in the journal; 0 without a journal."""
         return 0 if self.trace is None else self.trace.begin_run(how, choice)
 
-    def _instead(
+    async def _instead(
         self, source: RunSource, failure: Failure, stages: Stages
     ) -> tuple[RunSource, Stages] | Failure:
         """Returns what to read instead of a run that failed before its first event.
@@ -281,7 +341,7 @@ class Run:
             self._is("replayed")
             return self._source(plan, plan.turn, choice), stages
         if failure.kind != "tools_unsupported":
-            return failure
+            return await self._fall_back(failure, choice)
         try:
             again = self.planned(self.turn)
         except ToolwireError as error:  # the other strategy cannot serve the request
@@ -291,9 +351,35 @@ class Run:
             return failure
         return self._source(again, again.turn, choice), self._stages(again, choice)
 
+    async def _fall_back(self, failure: Failure, choice: int) -> tuple[RunSource, Stages] | Failure:
+        """Returns a run of the next model that may answer instead; the failure if there is none.
+
+        Only before the first byte: a client must not get the beginning of one model's answer and the end of
+        another's. For the same reason, a turn with several choices does not change its model.
+        """
+        assert self.turn is not None and self.backend is not None and self._decoded is not None
+        sent = self.first_byte is not None or self._asked_again
+        if not self.others or sent or self.turn.n > 1 or failure.kind not in FALLS_BACK:
+            return failure
+        if self.place is not None:
+            self.place.leave()
+            self.place = None
+        self._gateway.catalog.release(self.backend)
+        try:
+            plan = await self.plans(self._decoded, None, failure)
+        except ToolwireError as error:
+            return error.failure
+        finally:
+            self._gateway.catalog.hold(self.backend)
+        refusal = await self._admission() if self.place is not None else None
+        if refusal is not None:
+            return await self._fall_back(refusal, choice)
+        return self._source(plan, plan.turn, choice), self._stages(plan, choice)
+
     def _ask_again(self, rejected: RequiredCall, stages: Stages) -> RunSource:
         """Starts the second attempt, after a call was missing or did not fit its strict schema."""
         assert self.plan is not None
+        self._asked_again = True
         self.plan = self.plan.retried()
         self._report = self.plan.report_header()
         if self.trace is not None:
@@ -318,7 +404,7 @@ class Run:
             block = stages.fail(rejected.failure)
         assert self.answer is not None
         failure = self.answer.failure
-        if failure is not None and self._first_byte is None and not self._committed:
+        if failure is not None and self.first_byte is None and not self.committed:
             raise ToolwireError.of(failure)
         return following, block
 
@@ -330,7 +416,7 @@ class Run:
         if not stages.is_parkable or not live.pending:
             return
         assert self.turn is not None
-        parking, key_id, trace = self._gateway.parking, self._caller.key_id, self.trace
+        parking, key_id, trace = self._gateway.parking, self.caller.key_id, self.trace
         waiting = {own: theirs for own, theirs in stages.minted.items() if theirs in live.pending}
         turn_id = trace.id if trace is not None else ""
         parking.park(live, waiting, key_id, self.turn, stages.said, stages.names, self._siblings, turn_id)
@@ -373,7 +459,7 @@ class Run:
         """
         if self.answer is not None and self.answer.failure is not None:
             return  # the failure becomes an HTTP error, and the run is being closed
-        self._committed = True
+        self.committed = True
         if self.trace is not None:
             self.trace.committed = True
         if on_slow is not None:
@@ -393,7 +479,7 @@ class Run:
         self._gateway.catalog.release(self.backend)
         if kind is not None and issubclass(kind, (asyncio.CancelledError, GeneratorExit)):
             self.observe(None, cancelled=True)
-        elif kind is not None and self._first_byte is not None:  # earlier failures are observed by `respond`
+        elif kind is not None and self.first_byte is not None:  # earlier failures are observed by `respond`
             self.observe(Failure("server", "The server had an error."))
         if self.claim is not None:
             self.abandon()
@@ -402,7 +488,7 @@ class Run:
 
     # --- the end of a turn ---
 
-    def _final_report(self) -> str:
+    def final_report(self) -> str:
         """Returns the report. Only the answer shows whether its log probabilities had to be dropped."""
         if self.account.drops_logprobs and self.plan is not None:
             self._report = self.plan.without_logprobs().report_header()
@@ -411,10 +497,12 @@ class Run:
         return self._report
 
     def _headers(self, whole: bool) -> list[tuple[bytes, bytes]]:
-        report = self._final_report()
+        report = self.final_report()
         if whole and self.answer is not None and not self.answer.stored:
             report = "; ".join(filter(None, (report, "store=failed")))
         headers = [(b"x-toolwire-report", report.encode()), (b"x-toolwire-turn", self.kind.encode())]
+        if self.fell_back:
+            headers.append((b"x-toolwire-model", self.model.encode("ascii", "replace")))
         return [*headers, *self.account.headers()] if whole else headers
 
     def observe(self, failure: Failure | None, cancelled: bool = False) -> None:
@@ -424,52 +512,6 @@ class Run:
         self._observed = True
         if self.place is not None:
             self.place.leave()
-        ran = self.plan is not None and (failure is None or self._first_byte is not None)
+        ran = self.plan is not None and (failure is None or self.first_byte is not None)
         usage = self.account.settled(ran, answered=failure is None)
-        self._gateway.observed(self._summary(failure, cancelled, usage, perf_counter() - self._started))
-
-    def _summary(self, failure: Failure | None, cancelled: bool, usage: Usage, took_s: float) -> TurnSummary:
-        account, turn, plan, caller, trace = self.account, self.turn, self.plan, self._caller, self.trace
-        answer, first_byte = self.answer, self._first_byte
-        count, truncated, _ = account.called()
-        if trace is not None:
-            trace.failure = failure
-        return TurnSummary(
-            request_id=caller.request_id,
-            key_id=caller.key_id,
-            api=self._api,
-            model=self.model,
-            backend=self.backend_kind,
-            strategy="none" if plan is None else plan.strategy,
-            stream=turn is not None and turn.stream,
-            status=status_of(failure, self._api)
-            if failure is not None and first_byte is None and not self._committed
-            else 200,
-            finish=account.finish,
-            error_kind=failure.kind if failure is not None else None,
-            tool_call_count=count,
-            tool_call_names=account.call_names if count else (),
-            tool_call_ids=tuple(account.call_ids),
-            tool_call_truncated=truncated,
-            output_mode=self._output_mode,
-            input_tokens=usage.input_tokens,
-            output_tokens=usage.output_tokens,
-            first_byte_s=None if first_byte is None else first_byte - self._started,
-            duration_s=took_s,
-            report=self._final_report(),
-            cancelled=cancelled,
-            dropped=account.dropped,
-            cached_tokens=usage.cached_tokens,
-            reasoning_tokens=usage.reasoning_tokens,
-            kind=self.kind,
-            key_name=caller.key_name,
-            turn_id="" if trace is None else trace.id,
-            answer_id="" if answer is None else answer.id,
-            started_at=self._started_at,
-            tool_call_s=tuple(account.call_times),
-            trace_parent=caller.trace_parent,
-            turn=turn,
-            contents=account.contents,
-            trace=trace,
-            hold=None if account.ticket is None else account.ticket.hold,
-        )
+        self._gateway.observed(summary(self, failure, cancelled, usage))

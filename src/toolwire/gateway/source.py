@@ -133,6 +133,4 @@ def failed(failure: Failure) -> RunSource:
     async def run() -> AsyncGenerator[Batch, None]:
         yield [failure]
 
-    source = RunSource("", run())
-    source.is_silent = False
-    return source
+    return RunSource("", run())

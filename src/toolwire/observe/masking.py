@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
+from weakref import WeakSet
 
 from toolwire.settings.types import MASK, Settings
 
@@ -102,14 +103,28 @@ They are searched first, which is cheap.
 """
 _ASSIGNED_VALUES = ("quoted", "plain", "worded", "long", "option", "signature")
 Span = tuple[int, int]
+_masks: WeakSet[Mask] = WeakSet()
+
+
+def learn(values: Iterable[str]) -> None:
+    """Adds secrets to every mask of this process, such as the key of a model that was added."""
+    known = tuple(values)
+    for mask in tuple(_masks):
+        mask.learn(known)
 
 
 class Mask:
     """Finds and masks secrets. `values`: secrets that are masked wherever they appear."""
 
     def __init__(self, values: Iterable[str] = ()) -> None:
+        self._known: set[str] = set()
+        self.learn(values)
+        _masks.add(self)
+
+    def learn(self, values: Iterable[str]) -> None:
+        """Adds secrets that are masked from now on."""
         long = [value for value in values if len(value) >= SHORTEST]
-        known = {form for value in long for form in (value, json.dumps(value)[1:-1])}
+        known = self._known = self._known | {form for one in long for form in (one, json.dumps(one)[1:-1])}
         patterns = [_LOOKS, *(_pattern(value) for value in sorted(known, key=len, reverse=True))]
         self._values = re.compile("|".join(patterns))
 

@@ -71,6 +71,7 @@ NOTES = {
     "passed": "unknown to Toolwire, sent to the backend unchanged",
     "healed": "repaired by Toolwire; the name after the colon says how",
     "retried": "not met at first: Toolwire asked the model once more",
+    "fallback": "the requested model could not answer: a model of its fallback list did",
 }
 """By how a field was served, without details: `healed` for `healed:moved_call:2`."""
 
@@ -311,7 +312,7 @@ def _compute(recording: Recording, turn: Turn) -> None:
         if choice not in stages or stages[choice].plan is not chosen:
             mode = ObsidianXml(settings.delimiter) if xml else None
             stages[choice] = Stages(chosen, writer, account, ids, choice, turn.n == 1, mode)
-        stages[choice].begin(parks=how != "run")
+        stages[choice].begin(parks=how not in ("run", "failed"))
 
     planned(0)
     for ms, number, events in recording.batches:

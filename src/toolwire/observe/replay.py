@@ -34,7 +34,14 @@ from toolwire.observe.recording import (
     tool_settings,
     with_images,
 )
-from toolwire.settings.types import MASK, JournalSettings, ParkedSettings, ServerSettings, Settings
+from toolwire.settings.types import (
+    MASK,
+    JournalSettings,
+    ModelSettings,
+    ParkedSettings,
+    ServerSettings,
+    Settings,
+)
 from toolwire.store.store import Store
 from toolwire.wire.responses.decode import SUMMARY_OF
 from toolwire.wire.sse import encode
@@ -162,7 +169,17 @@ def _settings(recording: Recording) -> Settings:
         tools=tool_settings(recording.request),
         parked=ParkedSettings(max_per_key=0),
         journal=JournalSettings(contents="off"),
+        models=_replaced(recording),
     )
+
+
+def _replaced(recording: Recording) -> tuple[ModelSettings, ...]:
+    """Returns the requested model as one that is not available, if a fallback of it had answered."""
+    request, report = recording.request, str(recording.end["turn"].get("report") or "")
+    if "model=fallback" not in report.split("; "):
+        return ()
+    asked = str((request.get("body") or {}).get("model"))
+    return (ModelSettings(asked, "", fallback=(request.get("backend") or "",), problem="It had failed."),)
 
 
 def _interrupted(recording: Recording) -> bool:
@@ -195,7 +212,11 @@ class _ReplayedBackend:
         self._place = 0
         self._committed = bool(end.get("committed"))
         runs = [run["how"] for run in end["runs"]]
-        died = {number for number, how in enumerate(runs) if how == "resume" and "open" in runs[number + 1 :]}
+        died = {
+            number
+            for number, how in enumerate(runs)
+            if how == "failed" or (how == "resume" and "open" in runs[number + 1 :])
+        }
         self.runs = deque(number for number in range(len(runs)) if number not in died)
         rows = [row for row in recording.batches if row[1] not in died and row[2] != [STOPPED]]
         self._rows = deque((run, [event_of(event) for event in events]) for _, run, events in rows)

@@ -46,7 +46,8 @@ A row of any other kind is a batch of events; its kind is the number of the run.
 class RecordedRun(NamedTuple):
     """A run of the backend.
 
-    `how`: `run`, `retry`, `open` or `resume`. `plan`: the number of its plan.
+    `how`: `run`, `retry`, `open`, `resume`, or `failed` if another model answered instead. `plan`: the number
+    of its plan.
     """
 
     how: str
@@ -160,6 +161,14 @@ class Trace(msgspec.Struct, eq=False, weakref=True):
     def parks(self, calls: list[str]) -> None:
         self.parked_at = perf_counter()
         self.waiting = (*self.waiting, *calls)
+
+    def restart(self, ids: int, readings: int) -> None:
+        """Records that another model answers instead.
+
+        What the turn took from the id factory and the clock for the first model does not count.
+        """
+        self.minted, self.clock_readings = self.minted[:ids], self.clock_readings[:readings]
+        self.offers, self.runs = (), tuple(run._replace(how="failed", plan=0) for run in self.runs)
 
     def begin_run(self, how: str, choice: int) -> int:
         """Records the start of a run. Returns its number."""

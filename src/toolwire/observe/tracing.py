@@ -23,6 +23,7 @@ from toolwire.core.events import CallArgs, CallBegin, Text, Thought
 from toolwire.core.ids import random_id
 from toolwire.core.turn import Call, ImagePart, Message, Part, Reasoning, Result, TextPart, Turn
 from toolwire.observe.masking import Mask
+from toolwire.settings.extras import add_extra
 from toolwire.settings.types import ConfigError
 
 if TYPE_CHECKING:
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from toolwire.gateway.records import TurnSummary
     from toolwire.settings.types import ModelSettings, Settings
 
-NEEDED = "telemetry.otlp: traces need the extra 'otel': pip install 'toolwire[otel]'"
 SEND_S = 5
 CLOSE_S = 2.0
 LONGEST_NAME = 128
@@ -56,6 +56,10 @@ SAMPLING = ("temperature", "top_p", "max_tokens", "seed", "presence_penalty", "f
 log = logging.getLogger("toolwire.telemetry")
 
 
+def _needed() -> str:
+    return f"telemetry.otlp: traces need the extra 'otel': {add_extra('otel')}"
+
+
 def tracing_of(settings: Settings) -> Tracing | None:
     """Returns the tracing for the settings, or None if it is off.
 
@@ -69,7 +73,7 @@ def tracing_of(settings: Settings) -> Tracing | None:
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     except ImportError:
-        raise ConfigError(NEEDED) from None
+        raise ConfigError(_needed()) from None
     base = settings.telemetry.otlp.rstrip("/")
     endpoint = base if parts.path.rstrip("/").endswith("/v1/traces") else f"{base}/v1/traces"
     return Tracing(settings, OTLPSpanExporter(endpoint=endpoint, timeout=SEND_S))
@@ -85,7 +89,7 @@ class Tracing:
             from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
             from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
         except ImportError:
-            raise ConfigError(NEEDED) from None
+            raise ConfigError(_needed()) from None
         telemetry = settings.telemetry
         service = {"service.name": telemetry.service, "service.instance.id": random_id("node_")}
         self._provider: TracerProvider = TracerProvider(

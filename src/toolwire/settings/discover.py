@@ -1,4 +1,4 @@
-"""Finds models on this machine if the settings contain none.
+"""Finds models on this machine: if the settings contain none, or beside those in the settings.
 
 Each function in `LOOKS` is quick and sends no request to a model. The embedded model comes first and the
 scripted demo last, so that there is always a model.
@@ -14,24 +14,24 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from toolwire.settings.types import DEFAULT_MODELS, ModelSettings, Settings
+from toolwire.backends.registry import SHORTHANDS
+from toolwire.settings.types import DEFAULT_MODELS, ModelSettings, Settings, is_loopback
 
 LOOK_S = 1.0
 Found = list[ModelSettings]
 Environment = Mapping[str, str]
 
 # Servers on this machine: id, profile, and the environment variable that may contain another address.
-SERVERS: tuple[tuple[str, str, str], ...] = (
-    ("ollama", "ollama", "OLLAMA_HOST"),
-    ("lmstudio", "lmstudio", "LMSTUDIO_HOST"),
-)
+SERVERS = tuple((id, row.options["profile"], row.host) for id, row in SHORTHANDS.items() if row.host)
 
 # Keys in the environment: id, variables (the first one that is set is used), backend, options.
 KEYS: tuple[tuple[str, tuple[str, ...], str, dict[str, str]], ...] = (
     ("openai", ("OPENAI_API_KEY",), "openai", {"profile": "openai", "model": "*"}),
-    ("openrouter", ("OPENROUTER_API_KEY",), "openai", {"profile": "openrouter", "model": "*"}),
-    ("anthropic", ("ANTHROPIC_API_KEY",), "hosted", {"model": "anthropic:*"}),
-    ("google", ("GEMINI_API_KEY", "GOOGLE_API_KEY"), "hosted", {"model": "google:*"}),
+    *(
+        (id, row.keys, row.backend, {**row.options, "model": f"{row.provider}:*" if row.provider else "*"})
+        for id, row in SHORTHANDS.items()
+        if row.keys
+    ),
 )
 
 
@@ -125,7 +125,41 @@ async def discover(environ: Environment | None = None) -> tuple[ModelSettings, .
 
 
 def with_discovered(settings: Settings) -> Settings:
-    """Returns the settings. If they contain no models, adds those of this machine."""
+    """Returns the settings with the models of this machine: all of them if none is configured."""
     if settings.models is not DEFAULT_MODELS:
+        look = beside(settings)
+        found = [] if look is None else asyncio.run(_all(look))
+        return replace(settings, models=(*settings.models, *found)) if found else settings
+    if settings.server.discover == "off":
         return settings
-    return replace(settings, models=asyncio.run(discover()))
+    return replace(settings, models=tuple(replace(one, found=True) for one in asyncio.run(discover())))
+
+
+Look = Callable[[], Awaitable[Found]]
+
+
+async def _all(look: Look) -> Found:
+    return await look()
+
+
+def beside(settings: Settings) -> Look | None:
+    """Returns a function that finds models beside the configured ones; None if none shall be offered.
+
+    With "auto", they are offered only by a server that just this person uses: on loopback, without keys,
+    proxies and other nodes. A configured model wins over one that has its id or is the same.
+    """
+    server, configured = settings.server, settings.models
+    shared = server.keys or server.admin_keys or server.trusted_proxies or settings.store.redis
+    alone = is_loopback(server.host) and not shared
+    if any(model.found for model in configured) or configured is DEFAULT_MODELS:
+        return None  # the first run: all models are here already
+    if server.discover == "off" or (server.discover == "auto" and not alone):
+        return None
+    ids = {model.id for model in configured}
+    same = [(model.backend, model.options) for model in configured]
+
+    async def look() -> Found:
+        found = [model for model in await discover() if model not in DEFAULT_MODELS and model.id not in ids]
+        return [replace(model, found=True) for model in found if (model.backend, model.options) not in same]
+
+    return look

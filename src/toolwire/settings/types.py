@@ -38,6 +38,8 @@ class ServerSettings:
     max_body_mb: Annotated[float, Range(0.001, 1024)] = 32.0
     origins: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
+    discover: Literal["auto", "on", "off"] = "auto"
+    """Whether models found on this machine are offered too; auto: if nobody else uses the server."""
     open_responses: bool = False
     """Whether responses contain keys that only the Open Responses specification requires."""
     advertise: str = ""
@@ -89,6 +91,15 @@ class VaultSettings:
     exclude: tuple[str, ...] = ()
     models: tuple[str, ...] = ("*",)
     """Models that may be offered the vault's tools: ids, or patterns with `*`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalSettings:
+    command_line: Literal["code", "open"] = "code"
+    """What `toolwire approvals approve` needs: the approval code, or nothing.
+
+    With "open", every program of the same user can approve calls.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +158,14 @@ class ModelSettings:
     backend: str
     options: dict[str, Any] = field(default_factory=dict)
     secret: frozenset[str] = frozenset()
+    fallback: tuple[str, ...] = ()
+    """The models to use if this one fails before the first byte, in this order."""
+    problem: str = ""
+    """Why the model cannot be used, such as a missing key; "" if its settings are valid."""
+    where: str = field(default="", compare=False)
+    """Where the model is configured: a file or an environment variable."""
+    found: bool = field(default=False, compare=False)
+    """Whether Toolwire found the model on this machine, so that it is not configured."""
 
 
 DEFAULT_MODELS = (ModelSettings("demo", "scripted"),)
@@ -160,6 +179,7 @@ class Settings:
     parked: ParkedSettings = ParkedSettings()
     journal: JournalSettings = JournalSettings()
     vault: VaultSettings = VaultSettings()
+    approvals: ApprovalSettings = ApprovalSettings()
     store: StoreSettings = StoreSettings()
     limits: LimitSettings = LimitSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
@@ -168,6 +188,12 @@ class Settings:
     """Other names of models: a name or pattern, and the id of the model. The first match counts."""
     file: str = ""
     """The path of the settings file; "" if there is none."""
+    page_file: str = field(default="", compare=False)
+    """The path of the file that the settings page writes; "" if it cannot write one."""
+    page_problem: str = field(default="", compare=False)
+    """Why that file is ignored; "" if there is no problem."""
+    origins: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """Where `vault.root` and each model (`models.ID`) is set: a file or an environment variable."""
 
 
 SECTIONS: dict[str, type[Any]] = {
@@ -207,17 +233,21 @@ def print_config(settings: Settings) -> str:
     for name, cls in SECTIONS.items():
         section = getattr(settings, name)
         lines.append(f"[{name}]")
-        lines += [f"{f.name} = {_toml(_masked(f.name, getattr(section, f.name)))}" for f in fields(cls)]
+        lines += [f"{f.name} = {to_toml(_masked(f.name, getattr(section, f.name)))}" for f in fields(cls)]
         lines.append("")
     for model in settings.models:
-        lines += [f"[models.{_toml_key(model.id)}]", f"backend = {_toml(model.backend)}"]
+        if model.problem:
+            lines.append(f"# not available: {model.problem}")
+        lines += [f"[models.{toml_key(model.id)}]", f"backend = {to_toml(model.backend)}"]
+        if model.fallback:
+            lines.append(f"fallback = {to_toml(model.fallback)}")
         for key, value in model.options.items():
             shown = _hide(value) if key in model.secret else _masked(key, value)
-            lines.append(f"{_toml_key(key)} = {_toml(shown)}")
+            lines.append(f"{toml_key(key)} = {to_toml(shown)}")
         lines.append("")
     if settings.aliases:
         lines.append("[aliases]")
-        lines += [f"{_toml_key(name)} = {_toml(model)}" for name, model in settings.aliases]
+        lines += [f"{toml_key(name)} = {to_toml(model)}" for name, model in settings.aliases]
         lines.append("")
     return "\n".join(lines)
 
@@ -241,13 +271,14 @@ def _hide(value: Any) -> Any:
     return MASK if isinstance(value, str) and value else value
 
 
-def _toml(value: Any) -> str:
+def to_toml(value: Any) -> str:
+    """Returns a value as TOML."""
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_toml_key(k)} = {_toml(v)}" for k, v in value.items()) + "}"
+        return "{" + ", ".join(f"{toml_key(k)} = {to_toml(v)}" for k, v in value.items()) + "}"
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(_toml(v) for v in value) + "]"
+        return "[" + ", ".join(to_toml(v) for v in value) + "]"
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e6:
@@ -255,5 +286,6 @@ def _toml(value: Any) -> str:
     return str(value)
 
 
-def _toml_key(key: str) -> str:
-    return key if _BARE_KEY.fullmatch(key) else _toml(key)
+def toml_key(key: str) -> str:
+    """Returns a key as TOML, quoted if it has to be."""
+    return key if _BARE_KEY.fullmatch(key) else to_toml(key)

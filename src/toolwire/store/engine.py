@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import re
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,6 +23,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
 from toolwire.core.errors import ToolwireError
+from toolwire.settings.extras import add_extra
 
 log = logging.getLogger("toolwire.store")
 T = TypeVar("T")
@@ -30,7 +32,6 @@ UNREADABLE = (ValueError, KeyError, TypeError)
 FULL = "the disk is full"
 _DISK_ERRORS = {errno.ENOSPC: FULL, errno.EDQUOT: FULL, errno.EROFS: "the disk is read-only"}
 IN_MEMORY = ("sqlite://", "sqlite:///:memory:", ":memory:")
-NEEDED = "store.url: PostgreSQL needs the extra 'service': pip install 'toolwire[service]'"
 EXPECTED = "store.url: expected sqlite:///PATH or postgresql://USER:PASSWORD@HOST/DATABASE"
 
 
@@ -132,7 +133,12 @@ def not_opened(name: str, why: object) -> ToolwireError:
 
 
 def first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+    """Returns the first line of an error's message, without the number of a system error."""
+    text = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+    return _ERROR_NUMBER.sub("", text)
+
+
+_ERROR_NUMBER = re.compile(r"\[Errno -?\d+\] ")
 
 
 def engine_of(url: str) -> Engine:
@@ -145,7 +151,8 @@ def engine_of(url: str) -> Engine:
         try:
             from toolwire.store.postgres import PostgresEngine
         except ImportError as error:
-            raise ToolwireError("server", NEEDED) from error
+            message = f"store.url: PostgreSQL needs the extra 'service': {add_extra('service')}"
+            raise ToolwireError("server", message) from error
         return PostgresEngine(url)
     from toolwire.store.sqlite import SqliteEngine
 

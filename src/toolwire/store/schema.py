@@ -161,7 +161,13 @@ TABLES: tuple[str, ...] = (
 )
 """All tables of version `FIRST`. Do not change them: add a migration to `MIGRATIONS`."""
 
-MIGRATIONS: tuple[tuple[str, ...], ...] = ()
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    (
+        "ALTER TABLE approvals ADD COLUMN proof TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE grants ADD COLUMN proof TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE web_sessions ADD COLUMN authority TEXT NOT NULL DEFAULT ''",
+    ),
+)
 """Entry n migrates a store from version `FIRST + n` to the next. Only add entries."""
 
 

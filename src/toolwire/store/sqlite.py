@@ -61,7 +61,9 @@ class SqliteEngine(Engine):
         if not path.exists():
             return f"{path}, created at first use"
         try:
-            with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True)) as connection:
+            with closing(
+                sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=LOCKED_S)
+            ) as connection:
                 schema.missing(_version(connection), self.path)
         except sqlite3.Error as error:
             raise not_opened(self.path, error) from error

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from toolwire.core.display import LONGEST, clean, one_line, size
+from toolwire.core.display import LONGEST, clean, counted, one_line, size
 from toolwire.tools.contract import (
     Approval,
     Outcome,
@@ -67,12 +67,12 @@ def body(shown: Preview, *, whole: bool = False) -> list[Row]:
             rows.append(("path", f"{number:>3}. {touched(one)}"))
             if one.snippet:
                 rows.append(("dim", f"     {one_line(one.snippet, 600)}"))
-        rows += _more(len(shown.touched) - len(some), "files")
+        rows += _more(len(shown.touched) - len(some), "file")
     if shown.diff:
         rows.append(("label", "Changes"))
         lines = clean(shown.diff).splitlines()
         rows += [(_diff_style(line), line) for line in (lines if whole else lines[:MOST_LINES])]
-        rows += _more(0 if whole else len(lines) - MOST_LINES, "lines")
+        rows += _more(0 if whole else len(lines) - MOST_LINES, "line")
     return rows
 
 
@@ -95,7 +95,8 @@ def touched(one: Touched) -> str:
 
 
 def _more(count: int, what: str) -> list[Row]:
-    return [("warning", f"… and {count} more {what}: v shows them")] if count > 0 else []
+    shown = f"… and {counted(count, f'more {what}')}: v shows {'it' if count == 1 else 'them'}"
+    return [("warning", shown)] if count > 0 else []
 
 
 def _arguments(arguments: Mapping[str, Any], whole: bool) -> list[Row]:

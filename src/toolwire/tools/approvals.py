@@ -3,7 +3,7 @@
 Law 11: consent comes first. A question is stored before it is asked, and its decision must carry the token of
 exactly what was shown. If no decision comes in time, if the surface is lost or if an error occurs, the answer
 is no, stored as `expired`. The decision may come from the same surface, the inbox or a shell, in this process
-or another.
+or another. The store is not believed: an approval or a grant counts only with a proof (`consent.py`).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import asyncio
 import hashlib
 import hmac
 import json
+import logging
 import os
 import socket
 import time
@@ -25,8 +26,11 @@ from typing import Any, Protocol
 from toolwire.core.errors import ToolwireError
 from toolwire.core.ids import IdFactory, random_id
 from toolwire.store.store import Store
+from toolwire.tools.consent import Proofs, Signer
 from toolwire.tools.contract import Approval, Arguments, Asking, Decision, Grant, Preview, Stage, Status
 from toolwire.tools.records import Records
+
+log = logging.getLogger("toolwire.approvals")
 
 # --- the process that asks ---
 #
@@ -114,13 +118,17 @@ class Approvals:
         lifetime_s: float = LIFETIME_S,
         clock: Callable[[], float] = time.time,
         ids: IdFactory = random_id,
+        proofs: Proofs | None = None,
     ) -> None:
         self.records = Records(store)
+        self.proofs = proofs or Proofs(store)
         self._lifetime_s = lifetime_s
         self._clock = clock
         self._ids = ids
         self._news = asyncio.Event()
         """Set when a decision was stored, and then replaced by a new event."""
+        self._revoked: set[str] = set()
+        """Grants that were revoked in this process. They never count again, whatever the store says."""
         self._deciding = asyncio.Lock()
 
     # --- asking ---
@@ -143,7 +151,7 @@ class Approvals:
 
     async def _asked(self, approvals: Sequence[Approval], surface: Surface | None) -> list[Approval]:
         await self.records.forget(self._clock() - KEPT_S)
-        grants = await self.records.grants()
+        grants = await self.valid_grants()
         covered = {
             one.id: grant
             for one in approvals
@@ -157,11 +165,33 @@ class Approvals:
             await self.records.add_decided(known, self._line)
         if asked:
             await self._settle(asked, surface)
-        written = {one.id for one in (*known, *asked)}
-        return [
-            await self.records.get(one.id) or one if one.id in written else replace(one, status="refused")
-            for one in approvals
-        ]
+        decided = {one.id: one for one in known} | {one.id: await self._decided(one) for one in asked}
+        return [decided.get(one.id) or replace(one, status="refused") for one in approvals]
+
+    async def _decided(self, asked: Approval) -> Approval:
+        """Returns the question with its stored decision. An approval without a valid proof means no.
+
+        Only the decision is read from the store. What was asked is what this process asked.
+        """
+        found = await self.records.get(asked.id)
+        if found is None or found.status == "pending":
+            return asked
+        if found.status == "approved" and not await self.proofs.proves_decision(asked, found):
+            log.warning(
+                "the store says that %s was approved, but there is no proof: it does not count", asked.id
+            )
+            await self.records.void(asked.id, self._clock(), self._forged)
+            return replace(asked, status="expired", decided_at=self._clock())
+        given = ("status", "decided_at", "decided_by", "decision", "proof")
+        return replace(asked, **{name: getattr(found, name) for name in given})
+
+    def _forged(self, approval: Approval) -> Sequence[Any]:
+        return self._line(approval, "forged", note="the stored approval had no proof")
+
+    async def valid_grants(self) -> list[Grant]:
+        """Returns the remembered grants that count: not revoked, and with a proof."""
+        grants = [one for one in await self.records.grants() if one.id not in self._revoked]
+        return [one for one in grants if await self.proofs.proves_grant(one)]
 
     def _granted(self, approval: Approval, grant: Grant) -> Approval:
         """Returns the approval as decided by a grant.
@@ -192,7 +222,7 @@ class Approvals:
             requester=this_process(),
             **asdict(asking),
         )
-        return replace(approval, token=token_of(approval, self._ids("")))
+        return replace(approval, token=self.proofs.token(approval))
 
     async def _settle(self, approvals: Sequence[Approval], surface: Surface | None) -> None:
         """Asks on the surface, and waits until all questions are decided or expired.
@@ -245,16 +275,21 @@ class Approvals:
             if error.failure.kind != "conflict":
                 raise
 
-    async def decide(self, id: str, token: str, decision: Decision, *, by: str) -> Approval:
+    async def decide(
+        self, id: str, token: str, decision: Decision, *, by: str, signer: Signer | None = None
+    ) -> Approval:
         """Stores a decision and returns the decided approval.
 
-        Raises `ToolwireError` if the question is no longer pending, or if the token is not the one of the
-        question.
+        `signer`: of the approval code, which approves questions of other processes. Raises `ToolwireError` if
+        the question is no longer pending, if the token is not the one of the question, or if the code is
+        needed.
         """
         async with self._deciding:
-            return await self._decide(id, token, decision, by)
+            return await self._decide(id, token, decision, by, signer)
 
-    async def _decide(self, id: str, token: str, decision: Decision, by: str) -> Approval:
+    async def _decide(
+        self, id: str, token: str, decision: Decision, by: str, signer: Signer | None
+    ) -> Approval:
         approval = await self.records.get(id)
         if approval is None:
             raise ToolwireError("not_found", f"There is no approval {id}.")
@@ -263,12 +298,17 @@ class Approvals:
             raise ToolwireError("conflict", message)
         _check(approval, decision)
         now = self._clock()
-        late = now >= approval.expires_at
+        if now >= approval.expires_at or approval.status != "pending":
+            ended = "expired" if approval.status == "pending" else approval.status
+            raise ToolwireError("conflict", f"The approval {id} is already {ended}.")
+        proof = self.proofs.of_decision(approval, decision, by, signer)
         grant = self._grant(approval, decision) if decision.approved and decision.remember != "once" else None
+        if grant is not None:
+            grant = replace(grant, proof=self.proofs.of_grant(grant, signer))
         status: Status = "approved" if decision.approved else "denied"
-        decided = (id, token, status, now, by, decision, self._line, grant)
-        if late or not await self.records.decide(*decided):
-            current = "expired" if late else (await self.records.get(id) or approval).status
+        decided = (id, token, status, now, by, decision, self._line, grant, proof)
+        if not await self.records.decide(*decided):
+            current = (await self.records.get(id) or approval).status
             raise ToolwireError("conflict", f"The approval {id} is already {current}.")
         self._news.set()
         self._news = asyncio.Event()
@@ -291,6 +331,7 @@ class Approvals:
         await self._lapse([one for one in await self.pending() if has_ended(one.requester)])
 
     async def revoke(self, grant_id: str) -> bool:
+        self._revoked.add(grant_id)
         return await self.records.revoke(grant_id, self._clock())
 
     async def refused(self, asking: Asking, tool: str, arguments: str, note: str) -> None:
@@ -321,16 +362,6 @@ _dumps = partial(json.dumps, sort_keys=True, ensure_ascii=False, default=str)
 
 def _sha(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def token_of(approval: Approval, secret: str) -> str:
-    """Returns a token that is bound to the question.
-
-    The token depends on the conversation, tool, stage, arguments and preview.
-    """
-    names = ("id", "owner", "session", "surface", "model", "vault", "tool", "stage")
-    asked = [getattr(approval, name) for name in names]
-    return _sha(_dumps([*asked, dict(approval.arguments), approval.shown.to_json(), secret]))
 
 
 def _check(approval: Approval, decision: Decision) -> None:

@@ -208,6 +208,8 @@ class Approval:
     vault: str = ""
     requester: str = ""
     """The process that waits for the decision."""
+    proof: str = ""
+    """Proves that an approval comes from the person (`tools/consent.py`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +230,12 @@ class Grant:
     revoked_at: float | None = None
     vault: str = ""
     model: str = ""
+    proof: str = ""
+    """Proves that the grant comes from the person (`tools/consent.py`)."""
+
+    def to_json(self) -> dict[str, Json]:
+        """Returns the grant without its proof."""
+        return {name: value for name, value in asdict(self).items() if name != "proof"}
 
     def covers(self, approval: Approval) -> bool:
         """Whether this grant answers the question.

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 # The columns are in the order of the fields of `Approval` and `Grant`.
 _APPROVAL = (
     "id, created_at, expires_at, owner, session, surface, model, tool, stage, arguments, shown, token, "
-    "status, decided_at, decided_by, decision, vault, asker"
+    "status, decided_at, decided_by, decision, vault, asker, proof"
 )
-_GRANT = "id, created_at, owner, scope, tool, stage, target, approval_id, revoked_at, vault, model"
+_GRANT = "id, created_at, owner, scope, tool, stage, target, approval_id, revoked_at, vault, model, proof"
 _AUDIT = (
     "at, owner, event, approval_id, session, surface, model, tool, "
     "arguments_sha256, result_sha256, bytes, note"
@@ -81,19 +81,25 @@ class Records:
         decision: Decision | None,
         line: Line,
         grant: Grant | None = None,
+        proof: str = "",
     ) -> bool:
         """Decides a pending approval and stores its grant. Returns whether it did.
 
         It does not if the approval is no longer pending or the token is wrong.
         """
-        values = (status, at, by, None if decision is None else json.dumps(asdict(decision)))
+        values = (status, at, by, None if decision is None else json.dumps(asdict(decision)), proof)
         where, which = "id = ? AND token = ? AND status = 'pending'", (id, token)
         return await self._store.run(lambda c: _settle(c, values, where, which, line, grant) == 1, "write")
 
     async def expire(self, now: float, line: Line) -> int:
         """Expires every pending approval whose time is over, and returns their number."""
-        values, where = ("expired", now, None, None), "status = 'pending' AND expires_at <= ?"
+        values, where = ("expired", now, None, None, ""), "status = 'pending' AND expires_at <= ?"
         return await self._store.run(lambda c: _settle(c, values, where, (now,), line), "write")
+
+    async def void(self, id: str, at: float, line: Line) -> None:
+        """Expires an approval that has no valid proof."""
+        values = ("expired", at, None, None, "")
+        await self._store.run(lambda c: _settle(c, values, "id = ?", (id,), line), "write")
 
     async def forget(self, before: float) -> int:
         """Deletes the approvals that were decided before this time, and returns their number.
@@ -157,7 +163,7 @@ def _settle(
     """
     if connection.execute(f"SELECT 1 FROM approvals WHERE {where} LIMIT 1", which).fetchone() is None:
         return 0
-    columns = "status = ?, decided_at = ?, decided_by = ?, decision = ?"
+    columns = "status = ?, decided_at = ?, decided_by = ?, decision = ?, proof = ?"
     query = f"UPDATE approvals SET {columns} WHERE {where} RETURNING {_APPROVAL}"
     with connection.transaction():
         settled = [_approval(row) for row in connection.execute(query, (*values, *which)).fetchall()]

@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from toolwire.core.display import counted
 from toolwire.settings.types import Settings
 from toolwire.tools.contract import Arguments, Effect, Preview, Ran, Tool, ToolFailed, Touched
 from toolwire.tools.rules import compiled, fits
@@ -79,7 +80,8 @@ class VaultSearch(VaultTool):
             Touched(str(number), hit.path, hit.size, _snippet(hit)) for number, hit in enumerate(found.hits)
         )
         where = f" within {' or '.join(self._patterns)}" if patterns else ""
-        return Ran(found, Preview(touched, summary=f"{found.total} notes match{where}", pick=True))
+        summary = f"{counted(found.total, 'note matches', 'notes match')}{where}"
+        return Ran(found, Preview(touched, summary=summary, pick=True))
 
     def share(self, ran: Ran, picked: Sequence[str]) -> Any:
         found: Found = ran.value
@@ -316,9 +318,12 @@ def described() -> dict[str, Tool]:
 
 
 @asynccontextmanager
-async def opened(settings: Settings, root: Path) -> AsyncIterator[list[Tool]]:
-    """Yields the tools of the vault at `root`, and keeps its index up to date meanwhile."""
-    library = await asyncio.to_thread(Library, root, settings.vault.include, settings.vault.exclude)
+async def opened(settings: Settings, root: Path, cache: Path | None = None) -> AsyncIterator[list[Tool]]:
+    """Yields the tools of the vault at `root`, and keeps its index up to date meanwhile.
+
+    `cache`: the folder of the index; None for the user's cache.
+    """
+    library = await asyncio.to_thread(Library, root, settings.vault.include, settings.vault.exclude, cache)
     watching = asyncio.ensure_future(watch(library.index))
     try:
         yield tools_of(library)

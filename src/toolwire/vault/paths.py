@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from toolwire.core.display import counted
 from toolwire.vault.policy import READABLE, PathPolicy, PathRefused, VaultLimits, extension, name_refused
 from toolwire.vault.words import composed
 
@@ -275,7 +276,7 @@ class Vault:
         total = text.count("\n") + (not text.endswith("\n") and text != "")
         last = total if end_line is None else min(end_line, total)
         if first > max(1, total):
-            raise PathRefused(path, f"the file has {total} lines", "limit")
+            raise PathRefused(path, f"the file has {counted(total, 'line')}", "limit")
         if (first, last) != (1, total):
             text = "".join(line + "\n" for line in text.split("\n")[first - 1 : last])
         truncated = max_bytes is not None and len(text.encode()) > max_bytes

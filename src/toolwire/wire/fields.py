@@ -55,7 +55,7 @@ _SERVED: tuple[tuple[Rule, tuple[Api, ...], str], ...] = (
     ("backend", ("responses",), "max_tool_calls access_programs image"),
     ("backend", ("responses", "messages"), "context_management"),
     ("backend", ("messages",), "stop_sequences thinking output_config.effort metadata.user_id"),
-    ("backend", ("messages",), "speed inference_geo container mcp_servers cache_control compaction"),
+    ("backend", ("messages",), "speed inference_geo container mcp_servers cache_control compaction betas"),
     ("backend", ("messages",), "fallbacks diagnostics safeguards user_profile_id workspace_id"),
     ("tokens", OPENAI, "top_logprobs"),
     ("tokens", ("chat",), "logprobs"),

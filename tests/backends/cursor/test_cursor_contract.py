@@ -26,6 +26,7 @@ from toolwire.backends.cursor.options import BridgeTarget, bundled
 from toolwire.backends.cursor.session import create_agent
 from toolwire.core.events import Failure
 from toolwire.core.turn import Message, TextPart, ToolChoice, ToolSpec, Turn
+from toolwire.settings.extras import add_extra
 
 Make = Callable[..., CursorBackend]
 TURN = Turn(
@@ -47,7 +48,7 @@ def sdk() -> Iterator[Any]:
     try:
         yield importlib.import_module("cursor_sdk")
     except ImportError:
-        _missing("cursor-sdk is missing: pip install 'toolwire[cursor]'")
+        _missing(f"cursor-sdk is missing: {add_extra('cursor')}")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         gc.collect()
@@ -57,7 +58,7 @@ def sdk() -> Iterator[Any]:
 def real_bridge() -> str:
     found = bundled()
     if found is None:
-        _missing("Cursor's bridge is missing: pip install 'toolwire[cursor]'")
+        _missing(f"Cursor's bridge is missing: {add_extra('cursor')}")
     assert found is not None
     return found
 

@@ -20,6 +20,7 @@ from toolwire.core.errors import ToolwireError
 from toolwire.core.turn import Api
 from toolwire.gateway.parked import Parking
 from toolwire.gateway.pipeline import Gateway
+from toolwire.settings.extras import add_extra
 from toolwire.settings.types import ModelSettings, ParkedSettings, Settings
 
 Make = Callable[..., CursorBackend]
@@ -748,7 +749,7 @@ async def test_a_missing_setup_is_reported_with_its_fix(
     backend = CursorBackend("m")
     table.serve(backend)
     failure = await refused(table, ask("chat"))
-    assert failure.kind == "backend_unavailable" and "pip install 'toolwire[cursor]'" in failure.message
+    assert failure.kind == "backend_unavailable" and add_extra("cursor") in failure.message
     assert not await backend.ready()
 
 

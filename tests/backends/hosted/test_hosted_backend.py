@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -35,6 +36,7 @@ from toolwire.core.turn import (
     ToolSpec,
     Turn,
 )
+from toolwire.settings.extras import add_extra, add_packages
 from toolwire.testing.upstream import Reply
 
 SCHEMA = {
@@ -935,14 +937,14 @@ async def test_a_missing_extra_is_said_with_the_command_that_installs_it(
 ) -> None:
     monkeypatch.setattr(hosted_backend, "installed", lambda: False)
     backend = HostedBackend("m", HostedOptions(model="anthropic:claude-haiku-4-5", api_key="k"))
-    with pytest.raises(ToolwireError, match=r"pip install 'toolwire\[hosted\]'") as caught:
+    with pytest.raises(ToolwireError, match=re.escape(add_extra("hosted"))) as caught:
         await backend.prepare()
     assert caught.value.failure.kind == "backend_unavailable" and not await backend.ready()
 
 
 async def test_a_missing_sdk_is_said_with_its_own_extra() -> None:
     backend = HostedBackend("m", HostedOptions(model="cohere:command-a", api_key="k"))
-    with pytest.raises(ToolwireError, match=r"pip install 'pydantic-ai-slim\[cohere\]'"):
+    with pytest.raises(ToolwireError, match=re.escape(add_packages("pydantic-ai-slim[cohere]"))):
         await backend.prepare()
 
 

@@ -12,6 +12,7 @@ import pytest_asyncio
 from toolwire.backends.local import LocalBackend, LocalOptions
 from toolwire.backends.local.pull import default_path, importable, pull
 from toolwire.core.errors import ToolwireError
+from toolwire.settings.extras import add_extra
 
 
 def _missing(reason: str) -> None:
@@ -22,7 +23,7 @@ def _missing(reason: str) -> None:
 def gguf() -> Path:
     """The file of the small model: TOOLWIRE_TEST_GGUF, or the one pulled earlier, or pulled now."""
     if not importable():
-        _missing("llama.cpp is missing: pip install 'toolwire[local]'")
+        _missing(f"llama.cpp is missing: {add_extra('local')}")
     named = os.environ.get("TOOLWIRE_TEST_GGUF", "")
     for file in (Path(named), default_path()):
         if file.is_file():

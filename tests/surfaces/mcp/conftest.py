@@ -24,6 +24,7 @@ from toolwire.store.store import Store
 from toolwire.surfaces.mcp.http import PATH, HttpApp
 from toolwire.surfaces.mcp.server import VaultServer
 from toolwire.tools.approvals import Approvals
+from toolwire.tools.consent import Proofs
 from toolwire.tools.contract import Approval, Decision
 from toolwire.tools.executor import Toolbox
 from toolwire.tools.vault_lookups import Library
@@ -167,6 +168,7 @@ class Process:
             "HOME": str(home),
             "XDG_CACHE_HOME": str(self.tmp_path / "cache"),
             "TOOLWIRE_STORE__URL": self.store_url,
+            "TOOLWIRE_APPROVALS__COMMAND_LINE": "open",  # who may decide: tests/tools/test_who_decides.py
         }
         return {**os.environ, **own}
 
@@ -199,7 +201,7 @@ class Inbox:
 
     def __init__(self, url: str) -> None:
         self.store = Store(url)
-        self.approvals = Approvals(self.store)
+        self.approvals = Approvals(self.store, proofs=Proofs(self.store, unproven=True))
 
     async def next(self, seen: Sequence[str] = ()) -> Approval:
         """The next question that waits."""

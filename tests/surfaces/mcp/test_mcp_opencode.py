@@ -45,7 +45,8 @@ def _model(asked: Recorded) -> Reply:
 
 
 def _configured(process: Any, upstream: FakeUpstream) -> dict[str, str]:
-    own = {key: process.environment[key] for key in ("HOME", "XDG_CACHE_HOME", "TOOLWIRE_STORE__URL")}
+    names = ("HOME", "XDG_CACHE_HOME", "TOOLWIRE_STORE__URL", "TOOLWIRE_APPROVALS__COMMAND_LINE")
+    own = {name: process.environment[name] for name in names}
     config = {
         "$schema": "https://opencode.ai/config.json",
         "autoupdate": False,

@@ -50,11 +50,12 @@ _DECIDE = """
 import asyncio, sys
 from toolwire.store.store import Store
 from toolwire.tools.approvals import Approvals
+from toolwire.tools.consent import Proofs
 from toolwire.tools.contract import Decision
 
 async def decide(url, id):
     store = Store(url)
-    approvals = Approvals(store)
+    approvals = Approvals(store, proofs=Proofs(store, unproven=True))
     found = await approvals.records.get(id)
     picked = tuple(one.key for one in found.shown.touched)
     await approvals.decide(id, found.token, Decision(True, picked=picked), by="shell")

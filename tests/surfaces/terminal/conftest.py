@@ -61,6 +61,7 @@ class Place:
             "TERM": "xterm-256color",
             "PROMPT_TOOLKIT_NO_CPR": "1",
             "TOOLWIRE_STORE__URL": f"sqlite:///{folder}/state/toolwire.db",
+            "TOOLWIRE_APPROVALS__COMMAND_LINE": "open",  # who may decide: tests/tools/test_who_decides.py
         }
 
     def script(self, text: str) -> None:

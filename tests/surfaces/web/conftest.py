@@ -196,3 +196,15 @@ def keyed_house(tmp_path: Path, vault: Path) -> OpenHouse:
             yield house
 
     return opened
+
+
+@pytest.fixture
+def house_of() -> OpenHouse:
+    """`async with house_of(settings) as house`: a server with these settings."""
+
+    @asynccontextmanager
+    async def opened(settings: Settings) -> AsyncIterator[House]:
+        async with _house(settings, Store(settings.store.url)) as house:
+            yield house
+
+    return opened

@@ -26,6 +26,7 @@ from toolwire.surfaces.web.clients import BY_ID, CLIENTS, KEY, fill, values_of
 from toolwire.surfaces.web.connect import NAME, QUESTION, RESULT, ConnectApi
 from toolwire.surfaces.web.context import Hub, Web
 from toolwire.surfaces.web.tools import Preferences, WebTools
+from toolwire.surfaces.web.tours import Tours
 from toolwire.testing import ScriptedBackend, ScriptedOptions
 from toolwire.tools.approvals import Approvals
 
@@ -101,6 +102,7 @@ def desk(on_a_socket: Callable[..., AbstractAsyncContextManager[str]]) -> Serve:
                 Hub(),
                 preferences,
                 WebTools(settings, preferences),
+                Tours(gateway),
                 boot="boot_1",
             )
             yield Desk(web, url, limit_s, {id: backend})
@@ -298,13 +300,14 @@ def test_a_models_name_is_written_as_each_language_writes_it(model: str, needs_k
         client.id: [step["code"] for step in rendered(client.id, needs_key, model) if "code" in step]
         for client in CLIENTS
     }
-    assert tomllib.loads(codes["codex"][0])["model"] == model
-    assert ("env_key" in codes["codex"][0]) == needs_key
-    provider = json.loads(codes["opencode"][0])["provider"]["toolwire"]
+    assert tomllib.loads(codes["codex"][1])["model"] == model
+    assert ("env_key" in codes["codex"][1]) == needs_key
+    provider = json.loads(codes["opencode"][1])["provider"]["toolwire"]
     assert (
         provider["models"] == {model: {"name": f"Toolwire {model}"}}
         and ("apiKey" in provider["options"]) == needs_key
     )
+    assert shlex.split(codes["codex"][0]) == ["toolwire", "launch", "codex", "--model", model]
     assert shlex.split(codes["opencode"][-1]) == ["opencode", "run", "--model", f"toolwire/{model}", "hello"]
     words = shlex.split(codes["curl"][0])
     assert json.loads(words[-1])["model"] == model and words[2] == "http://127.0.0.1:8788/v1/chat/completions"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from importlib.util import find_spec
 from os.path import expanduser
 from typing import Any
 
@@ -11,8 +12,11 @@ from toolwire.backends.acp.profiles import AcpOptions, profile_of
 from toolwire.backends.agents.backend import AgentBackend
 from toolwire.backends.agents.run import AgentRun
 from toolwire.core.errors import ToolwireError, unavailable
+from toolwire.settings.extras import add_extra
 
-MISSING = "The backend acp needs the extra 'acp': pip install 'toolwire[acp]'"
+
+def _missing() -> str:
+    return f"The backend acp needs the extra 'acp': {add_extra('acp')}"
 
 
 class AcpBackend(AgentBackend[Any]):
@@ -31,7 +35,7 @@ class AcpBackend(AgentBackend[Any]):
         try:
             from toolwire.backends.acp.session import AcpSession
         except ImportError as error:
-            raise unavailable(MISSING) from error
+            raise unavailable(_missing()) from error
         session = AcpSession(self.options, self.profile, run.turn.offered())
         self.live.add(session)
         opening = asyncio.ensure_future(session.open())
@@ -48,6 +52,17 @@ class AcpBackend(AgentBackend[Any]):
         return session
 
 
+def lacking(options: AcpOptions) -> tuple[str, str] | None:
+    """Returns what an agent lacks and how to get it: the extra, or its command."""
+    if find_spec("acp") is None:
+        return "the extra 'acp' is not installed", add_extra("acp")
+    program = expanduser(options.command[0])
+    if shutil.which(program, path=options.env.get("PATH")) is None:
+        how = profile_of(options.profile, options.command).install or "install the agent"
+        return f"there is no command {program!r}", f"{how}, or correct command of the model"
+    return None
+
+
 async def inspect(options: AcpOptions) -> tuple[str, str]:
     """Returns the agent's title and a problem ("" if none), for `toolwire doctor`.
 
@@ -57,7 +72,7 @@ async def inspect(options: AcpOptions) -> tuple[str, str]:
     try:
         from toolwire.backends.acp.session import AcpSession
     except ImportError:
-        return profile.title, MISSING
+        return profile.title, _missing()
     session = AcpSession(options, profile, ())
     try:
         await session.open()

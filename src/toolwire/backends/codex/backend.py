@@ -274,6 +274,13 @@ class CodexBackend:
             return await self.pool.lease()
 
 
+def lacking(options: CodexOptions) -> tuple[str, str] | None:
+    """Returns what Codex lacks and how to get it: its command."""
+    if shutil.which(expanduser(options.bin)) is None:
+        return f"there is no command {options.bin!r}", "npm install -g @openai/codex"
+    return None
+
+
 async def inspect(options: CodexOptions) -> dict[str, Any]:
     """Returns the facts for `toolwire doctor`, without a request to a model.
 

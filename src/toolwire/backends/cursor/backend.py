@@ -92,6 +92,18 @@ class CursorSource:
         await self._backend.close()
 
 
+def lacking(options: CursorOptions) -> tuple[str, str] | None:
+    """Returns what Cursor lacks and how to get it: the bridge, or the key."""
+    try:
+        target = find_bridge(options, os.environ)
+    except ToolwireError as error:
+        problem, _, how = error.failure.message.partition(" Install it with: ")
+        return problem, how or "correct the settings of the bridge"
+    if not target.url and not options.key(os.environ):
+        return "there is no key for Cursor", "set CURSOR_API_KEY, or api_key of the model"
+    return None
+
+
 async def inspect(options: CursorOptions) -> dict[str, Any]:
     """Returns the facts for `toolwire doctor`, without a request to Cursor's servers.
 

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from toolwire.backends.agents import AgentOptions, check_numbers
 from toolwire.core.errors import ToolwireError, unavailable
+from toolwire.settings.extras import add_extra
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +102,7 @@ def find_bridge(options: CursorOptions, environ: Mapping[str, str]) -> BridgeTar
     found = bundled() or shutil.which(COMMAND, path=environ.get("PATH"))
     if found is None:
         problem = f"Cursor's bridge is not installed: {COMMAND} was not found."
-        how = "Install it with: pip install 'toolwire[cursor]'"
+        how = f"Install it with: {add_extra('cursor')}"
         raise unavailable(f"{problem} {how}")
     return BridgeTarget(command=found)
 

@@ -25,11 +25,10 @@ from toolwire.backends.hosted.thinking import CallMemory
 from toolwire.core.capabilities import Capabilities, Strategy
 from toolwire.core.errors import ToolwireError, unavailable
 from toolwire.core.turn import Turn
+from toolwire.settings.extras import add_extra, add_packages
 
 if TYPE_CHECKING:
     from toolwire.backends.hosted.library import LibraryModel
-
-INSTALL = "pip install 'toolwire[hosted]'"
 
 
 def installed() -> bool:
@@ -39,7 +38,7 @@ def installed() -> bool:
 def load(options: HostedOptions, key: str) -> LibraryModel:
     """Imports the library and creates the model. Raises `ToolwireError` for what is missing."""
     if not installed():
-        raise _missing("The provider library", INSTALL)
+        raise _missing("The provider library", add_extra("hosted"))
     provider = PROVIDERS[options.provider]
     if provider.keys and not key:
         problem = f"The gateway has no key for {options.provider}"
@@ -50,8 +49,8 @@ def load(options: HostedOptions, key: str) -> LibraryModel:
 
         return LibraryModel(options, key)
     except ImportError:
-        extra = f"pip install 'pydantic-ai-slim[{provider.extra}]'"
-        how = INSTALL if provider.extra in ("anthropic", "google") else extra
+        bundled = provider.extra in ("anthropic", "google")
+        how = add_extra("hosted") if bundled else add_packages(f"pydantic-ai-slim[{provider.extra}]")
         raise _missing(f"The SDK of {options.provider}", how) from None
 
 
@@ -119,6 +118,16 @@ class HostedBackend:
         loaded, self._loaded = self._loaded, None
         if loaded is not None:
             await loaded.close()
+
+
+def lacking(options: HostedOptions) -> tuple[str, str] | None:
+    """Returns what a model lacks and how to get it: the library, or the provider's key."""
+    if not installed():
+        return "the provider library is not installed", add_extra("hosted")
+    keys = PROVIDERS[options.provider].keys
+    if keys and not HostedBackend("", options).key():
+        return f"there is no key for {options.provider}", f"set {' or '.join(keys)}, or api_key of the model"
+    return None
 
 
 # --- all models of a provider: `model = "anthropic:*"` ---

@@ -31,6 +31,7 @@ from toolwire.backends.local.pull import default_path, importable
 from toolwire.core.errors import unavailable
 from toolwire.emulate.schemas.bounding import SchemaLimits
 from toolwire.emulate.schemas.constrain import probes
+from toolwire.settings.extras import add_extra, own_command
 
 RANGES: dict[str, tuple[float, float]] = {
     "context": (256, 1 << 20),
@@ -204,7 +205,7 @@ class LocalModel:
         # This request also starts the server's loop. Without it, the server could not be closed.
         if not self.accepts('%llguidance {}\nstart: "~"\n'):
             self.server = None
-            raise unavailable("This build of llama.cpp has no llguidance: pip install 'toolwire[local]'")
+            raise unavailable(f"This build of llama.cpp has no llguidance: {add_extra('local')}")
 
     def submit(self, render: Callable[[], bytes], stream: Stream) -> Future[None]:
         """Decodes the request that `render` returns as soon as a thread is free.
@@ -282,13 +283,13 @@ def lacking(options: LocalOptions) -> tuple[str, str] | None:
     Imports and reads nothing.
     """
     if not importable():
-        return "llama.cpp is not installed", "pip install 'toolwire[local]'"
+        return "llama.cpp is not installed", add_extra("local")
     if os.path.isfile(key_of(options)[0]):
         return None
     if options.gguf:
-        how = "correct gguf of the model, or leave it out and run: toolwire local pull"
+        how = f"correct gguf of the model, or leave it out and run: {own_command('local pull')}"
         return f"no file {options.gguf}", how
-    return "no model was pulled", "toolwire local pull"
+    return "no model was pulled", own_command("local pull")
 
 
 def take(options: LocalOptions) -> LocalModel:
@@ -339,7 +340,7 @@ def llama_cpp() -> Any:
         try:
             return importlib.import_module("xllamacpp")
         except ImportError:
-            raise unavailable("llama.cpp is not installed, run: pip install 'toolwire[local]'") from None
+            raise unavailable(f"llama.cpp is not installed, run: {add_extra('local')}") from None
         finally:
             if before is None:
                 os.environ.pop("OMP_WAIT_POLICY", None)

@@ -22,6 +22,7 @@ import aiohttp
 from yarl import URL
 
 from toolwire.backends.base import Batch, FrameTap, frame_tap
+from toolwire.backends.openai import context, ollama
 from toolwire.backends.openai.discover import ServerProbe, facts_of, identify, list_models
 from toolwire.backends.openai.failures import (
     TransportFault,
@@ -73,6 +74,9 @@ class OpenAIBackend:
         self._secrets = tuple(filter(None, (self.options.api_key, *self.options.headers.values())))
         url, times = URL(base + "/chat/completions"), (self.options.connect_timeout_s, self.options.timeout_s)
         self._request = Request(url, self._headers, *times)
+        own = URL(base.removesuffix("/v1") + "/api/chat")
+        self._ollama_request = Request(own, self._headers, *times)
+        self._window = 0  # the context length of the last request to Ollama
         self._transport: Transport | None = None
         self.support = ToolSupport(self.options, self.model, time.monotonic)
         self._ask_after = 0.0
@@ -95,19 +99,24 @@ class OpenAIBackend:
         """Runs the turn. The last event is a `Finish` or `Failure`."""
         profile = self.support.profile
         rendered = render(turn, self.model, self.options, profile)
-        body, asked = encode(rendered), _asked(turn, rendered)
+        asked = _asked(turn, rendered)
+        least = context.words(rendered) if profile.drops_prompt else 0
+        own_api = profile.name == "ollama" and self.support.facts.own_api
         echo = PrefillEcho(prefill_of(turn)) if profile.prefill else None
-        reader: AnswerReader | None = None
+        reader: AnswerReader | ollama.OllamaReader | None = None
         response: UpstreamReply | None = None
         tap = frame_tap()
-        if tap is not None:
-            tap("sent", body)
         try:
-            response = decoded(await self._connected().post(self._request, body))
+            context.check_fits(least, self.options.context or self.support.facts.window)
+            body = encode(self._ollama_body(rendered) if own_api else rendered)
+            if tap is not None:
+                tap("sent", body)
+            request = self._ollama_request if own_api else self._request
+            response = decoded(await self._connected().post(request, body))
             if response.status != 200:
                 yield [await self._failed(response, asked, tap)]
             elif _is_stream(response, turn):
-                reader = self._reader(turn)
+                reader = self._reader(turn, own_api)
                 size, last_by = 0, None
                 while not reader.ended:
                     if not reader.finishing:
@@ -121,12 +130,14 @@ class OpenAIBackend:
                         tap("read", block)
                     batch = reader.feed(block) if block else reader.finish()
                     if batch:
+                        batch = context.check_read(batch, least)
                         if asked:
                             batch, asked = self._check_refusal(batch, asked), frozenset()
                         yield batch if echo is None else echo.feed(batch)
             else:
                 whole = await _read_body(response, tap)
-                batch = self._check_refusal(self._reader(turn).read_body(whole), asked)
+                batch = context.check_read(self._reader(turn, own_api).read_body(whole), least)
+                batch = self._check_refusal(batch, asked)
                 yield batch if echo is None else echo.feed(batch)
         except (TransportFault, ToolwireError) as error:
             failure = transport_failure(error, started=response is not None)
@@ -138,8 +149,19 @@ class OpenAIBackend:
             if response is not None:
                 response.release()
 
-    def _reader(self, turn: Turn) -> AnswerReader:
-        return AnswerReader(turn, self.options.cumulative_arguments, self._secrets)
+    def _reader(self, turn: Turn, own_api: bool) -> AnswerReader | ollama.OllamaReader:
+        reader = AnswerReader(turn, self.options.cumulative_arguments, self._secrets)
+        return ollama.OllamaReader(reader) if own_api else reader
+
+    def _ollama_body(self, rendered: Body) -> Body:
+        """Returns the request for Ollama's own API, with a context length that suffices for it.
+
+        A larger one than before is kept, because Ollama loads the model again for another one.
+        """
+        facts, fixed = self.support.facts, self.options.context
+        current = max(self._window, facts.loaded)
+        self._window = fixed or context.window_for(context.needed(rendered), current, facts.window)
+        return ollama.request(rendered, self._window)
 
     aliases: tuple[str, ...] = ()
 
@@ -165,7 +187,7 @@ class OpenAIBackend:
         found = await identify(probe) if self.options.profile == "auto" else self.options.server
         if found is None:
             return False
-        decides = self.options.tools in ("auto", "constrained")
+        decides = self.options.tools in ("auto", "constrained") or found.name == "ollama"
         facts = await facts_of(probe, found, self.model) if decides else None
         self.support.learn(found, facts)
         return facts is not None or not decides

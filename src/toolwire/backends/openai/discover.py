@@ -7,15 +7,18 @@ them. After any error, the answer counts as unknown.
 from __future__ import annotations
 
 import asyncio
+import difflib
 import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import aiohttp
 
+from toolwire.backends.openai.ollama import window_of
+from toolwire.backends.openai.options import OpenAIOptions
 from toolwire.backends.openai.profiles import GENERIC, PROFILES, ServerProfile, by_address, by_models, is_near
 from toolwire.backends.openai.strategy import Facts
 
@@ -117,18 +120,80 @@ async def identify(probe: ServerProbe) -> ServerProfile | None:
     return GENERIC
 
 
+# --- what is wrong with a server ---
+
+LISTS_ALL = ("ollama", "lmstudio", "vllm", "openrouter")
+"""Servers that serve only the models that they list."""
+
+
+async def trouble(options: OpenAIOptions, model: str) -> tuple[str, str] | None:
+    """Returns why a server cannot serve a model, and how to fix it; None if nothing is wrong.
+
+    Lists the server's models, so that nothing is generated. `model` "": any model.
+    """
+    base, timeout = options.base_url.rstrip("/"), aiohttp.ClientTimeout(total=2 * ASK_S)
+    start = "start its server, or correct base_url of the model"
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=timeout, trust_env=options.proxy_from_env) as session,
+            session.get(base + "/models", headers=options.auth_headers, allow_redirects=False) as response,
+        ):
+            status, raw = response.status, await response.content.read(BODY_LIMIT)
+    except TimeoutError:
+        return f"{base} does not answer within {2 * ASK_S:g} s", start
+    except aiohttp.ClientProxyConnectionError:
+        return "the proxy in the environment cannot be reached", "correct HTTP_PROXY and HTTPS_PROXY"
+    except aiohttp.ClientConnectorDNSError:
+        return f"the host of {base} is not known", "correct base_url of the model"
+    except aiohttp.ClientSSLError:
+        return (
+            f"no TLS connection to {base}",
+            "correct base_url (http or https?), or the server's certificate",
+        )
+    except aiohttp.ClientConnectorError:
+        return f"nothing listens at {base}", start
+    except (aiohttp.ClientError, OSError, ValueError):
+        return f"{base} does not speak HTTP", start
+    if status in (401, 403):
+        return f"{base} refuses the key (HTTP {status})", "set or correct api_key of the model"
+    if status >= 500:
+        return f"{base} has an error (HTTP {status})", "look into the log of that server"
+    if status == 429:
+        return f"{base} is busy or the quota is used up (HTTP 429)", "try again later"
+    answer = _object(ProbeAnswer(raw.decode("utf-8", "replace"), ""))
+    if status != 200 or "data" not in answer:
+        what = "HTML" if raw.lstrip()[:1] == b"<" else f"HTTP {status}" if status != 200 else "something else"
+        return f"{base} answers with {what}, not with models", "correct base_url; it usually ends in /v1"
+    ids = [_text(entry.get("id")) for entry in _entries(answer, "data")]
+    named = {model, f"{model}:latest"}
+    if model and options.server.name in LISTS_ALL and not named.intersection(ids):
+        near = difflib.get_close_matches(model, ids, 1, 0.5)
+        return f"{base} has no model {model}", f"set model to {near[0]}" if near else "pull or load it there"
+    return None
+
+
 # --- one model ---
 
 
 async def facts_of(probe: ServerProbe, profile: ServerProfile, model: str) -> Facts | None:
     """Returns what the server says about a model; None if it does not answer or still loads."""
     if profile.name == "ollama":
-        shown = await probe.ask(probe.root + "/api/show", {"model": model})
-        return None if shown is None else Facts(tools=_has(_object(shown).get("capabilities"), "tools"))
+        answer = await probe.ask(probe.root + "/api/show", {"model": model})
+        if answer is None:
+            return None
+        shown = _object(answer)
+        window, loaded = window_of(shown, await probe.json(probe.root + "/api/ps"), model)
+        return Facts(_has(shown.get("capabilities"), "tools"), False, window, loaded, bool(shown))
     if profile.name == "llamacpp":
         props = await probe.ask(probe.root + "/props")
         lark = None if props is None or not props.text else await _takes_lark(probe)
-        return None if lark is None else Facts(tools=_template_tools(_object(props)), lark=lark)
+        if lark is None:
+            return None
+        window = _number(_dict(_object(props).get("default_generation_settings")).get("n_ctx"))
+        return Facts(_template_tools(_object(props)), lark, window)
+    if profile.name == "lmstudio":
+        entry = await probe.json(f"{probe.root}/api/v0/models/{quote(model, safe='/')}")
+        return Facts(window=_number(entry.get("loaded_context_length")))
     return Facts()
 
 

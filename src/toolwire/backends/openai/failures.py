@@ -7,7 +7,10 @@ is about credentials.
 from __future__ import annotations
 
 import json
+import os
 import re
+import socket
+import ssl
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -154,6 +157,32 @@ def transport_failure(error: TransportFault | ToolwireError, started: bool) -> F
     if started or isinstance(error, CutOff):
         return Failure("backend_cut", "The upstream server's answer broke off before it was complete.")
     return Failure(*FAULT_MESSAGES[type(error)])
+
+
+def connection_error(error: BaseException) -> str:
+    """Returns why a connection failed, in readable words and without the names of exceptions."""
+    cause = getattr(error, "os_error", None) or error  # aiohttp wraps the error of the system
+    if isinstance(cause, TimeoutError):
+        return "no answer in time"
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return f"the TLS certificate was not accepted: {cause.verify_message}"
+    if isinstance(cause, ssl.SSLError):
+        return "the TLS handshake failed"
+    if isinstance(cause, socket.gaierror):
+        return "the host name could not be resolved"
+    if isinstance(cause, OSError) and cause.errno:
+        return os.strerror(cause.errno)
+    return _OTHER_FAULTS.get(type(cause).__name__, "the server did not speak HTTP as expected")
+
+
+_OTHER_FAULTS = {
+    **dict.fromkeys(
+        ("ServerDisconnectedError", "RemoteDisconnected"),
+        "the server closed the connection without an answer",
+    ),
+    **dict.fromkeys(("ClientPayloadError", "IncompleteRead"), "the answer broke off"),
+}
+"""Errors of aiohttp and of `http.client`, by their names, so that neither has to be imported."""
 
 
 def error_message(body: bytes) -> str:

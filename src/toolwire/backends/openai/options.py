@@ -32,6 +32,8 @@ class OpenAIOptions:
     - `reasoning_history`: send earlier reasoning back to the server as `reasoning_content`.
     - `schema_field`, `grammar`: how the server constrains the model's output; `auto`: as in the profile.
     - `proxy_from_env`: send requests through the proxies in HTTP_PROXY, HTTPS_PROXY and NO_PROXY.
+    - `context`: the model's context length in tokens; 0: as the server says. Ollama is asked for this length;
+      with 0, Toolwire chooses a length that suffices for the request.
     - `pass_fields`: request fields to forward besides those of the profile; `*`: all that OpenAI does not
       have.
     """
@@ -54,6 +56,7 @@ class OpenAIOptions:
     grammar: GrammarSetting = "auto"
     proxy_from_env: bool = False
     pass_fields: tuple[str, ...] = ()
+    context: int = 0
 
     @property
     def auth_headers(self) -> dict[str, str]:
@@ -137,6 +140,7 @@ _CHOICES = {
 _EXPECTED = {
     "bool": "true or false",
     "float": "a number",
+    "int": "a whole number from 0",
     "tuple[str, ...]": "a list of strings",
     "Mapping[str, str]": "a table of strings",
 }
@@ -162,6 +166,7 @@ def _checked(key: str, value: Any) -> Any:
         "a string": isinstance(value, str),
         "true or false": isinstance(value, bool),
         "a number": is_number,
+        "a whole number from 0": isinstance(value, int) and is_number and value >= 0,
         "a list of strings": isinstance(value, list | tuple) and _are_texts(value),
         "a table of strings": isinstance(value, Mapping) and _are_texts([*value, *value.values()]),
     }
@@ -169,4 +174,10 @@ def _checked(key: str, value: Any) -> Any:
         raise ValueError(f"{key}: expected {expected}")
     if key in ("api_key", "base_url"):
         return value.strip()
-    return float(value) if is_number else tuple(value) if isinstance(value, list) else value
+    return (
+        float(value)
+        if is_number and expected == "a number"
+        else tuple(value)
+        if isinstance(value, list)
+        else value
+    )

@@ -52,6 +52,11 @@ Excluded are fields that choose another model, address or account (`models`, `ap
 them with `pass_fields`.
 """
 
+OLLAMA_OPTIONS = frozenset(
+    "top_k min_p typical_p repeat_penalty repeat_last_n mirostat mirostat_tau mirostat_eta".split()
+)
+"""The fields of `VENDOR` that Ollama's own API has as options (api/types.go: Options, Runner)."""
+
 
 @dataclass(frozen=True, slots=True)
 class ServerProfile:
@@ -71,6 +76,7 @@ class ServerProfile:
     - `ignores`: request fields that it does not read. `takes`: the fields of `PASSABLE` that it reads.
       `vendor`: fields that OpenAI does not have and that it may read.
     - `streams_logprobs`: it can stream log probabilities even with tools.
+    - `drops_prompt`: it can silently drop the start of a prompt that does not fit its context length.
     - `deviations`: how it differs from OpenAI, for the documentation. Toolwire handles all of them.
     """
 
@@ -100,6 +106,7 @@ class ServerProfile:
     takes: frozenset[str] = frozenset()
     vendor: frozenset[str] = VENDOR
     streams_logprobs: bool = True
+    drops_prompt: bool = False
     deviations: tuple[str, ...] = ()
 
 
@@ -148,8 +155,11 @@ _ROWS = (
         image_urls=False,
         text_parts=False,
         ignores=frozenset({"logit_bias", "user", "verbosity"}),
-        vendor=frozenset(),  # options such as top_k exist only in Ollama's own API
+        vendor=frozenset(),  # only in its own API: OLLAMA_OPTIONS
+        drops_prompt=True,
         deviations=(
+            "the OpenAI endpoint ignores the context length, and silently drops the oldest messages of a "
+            "prompt that is too long",
             "`tool_choice` is ignored",
             "each call arrives in one piece; several calls have index 0 (before 0.20) or none (before 0.4.7)",
             "finish reason `stop` after calls (older versions)",
@@ -172,7 +182,9 @@ _ROWS = (
         firm=False,
         json_object=False,
         ignores=frozenset({"logprobs", "user", "verbosity"}),
+        drops_prompt=True,
         deviations=(
+            "a prompt that is too long can lose its middle or its start silently, as set in the app",
             "a named `tool_choice` is refused; `required` works for GGUF models only",
             "`json_object` is refused",
             "empty ids",
@@ -227,7 +239,9 @@ _ROWS = (
         prefill=True,
         ignores=frozenset({"user", "verbosity"}),
         streams_logprobs=False,
+        drops_prompt=True,
         deviations=(
+            "with --context-shift, a prompt that is too long loses its start silently",
             "a template without tools drops them silently",
             "`required` allows text before the call",
             "a named `tool_choice` counts as `auto`",

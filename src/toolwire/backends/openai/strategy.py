@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from toolwire.backends.openai.options import OpenAIOptions
-from toolwire.backends.openai.profiles import PASSABLE, Choice, ServerProfile
+from toolwire.backends.openai.profiles import OLLAMA_OPTIONS, PASSABLE, Choice, ServerProfile
 from toolwire.backends.openai.render import PASSED_ON, TOOL_FIELDS
 from toolwire.core.capabilities import Capabilities, Constrained, Recalled, Strategy
 from toolwire.emulate.dialects import dialects_of
@@ -265,10 +265,18 @@ RECALLED: frozenset[Recalled] = frozenset({"text"})
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a server says about a model. `tools` None: unknown. `lark`: it supports Lark grammars."""
+    """What a server says about a model.
+
+    `tools` None: unknown. `lark`: it supports Lark grammars. `window`: the largest context length that it can
+    have, in tokens; None: unknown. `loaded`: the context length that it has now; 0: unknown. `own_api`: the
+    server answers Ollama's own API.
+    """
 
     tools: bool | None = None
     lark: bool = False
+    window: int | None = None
+    loaded: int = 0
+    own_api: bool = False
 
 
 class ToolSupport:
@@ -322,6 +330,7 @@ class ToolSupport:
             grammar=grammar,
             schema=found.schema if options.schema_field == "auto" else options.schema_field,
             choices=found.choices - self._refused_choices(),
+            vendor=OLLAMA_OPTIONS if self.facts.own_api else found.vendor,
         )
         constrain = frozenset() if "constraint" in self.refused else CALL if grammar == "none" else BOTH
         self.strategy = self._choose(bool(constrain))

@@ -11,7 +11,7 @@ import asyncio
 import json
 import re
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -92,9 +92,13 @@ class ScriptedOptions:
 
 
 class ScriptedBackend:
-    def __init__(self, id: str, options: ScriptedOptions | None = None) -> None:
+    def __init__(
+        self, id: str, options: ScriptedOptions | None = None, answer: Callable[[Turn], Iterable[Step]] = demo
+    ) -> None:
+        """`answer` returns the steps that answer a turn if the options have no script."""
         self.id = id
         self.options = options or ScriptedOptions()
+        self._answer = answer
         self._turns = self.options.turns()
         self.seen: deque[Turn] = deque(maxlen=KEPT)
         """The last turns that the model received."""
@@ -152,7 +156,7 @@ class ScriptedBackend:
         if self._turns:
             steps = self._turns[min(_answers(turn), len(self._turns) - 1)]
         else:
-            steps = list(demo(turn if turn.tools else as_read(turn)))
+            steps = list(self._answer(turn if turn.tools else as_read(turn)))
         write = _Writer(turn, self.options.writes if self._text_only else None)
         for step in steps:
             if step.word == "pause":

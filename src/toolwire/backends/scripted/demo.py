@@ -11,6 +11,7 @@ from typing import Any
 
 import jsonschema_rs
 
+from toolwire.backends.scripted.demo_vault import ABOUT, vault_answer, vault_call
 from toolwire.backends.scripted.script import Step
 from toolwire.core.turn import Call, Message, Result, TextPart, ToolChoice, ToolSpec, Turn
 from toolwire.emulate.arguments import load_object
@@ -34,6 +35,7 @@ def demo(turn: Turn) -> Iterator[Step]:
     yield Step("chunk", number=8)
     results, user, mode = _last_results(turn), users_text(turn), turn.tool_choice.mode
     may_call = mode != "none" and not (results and mode == "auto")
+    suggested = vault_call(_allowed(turn), user) if may_call and mode == "auto" else None
     tool = _choose(turn, user) if may_call else None
     written = _written_calls(turn, user) if tool is not None else []
     thought = _THINK_FIRST.search(user)
@@ -44,6 +46,8 @@ def demo(turn: Turn) -> Iterator[Step]:
         if first:
             yield Step("raw", first[1])
         yield from written
+    elif suggested is not None:
+        yield suggested
     elif tool is not None and tool.kind == "custom":
         yield Step("custom", user[:_ECHO], tool.name)
     elif tool is not None:
@@ -52,15 +56,23 @@ def demo(turn: Turn) -> Iterator[Step]:
         schema = turn.output.schema
         yield Step("raw", _json(sample(schema, _own_words(user)) if schema else {"answer": user}))
     elif results:
-        names = {item.call_id: item.name for item in turn.items if isinstance(item, Call)}
-        answers = (
-            f"{result.name or names.get(result.call_id, 'the tool')} answered: {text_of(result)}"
-            for result in results
-        )
-        yield Step("raw", "; ".join(answers)[:_ECHO])
+        yield Step("raw", _repeated(turn, results))
     else:
-        about = "I am Toolwire's demo model. I answer from a script; send me tools and I will call one."
+        about = (
+            "I am Toolwire's demo model. I follow a script and understand nothing: I repeat your message, or "
+            "call a tool if one fits. For real answers, choose another model."
+        )
         yield Step("raw", f"You said: {user[:_ECHO]}\n\n{about}")
+
+
+def _repeated(turn: Turn, results: Sequence[Result]) -> str:
+    """Returns what the tools answered: in prose for the vault's tools, and verbatim for others."""
+    names = {item.call_id: item.name for item in turn.items if isinstance(item, Call)}
+    named = [(result.name or names.get(result.call_id, "the tool"), text_of(result)) for result in results]
+    prose = [vault_answer(name, text) for name, text in named]
+    if all(one is not None for one in prose):
+        return "\n\n".join([*(one[:_ECHO] for one in prose if one is not None), ABOUT])
+    return "; ".join(f"{name} answered: {text}" for name, text in named)[:_ECHO]
 
 
 def _json(value: Any) -> str:

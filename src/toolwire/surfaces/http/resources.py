@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from toolwire.access.keys import KeyHolder
+from toolwire.access.keys import KeyHolder, not_available
 from toolwire.access.usage import COUNTS, DAY, GROUPS, HOUR, Counts, UsageBook, UsageQuery
 from toolwire.core.errors import ToolwireError
 from toolwire.gateway.catalog import Catalog
@@ -86,9 +86,10 @@ class ModelRoutes:
 
     async def one(self, request: Request, holder: KeyHolder) -> JSONResponse:
         id = request.path_params["id"]
-        if id not in self._catalog or not (
-            holder.grant is None or holder.grant.may_use(id, self._catalog.serving(id))
-        ):
+        may = holder.grant is None or holder.grant.may_use(id, self._catalog.serving(id))
+        if may and id not in self._catalog and (reason := self._catalog.problem(id)):
+            raise not_available(id, reason)
+        if id not in self._catalog or not may:
             raise ToolwireError(
                 "model_not_found",
                 f"The model '{id[:200]}' does not exist or you do not have access to it.",

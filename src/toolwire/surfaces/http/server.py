@@ -12,6 +12,7 @@ import errno
 import gc
 import logging
 import os
+import secrets
 import signal
 import socket
 import ssl
@@ -19,7 +20,8 @@ import sys
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -27,16 +29,21 @@ from uvicorn.config import Config
 from uvicorn.server import Server
 
 from toolwire.access.gate import Proxies
+from toolwire.cluster import running
 from toolwire.cluster.forward import ALONE, WorkerContext, join
 from toolwire.cluster.nodes import advertised, check, worker_address
+from toolwire.cluster.running import RunningServer
 from toolwire.cluster.workers import Report, Workers
+from toolwire.core.display import counted
 from toolwire.gateway.pipeline import Gateway
 from toolwire.observe.logs import say
+from toolwire.settings.discover import beside
 from toolwire.settings.types import ConfigError, ServerSettings, Settings
 from toolwire.store.store import Store
 from toolwire.surfaces.http.app import App, create_app
 from toolwire.surfaces.http.protocol import GuardedProtocol, guard
 from toolwire.surfaces.web.routes import EVENTS_PATH, enter_path
+from toolwire.tools.consent import hide_memory, server_key
 
 KEEP_ALIVE_S = 75
 BACKLOG = 2048
@@ -49,34 +56,48 @@ FORCED = 130
 log = logging.getLogger("toolwire.http")
 MakeGateway = Callable[[Settings, Store], Gateway]
 Announce = Callable[[Gateway], None]
+OnLink = Callable[[str], None]
 
 
 def serve(
-    settings: Settings, make_gateway: MakeGateway | None = None, announce: Announce | None = None
+    settings: Settings,
+    make_gateway: MakeGateway | None = None,
+    announce: Announce | None = None,
+    lifeline: int = -1,
+    on_link: OnLink | None = None,
 ) -> int:
     """Serves until stopped and returns the exit status.
 
     `make_gateway` creates the gateway (default: `Gateway`). `announce` prints the configuration before the
-    line with the address is printed. Raises ConfigError or ToolwireError if the server cannot start.
+    line with the address is printed. `lifeline`: a pipe that closes when the process that needs this server
+    ends; the server then drains. Such a server prints no link to its pages, because nobody reads it.
+    `on_link` gets the one-time link instead of the terminal. Raises ConfigError or ToolwireError if the
+    server cannot start.
     """
+    hide_memory()
+    server_key(settings.server)  # before any workers are forked: they share it
     check(settings)
     Proxies(settings.server.trusted_proxies)
     tls_files(settings.server)
     _warn(settings)
     sockets = bind(settings.server.host, settings.server.port)
     make, announce = make_gateway or _gateway, announce or _silent
+    ready = _Ready(settings.server, sockets[0].getsockname()[1], lifeline >= 0, on_link)
+    part = replace(ALONE, lifeline=lifeline, secret=ready.record.secret)
     try:
-        if settings.server.workers > 1:
-            return _serve_by_workers(settings, sockets, make, announce)
-        where = _Where(settings.server.host, sockets[0].getsockname()[1], bool(settings.server.tls_cert))
-        return _run(settings, sockets, make, announce, ALONE, where.say)
+        if settings.server.workers > 1 and lifeline < 0:
+            return _serve_by_workers(settings, sockets, make, announce, ready)
+        return _run(settings, sockets, make, announce, part, ready.say)
     finally:
+        ready.end()
         for each in sockets:
             each.close()
 
 
 def _warn(settings: Settings) -> None:
-    """Warns about settings that have no effect. Called once, before any workers are started."""
+    """Warns about settings without effect. Called once, before any workers are started."""
+    if settings.page_problem:
+        log.warning("settings page: %s", settings.page_problem)
     journal = settings.journal
     if journal.contents == "disk" and (not journal.max_mb or Store(settings.store.url).path == ":memory:"):
         why = "the store is no file, beside which it could lie" if journal.max_mb else "journal.max_mb is 0"
@@ -84,7 +105,7 @@ def _warn(settings: Settings) -> None:
 
 
 def _serve_by_workers(
-    settings: Settings, sockets: list[socket.socket], make: MakeGateway, announce: Announce
+    settings: Settings, sockets: list[socket.socket], make: MakeGateway, announce: Announce, ready: _Ready
 ) -> int:
     server = settings.server
     among = [bind("127.0.0.1", 0) for _ in range(server.workers)]
@@ -96,9 +117,8 @@ def _serve_by_workers(
                 for each in listeners:
                     each.close()
         own = bind(*worker_address(server, number))
-        part = WorkerContext(
-            number, addresses, advertised(server, own[0].getsockname()[1]), (*own, *among[number]), lifeline
-        )
+        address, private = advertised(server, own[0].getsockname()[1]), (*own, *among[number])
+        part = WorkerContext(number, addresses, address, private, lifeline, ready.record.secret)
         return _run(settings, sockets, make, announce if number == 0 else _silent, part, report)
 
     def let_go() -> None:
@@ -106,12 +126,7 @@ def _serve_by_workers(
             each.close()
 
     try:
-        return Workers(
-            server.workers,
-            work,
-            _Where(server.host, sockets[0].getsockname()[1], bool(server.tls_cert)).say,
-            let_go,
-        ).run(server.drain_s)
+        return Workers(server.workers, work, ready.say, let_go).run(server.drain_s)
     finally:
         let_go()
 
@@ -129,7 +144,7 @@ def _run(
 
 
 def _gateway(settings: Settings, store: Store) -> Gateway:
-    return Gateway(settings, store=store)
+    return Gateway(settings, store=store, discover=beside(settings))
 
 
 def _silent(gateway: Gateway) -> None:
@@ -158,11 +173,12 @@ async def _serve(
                 if nodes is not None:
                     await nodes.start()
                 announce(gateway)
-                link = (
-                    enter_path(await app.pages.sessions.link())
-                    if app.pages is not None and part.number == 0
-                    else ""
-                )
+                link = ""
+                if app.pages is not None:
+                    app.pages.secret = part.secret
+                    await app.pages.web.approvals.proofs.code.pin()
+                    if part.number == 0:
+                        link = enter_path(await app.pages.sessions.link())
                 server = DrainingServer(
                     app,
                     settings.server.drain_s,
@@ -205,33 +221,46 @@ def lighten_generators() -> None:
 
 
 def _orphaned(lifeline: int) -> None:
-    """Drains this worker when its parent process has ended."""
+    """Drains this process when the one that started it has ended."""
     asyncio.get_running_loop().remove_reader(lifeline)
-    log.warning("the process that started this worker is gone: it drains")
+    log.warning("the process that started this server is gone: it drains")
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-@dataclass(frozen=True, slots=True)
-class _Where:
-    host: str
-    port: int
-    tls: bool = False
+class _Ready:
+    """What happens when the server is ready: it writes its record and prints its addresses."""
+
+    def __init__(
+        self, server: ServerSettings, port: int, temporary: bool, on_link: OnLink | None = None
+    ) -> None:
+        host, tls = server.host, bool(server.tls_cert)
+        here = "127.0.0.1" if host == "0.0.0.0" else "::1" if host in ("::", "[::]") else host
+        self._api = base_url(host, port, tls)
+        self._path: Path | None = None
+        self._on_link = on_link
+        pages = base_url(here, port, tls).removesuffix("/v1")
+        self.record = RunningServer(os.getpid(), pages, time.time(), secrets.token_urlsafe(32), temporary)
 
     def say(self, facts: dict[str, Any]) -> None:
         """Prints the API's address to stdout, and the one-time link to the web pages to stderr.
 
         So no JSON log contains the link.
         """
-        host = self.host
-        print(f"listening on {base_url(host, self.port, self.tls)}", flush=True)
-        if facts.get("link"):
-            here = "127.0.0.1" if host == "0.0.0.0" else "::1" if host in ("::", "[::]") else host
-            pages = base_url(here, self.port, self.tls).removesuffix("/v1")
+        self._path = running.write(self.record)
+        print(f"listening on {self._api}", flush=True)
+        if facts.get("link") and not self.record.temporary:
+            pages = self.record.url
+            if self._on_link is not None:
+                self._on_link(f"{pages}{facts['link']}")
+                return
             say(
                 f"web pages (chat, approvals, request inspector): {pages}{facts['link']}  (works once)",
                 event="pages",
                 url=f"{pages}/",
             )
+
+    def end(self) -> None:
+        running.remove(self._path)
 
 
 async def _close(what: App | Gateway, name: str) -> None:
@@ -300,11 +329,22 @@ def bind(host: str, port: int) -> list[socket.socket]:
 
 def _bind_complaint(host: str, port: int, error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
-        used = f"port {port} on {host} is in use by another program"
-        return f"{used}; choose another with --port, or 0 for a free one"
+        return f"port {port} on {host} is in use by {_user_of(host, port)}"
     if error.errno == errno.EACCES:
         return f"port {port} on {host} is not allowed for this user; choose one from 1024 up with --port"
     return f"cannot listen on {host} port {port}: {error.strerror}"
+
+
+def _user_of(host: str, port: int) -> str:
+    """Returns which program uses a port, and what a person can do about it."""
+    other = "choose another port with --port, or 0 for a free one"
+    found = next((server for server in running.running() if server.port == port), None)
+    if found is not None:
+        return f"another Toolwire (process {found.pid}): toolwire open opens its pages; or {other}"
+    here = "127.0.0.1" if host in ("0.0.0.0", "::", "[::]") else host
+    urls = (base_url(here, port, tls).removesuffix("/v1") for tls in (False, True))
+    program = "another Toolwire" if any(map(running.is_toolwire, urls)) else "another program"
+    return f"{program}; {other}"
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -415,13 +455,13 @@ class DrainingServer(Server):
             ):  # not earlier: draining ends some requests after a moment
                 is_logged, count = True, len(self.server_state.tasks)
                 say(
-                    f"waiting for {count} answer{'s' * (count > 1)}; Ctrl-C again stops now",
+                    f"waiting for {counted(count, 'answer')}; Ctrl-C again stops now",
                     event="draining",
                     running=count,
                 )
         running = set(self.server_state.tasks)
         if running:
-            log.warning("cancelling %d running request(s)", len(running))
+            log.warning("cancelling %s", counted(len(running), "running request"))
             for task in running:
                 task.cancel()
             await asyncio.wait(running, timeout=CANCEL_WITHIN_S)

@@ -1,9 +1,14 @@
-"""`toolwire approvals`: decides questions of any surface; lists grants and the audit log."""
+"""`toolwire approvals`: decides questions of any surface; lists grants and the audit log.
+
+Other programs, also agents, can run this command. So an approval needs the approval code, which is read from
+the terminal and never from a pipe, an argument or the environment. A denial needs nothing.
+"""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import getpass
 import json
 import os
 import time
@@ -13,26 +18,31 @@ from datetime import datetime
 from typing import Any
 
 from toolwire.core.display import as_json, one_line
+from toolwire.core.errors import ToolwireError
 from toolwire.settings.load import load
-from toolwire.settings.types import ConfigError
+from toolwire.settings.types import ConfigError, Settings
 from toolwire.store.store import Store
 from toolwire.surfaces import cards
 from toolwire.surfaces.tables import table
 from toolwire.tools.approvals import Approvals
+from toolwire.tools.consent import NEEDS_CODE, ApprovalCode, Proofs, Signer
 from toolwire.tools.contract import Approval, Arguments, Decision, Grant, Scope, folder_of
 
 BY = "shell"
+WRONG_CODE_S = 1.0
 
 
 def run_approvals(arguments: argparse.Namespace) -> int:
     if arguments.action in ("show", "approve", "deny", "revoke") and not arguments.id:
         raise ConfigError(f"approvals {arguments.action}: an id is missing, see toolwire approvals list")
-    return asyncio.run(_run(arguments, Store(load(arguments.config, os.environ, {}).store.url)))
+    return asyncio.run(_run(arguments, load(arguments.config, os.environ, {})))
 
 
-async def _run(arguments: argparse.Namespace, store: Store) -> int:
-    async with store:
-        value, lines = await _DO[arguments.action](Approvals(store), arguments)
+async def _run(arguments: argparse.Namespace, settings: Settings) -> int:
+    async with Store(settings.store.url) as store:
+        # With "open", the process that asks accepts an approval without a proof, if its own settings say so.
+        proofs = Proofs(store, unproven=settings.approvals.command_line == "open")
+        value, lines = await _DO[arguments.action](Approvals(store, proofs=proofs), arguments)
     print(as_json(value) if arguments.json else "\n".join(lines))
     return 0
 
@@ -70,7 +80,13 @@ async def _approve(approvals: Approvals, arguments: argparse.Namespace) -> Outpu
     picked = _picked(found, arguments.pick) if arguments.pick is not None else None
     remember: Scope = arguments.remember or "once"
     folder = (arguments.folder or folder_of(found.shown)) if remember == "folder" else ""
-    return await _decide(approvals, found, Decision(True, "", edited, picked, remember, folder))
+    decision = Decision(True, "", edited, picked, remember, folder)
+    try:
+        return await _decide(approvals, found, decision)
+    except ToolwireError as error:
+        if error.failure.code != NEEDS_CODE:
+            raise
+    return await _decide(approvals, found, decision, await _signer(approvals.proofs.code))
 
 
 async def _deny(approvals: Approvals, arguments: argparse.Namespace) -> Output:
@@ -78,22 +94,30 @@ async def _deny(approvals: Approvals, arguments: argparse.Namespace) -> Output:
     return await _decide(approvals, found, Decision(False, reason=arguments.reason))
 
 
-async def _decide(approvals: Approvals, found: Approval, decision: Decision) -> Output:
-    decided = await approvals.decide(found.id, found.token, decision, by=BY)
+async def _decide(
+    approvals: Approvals, found: Approval, decision: Decision, signer: Signer | None = None
+) -> Output:
+    decided = await approvals.decide(found.id, found.token, decision, by=BY, signer=signer)
     return _public(decided), [f"{decided.id}: {decided.status}"]
 
 
 async def _grants(approvals: Approvals, arguments: argparse.Namespace) -> Output:
     grants = await approvals.records.grants()
-    return [asdict(grant) for grant in grants], grant_lines(grants) if grants else ["nothing is remembered"]
+    value = [one.to_json() | {"lasts": await approvals.proofs.lasts(one)} for one in grants]
+    return value, await grant_lines(grants, approvals.proofs) if grants else ["nothing is remembered"]
 
 
-def grant_lines(grants: Sequence[Grant]) -> list[str]:
+LASTS = {"until_revoked": "until revoked", "until_exit": "until its program ends", "never": "does not count"}
+
+
+async def grant_lines(grants: Sequence[Grant], proofs: Proofs) -> list[str]:
     """Returns remembered grants as a table."""
-    rows = [("ID", "AGE", "TOOL", "STAGE", "SCOPE", "TARGET", "MODEL", "VAULT")]
+    rows = [("ID", "AGE", "TOOL", "STAGE", "SCOPE", "TARGET", "LASTS", "MODEL", "VAULT")]
     for one in grants:
         what = (one_line(one.tool, 40), one.stage, one.scope, one_line(one.target, 60))
-        rows.append((one.id, _age(one.created_at), *what, one_line(one.model, 40), one_line(one.vault, 80)))
+        lasts = LASTS[await proofs.lasts(one)]
+        where = (one_line(one.model, 40), one_line(one.vault, 80))
+        rows.append((one.id, _age(one.created_at), *what, lasts, *where))
     return table(rows)
 
 
@@ -101,6 +125,48 @@ async def _revoke(approvals: Approvals, arguments: argparse.Namespace) -> Output
     id = _only([grant.id for grant in await approvals.records.grants()], arguments.id, "grant")
     await approvals.revoke(id)
     return {"id": id, "revoked": True}, [f"{id}: revoked"]
+
+
+# --- the approval code ---
+
+NO_TERMINAL = "an approval from the command line needs a terminal, where you enter your approval code"
+NO_CODE = "no approval code is set: set one on the page (Settings), or run toolwire approvals code"
+
+
+async def _code(approvals: Approvals, arguments: argparse.Namespace) -> Output:
+    """Sets the approval code, or changes it."""
+    code = approvals.proofs.code
+    old = await _signer(code, "Current approval code: ") if await code.record() is not None else None
+    new = _read_secret("New approval code, at least 8 characters: ")
+    if new != _read_secret("The same again: "):
+        raise ConfigError("approvals code: the two codes differ; nothing was changed")
+    await code.set(new, BY, old=old)
+    lines = ["The approval code is set. A server that already runs asks for it on its page before it counts."]
+    return {"set": True}, lines
+
+
+async def _signer(code: ApprovalCode, question: str = "Approval code: ") -> Signer:
+    if await code.record() is None:
+        raise ConfigError(NO_CODE)
+    signer = await code.signer(_read_secret(question))
+    if signer is None:
+        await asyncio.sleep(WRONG_CODE_S)
+        raise ConfigError("this is not the approval code")
+    return signer
+
+
+def _read_secret(question: str) -> str:
+    """Reads a line from the terminal of this process, without showing it."""
+    try:
+        with open("/dev/tty", "r+b", buffering=0) as terminal:
+            if not os.isatty(terminal.fileno()):
+                raise ConfigError(NO_TERMINAL)
+    except OSError:
+        raise ConfigError(NO_TERMINAL) from None
+    try:
+        return getpass.getpass(question)
+    except EOFError:
+        raise ConfigError("no approval code was entered") from None
 
 
 async def _audit(approvals: Approvals, arguments: argparse.Namespace) -> Output:
@@ -132,6 +198,7 @@ _DO: dict[str, Callable[[Approvals, argparse.Namespace], Awaitable[Output]]] = {
     "grants": _grants,
     "revoke": _revoke,
     "audit": _audit,
+    "code": _code,
 }
 
 
@@ -188,9 +255,9 @@ def _edited(written: str) -> Arguments:
 
 
 def _public(approval: Approval) -> dict[str, Any]:
-    """Returns the approval as JSON, without its token, which must not get into logs."""
+    """Returns the approval as JSON, without its token and proof, which must not get into logs."""
     public = asdict(approval)
-    del public["token"]
+    del public["token"], public["proof"]
     public["asker"] = public.pop("requester")
     return public
 

@@ -58,19 +58,19 @@ async def _ask(
         surface = session.surface(screen, interrupt, person=person_is_here(), allow=arguments.allow)
         conversation = session.conversation(model, surface)
         with quiet_keyboard() if isinstance(screen, TerminalScreen) else nullcontext():
-            answer = await _turn(conversation, question, screen)
+            answer = await _turn(conversation, question, screen, session.location(model))
     if arguments.json:
         print(as_json({"model": model, **answer}))
     return 1 if answer["ended"] in ("failed", "budget") else 0
 
 
-async def _turn(conversation: Conversation, question: str, screen: Screen) -> dict[str, Any]:
+async def _turn(conversation: Conversation, question: str, screen: Screen, location: str) -> dict[str, Any]:
     said: list[str] = []
     calls: list[dict[str, Any]] = []
     last = Ended("failed", "the model did not answer")
     async with aclosing(conversation.turn(question)) as happenings:
         async for happening in happenings:
-            show(screen, happening)
+            show(screen, happening, location)
             if isinstance(happening, SaidText):
                 said.append(happening.text)
             elif isinstance(happening, Did):

@@ -99,7 +99,7 @@ async def _grants(chat: Chat, rest: str) -> list[Row]:
         return [("warning", "/grants, or /grants revoke NUMBER")]
     if not grants:
         return [("plain", "nothing is remembered")]
-    head, *lines = grant_lines(grants)
+    head, *lines = await grant_lines(grants, chat.session.approvals.proofs)
     rows: list[Row] = [("plain", f"{number:>3} {line}") for number, line in enumerate(lines, 1)]
     return [("label", f"    {head}"), *rows, ("dim", "/grants revoke NUMBER")]
 
@@ -244,7 +244,7 @@ class Chat:
     async def _play(self, text: str) -> None:
         async with aclosing(self.conversation.turn(text)) as happenings:
             async for happening in happenings:
-                show(self.screen, happening)
+                show(self.screen, happening, self.session.location(self.model))
 
     def stop(self) -> None:
         if self._turn is not None:

@@ -155,10 +155,12 @@ class _Checked(Validator):
             raise ValidationError(message=one_line(str(error))) from None
 
 
-async def line(message: str, default: str = "", check: Callable[[str], object] | None = None) -> str | None:
+async def line(
+    message: str, default: str = "", check: Callable[[str], object] | None = None, *, hidden: bool = False
+) -> str | None:
     """Reads a line that the person writes; None if they press Escape.
 
-    `check` raises an exception if a text is invalid.
+    `check` raises an exception if a text is invalid. `hidden`: show stars instead of the text.
     """
     bindings = KeyBindings()
     bindings.add(ESCAPE, eager=True)(lambda event: event.app.exit(result=None))
@@ -169,5 +171,6 @@ async def line(message: str, default: str = "", check: Callable[[str], object] |
         validator=_Checked(check) if check else None,
         validate_while_typing=False,
         erase_when_done=True,
+        is_password=hidden,
     )
     return await session.prompt_async(default=default, handle_sigint=False)

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal, Protocol, TextIO
 
 from toolwire.core.display import clean, one_line, prose
+from toolwire.settings.extras import add_extra
 from toolwire.settings.types import ConfigError
 from toolwire.surfaces import cards
 from toolwire.surfaces.cards import Row
@@ -61,11 +62,11 @@ def has_extra() -> bool:
 
 def require_extra(command: str) -> None:
     if not has_extra():
-        raise ConfigError(f"toolwire {command} needs {' and '.join(EXTRA)}: pip install 'toolwire[chat]'")
+        raise ConfigError(f"toolwire {command} needs {' and '.join(EXTRA)}: {add_extra('chat')}")
 
 
-def show(screen: Screen, happening: loop.Happening) -> None:
-    """Shows an event of a turn."""
+def show(screen: Screen, happening: loop.Happening, model: str = "") -> None:
+    """Shows an event of a turn. `model`: what answers, for the message of a failure."""
     if isinstance(happening, loop.SaidText):
         screen.said(happening.text)
     elif isinstance(happening, loop.ThoughtText):
@@ -79,7 +80,7 @@ def show(screen: Screen, happening: loop.Happening) -> None:
         warnings = {
             "length": "the answer was cut off at the token limit",
             "budget": happening.words,
-            "failed": f"the model failed: {happening.words}",
+            "failed": f"the model failed: {happening.words}{model and f' ({model})'}",
         }
         if happening.why in warnings:
             screen.rows([("warning", one_line(warnings[happening.why], 400))])

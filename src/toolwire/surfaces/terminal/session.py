@@ -23,6 +23,7 @@ from toolwire.surfaces.terminal.screen import Screen, has_extra
 from toolwire.surfaces.terminal.surface import KeySurface, LineSurface, RuleSurface
 from toolwire.tools import rules
 from toolwire.tools.approvals import LIFETIME_S, Approvals, Surface
+from toolwire.tools.consent import Proofs
 from toolwire.tools.contract import WITH_TOOLS, Asking, Tool
 from toolwire.tools.executor import Executor, Toolbox
 from toolwire.tools.loop import Conversation, GatewayModel, Message
@@ -73,7 +74,8 @@ class TerminalSession:
         self.settings = settings
         self.gateway = gateway
         self.store = store
-        self.approvals = Approvals(store, lifetime_s=lifetime_s)
+        proofs = Proofs(store, unproven=settings.approvals.command_line == "open")
+        self.approvals = Approvals(store, lifetime_s=lifetime_s, proofs=proofs)
         self.id = random_id(f"{name}_")
         self.name = name
         self.vault: Path | None = None
@@ -124,6 +126,13 @@ class TerminalSession:
         names = ", ".join(one_line(one, 80) for one in known[:MOST_MODELS])
         more = " …" if len(known) > MOST_MODELS else ""
         raise ConfigError(f"there is no model {one_line(named, 80)}; known: {names}{more}")
+
+    def location(self, model: str) -> str:
+        """Returns where the model is and what to do if it fails, for a message."""
+        ids = (model, model.partition("/")[0])
+        options = next((one.options for one in self.settings.models if one.id in ids), {})
+        url = f" at {options['base_url']}" if options.get("base_url") else ""
+        return f"model {one_line(model, 80)}{url}; toolwire doctor shows what is wrong"
 
     def may_use_tools(self, model: str) -> bool:
         """Whether `vault.models` allows the model."""
@@ -191,6 +200,7 @@ async def opened(
         session = TerminalSession(settings, gateway, store, source or vault_source, name, lifetime_s)
         closing.push_async_callback(session.close_vault)
         await gateway.start()
+        await session.approvals.proofs.code.pin()
         await session.open_vault(vault)
         yield session
 

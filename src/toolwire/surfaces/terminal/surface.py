@@ -19,6 +19,7 @@ from toolwire.surfaces import cards
 from toolwire.surfaces.terminal.screen import Screen, drop_typed_ahead
 from toolwire.tools import rules
 from toolwire.tools.approvals import Approvals
+from toolwire.tools.consent import Signer
 from toolwire.tools.contract import Approval, Arguments, Decision, Preview, Scope, Tool, ToolFailed, folder_of
 from toolwire.tools.executor import Toolbox
 
@@ -64,6 +65,8 @@ class PersonSurface(RuleSurface):
     screen: Screen
     stop: Callable[[], object]
     by: str
+    signer: Signer | None = None
+    """Signs remembered approvals, so that they still count after this command. None without the code."""
 
     async def ask(self, approvals: Sequence[Approval]) -> bool:
         asked = []
@@ -111,13 +114,16 @@ class PersonSurface(RuleSurface):
     async def settle(self, approval: Approval, decision: Decision) -> None:
         """Stores the decision and shows it."""
         try:
-            await self.approvals.decide(approval.id, approval.token, decision, by=self.by)
+            signer = self.signer if decision.remember != "once" else None
+            await self.approvals.decide(approval.id, approval.token, decision, by=self.by, signer=signer)
         except ToolwireError as error:
             self.screen.rows([("warning", str(error))])
             return
         text = "approved" if decision.approved else "denied"
         if decision.remember != "once":
             text += f", remembered for {_scope_text(decision.remember, decision.folder)}"
+            if self.signer is None and decision.remember != "session":
+                text += " until this command ends"
         if decision.reason:
             text += f": {one_line(decision.reason)}"
         self.screen.rows([("dim", f"{one_line(approval.tool, 80)}: {text}")])
@@ -196,6 +202,25 @@ class KeySurface(PersonSurface):
         if key != self._keyboard.ESCAPE:
             draft.remember = scopes.get(key, "once")
             draft.folder = folder if draft.remember == "folder" else ""
+            if draft.remember in ("folder", "tool"):
+                await self._unlock(draft)
+
+    async def _unlock(self, draft: _Draft) -> None:
+        """Asks for the approval code, without which nothing is remembered after this command."""
+        code = self.approvals.proofs.code
+        if self.signer is not None:
+            return
+        if not await code.trusted():
+            line = "remembered until this command ends; to keep it longer, first run toolwire approvals code"
+            self.screen.rows([("dim", line)])
+            return
+        text = "Approval code (esc: remember until this command ends): "
+        given = await self.unless_decided(draft.approval, self._keyboard.line(text, hidden=True))
+        if given:
+            self.signer = await code.signer(given)
+            if self.signer is None:
+                line = "this is not the approval code: remembered until this command ends"
+                self.screen.rows([("warning", line)])
 
     async def _view(self, draft: _Draft) -> None:
         self.screen.card(cards.card(draft.now(), self.tool(draft.approval), place="whole", whole=True))
@@ -253,7 +278,7 @@ class LineSurface(PersonSurface):
             await asyncio.sleep(SETTLE_S)
             drop_typed_ahead()
             self.screen.rows([("label", f"{question}  {hint} · d REASON: deny")])
-            decision = read_answer(await self.unless_decided(approval, _read_line()), approval)
+            decision = read_answer(await self.unless_decided(approval, read_line()), approval)
         await self.settle(approval, decision)
 
 
@@ -278,7 +303,7 @@ def read_answer(answer: str | None, approval: Approval) -> Decision | None:
     return None
 
 
-async def _read_line() -> str | None:
+async def read_line() -> str | None:
     """Reads a line of stdin without blocking the event loop; None if stdin is closed."""
     loop = asyncio.get_running_loop()
     ready = asyncio.Event()

@@ -12,6 +12,7 @@ from urllib.parse import quote
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from toolwire.backends.scripted.tour import MODEL, OPENING
 from toolwire.core.errors import ToolwireError
 from toolwire.core.ids import random_id
 from toolwire.surfaces.conversation_note import render
@@ -41,6 +42,7 @@ class ChatApi(PageApi):
             ("GET", "/conversations/{id}", self.one),
             ("PATCH", "/conversations/{id}", self.change),
             ("DELETE", "/conversations/{id}", self.delete),
+            ("POST", "/tours", self.tour),
             ("POST", "/conversations/{id}/turns", self.turn),
             ("POST", "/conversations/{id}/retry", self.retry),
             ("POST", "/conversations/{id}/stop", self.stop),
@@ -87,11 +89,21 @@ class ChatApi(PageApi):
 
     async def create(self, request: Request) -> Response:
         model = self._model(field(await body(request), "model", str, required=True))
-        now = time.time()
-        talk = Talk(self._web, self._rows, StoredChat(random_id("web_"), "New chat", model, now, now))
-        self._remember(talk)
+        talk = self._new(random_id("web_"), model)
         await talk.keep()
         return JSONResponse(talk.state(), 201)
+
+    async def tour(self, request: Request) -> Response:
+        """Starts a tour: a conversation with the scripted model, on a new sample vault."""
+        talk = self._new(self._web.tours.new_id(), MODEL)
+        await talk.begin(OPENING)
+        return JSONResponse(talk.state(), 201)
+
+    def _new(self, id: str, model: str) -> Talk:
+        now = time.time()
+        talk = Talk(self._web, self._rows, StoredChat(id, "New chat", model, now, now))
+        self._remember(talk)
+        return talk
 
     async def change(self, request: Request) -> dict[str, Any]:
         given = await body(request)  # before `_talk`: the conversation may be deleted while the body arrives
@@ -109,6 +121,7 @@ class ChatApi(PageApi):
             await talk.stop()
             self._talks.pop(talk.kept.id, None)
             await self._rows.delete(talk.kept.id)
+            await self._web.tours.forget(talk.kept.id)
         self._web.hub.publish("conversations", {})
         return {}
 
@@ -165,7 +178,9 @@ class ChatApi(PageApi):
 
     def _use_model(self, talk: Talk, given: dict[str, Any]) -> None:
         model = field(given, "model", str)
-        if model is not None:
+        if talk.is_tour and model not in (None, talk.kept.model):
+            raise invalid("The tour has its own scripted model. Start a new chat for another one.", "model")
+        if model is not None and not talk.is_tour:
             talk.kept.model = self._model(model)
 
     def _model(self, name: str) -> str:

@@ -256,6 +256,14 @@ _IN_ENVIRONMENT = GuideStep(
     "The key, in the environment", code='export TOOLWIRE_API_KEY="«key»"\n', language="bash", keys=True
 )
 
+
+def _one_command(id: str) -> GuideStep:
+    note = "Sets everything below for one process, and leaves your own configuration as it is."
+    return GuideStep(
+        "In one command", code=f"toolwire launch {id} --model «model»\n", language="sh", note=note
+    )
+
+
 CLIENTS: tuple[ClientGuide, ...] = (
     ClientGuide(
         "obsidian-copilot",
@@ -329,6 +337,7 @@ CLIENTS: tuple[ClientGuide, ...] = (
         "opencode",
         ClientShape(body={"tool_choice": "auto"}),
         (
+            _one_command("opencode"),
             GuideStep("opencode.json", code=OPENCODE_JSON, language="json"),
             _IN_ENVIRONMENT,
             GuideStep("Then", code='opencode run --model toolwire/«model» "hello"\n', language="sh"),
@@ -344,6 +353,7 @@ CLIENTS: tuple[ClientGuide, ...] = (
             "responses", results="items", body={"store": False, "parallel_tool_calls": False, "include": []}
         ),
         (
+            _one_command("codex"),
             GuideStep(
                 "~/.codex/config.toml",
                 code=CODEX_TOML,
@@ -361,6 +371,7 @@ CLIENTS: tuple[ClientGuide, ...] = (
         "claude-code",
         ClientShape("messages", headers=ANTHROPIC, body={"max_tokens": 1024}, results="blocks"),
         (
+            _one_command("claude"),
             GuideStep(
                 "In a shell",
                 code=CLAUDE_CODE,

@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +20,12 @@ import aiohttp
 from starlette.requests import Request
 
 from toolwire.access.gate import OWN
+from toolwire.backends.openai.failures import connection_error
 from toolwire.conform.judge import fold
+from toolwire.core.display import counted
 from toolwire.core.errors import KINDS, ToolwireError
+from toolwire.gateway.pipeline import Gateway
+from toolwire.gateway.records import Caller
 from toolwire.surfaces.tables import model_rows
 from toolwire.surfaces.web.clients import BY_ID, CLIENTS, ClientShape, values_of
 from toolwire.surfaces.web.context import PageApi, Row, Web, body, field
@@ -59,6 +64,8 @@ INPUT = {"chat": "messages", "responses": "input", "messages": "messages"}
 FINISHES = {"chat": "tool_calls", "responses": "completed", "messages": "tool_use"}
 """How an answer with a call ends."""
 ENDED = ("completed", "incomplete", "failed")
+Step = tuple[str, Callable[[], Awaitable[str]]]
+"""A name, and a function that returns what happened or raises `Failed`."""
 
 
 class ConnectApi(PageApi):
@@ -157,22 +164,15 @@ class RoundTrip:
             caller = {"x-api-key": key or "unused"}
         self._headers = {**shape.headers, **origin, **caller}
         self._first = StreamedAnswer("", [], "")
+        self._resumed = False
 
     async def run(self, limit_s: float) -> list[dict[str, Any]]:
         """Runs the steps and returns their results.
 
         After a failed step the others are not tried; their `ok` is None.
         """
-        plan = [
-            ("Preflight", self._preflight),
-            ("List of models", self._listing),
-            ("Tool call", self._call),
-            ("Answer with the result", self._answer),
-        ]
-        if not self._shape.origin:
-            del plan[0]
         deadline, out = time.monotonic() + limit_s, list[dict[str, Any]]()
-        for name, step in plan:
+        for name, step in self._plan():
             if out and not out[-1]["ok"]:
                 out.append({"name": name, "ok": None, "ms": 0, "detail": "Not tried."})
                 continue
@@ -181,6 +181,15 @@ class RoundTrip:
             ms = round((time.perf_counter() - began) * 1000, 1)
             out.append({"name": name, "ok": ok, "ms": ms, "detail": detail})
         return out
+
+    def _plan(self) -> list[Step]:
+        plan: list[Step] = [
+            ("Preflight", self._preflight),
+            ("List of models", self._listing),
+            ("Tool call", self._call),
+            ("Answer with the result", self._answer),
+        ]
+        return plan if self._shape.origin else plan[1:]
 
     # --- steps
 
@@ -206,7 +215,7 @@ class RoundTrip:
             await self._check_answer(answer)
             ids = [entry["id"] for entry in (await answer.json())["data"]]
         if self._model not in ids:
-            raise Failed(f"{self._model} is not one of the {len(ids)} listed models.")
+            raise Failed(f"{self._model} is not among the {counted(len(ids), 'listed model')}.")
         return f"{self._model} is listed ({len(ids)} in total)."
 
     async def _call(self) -> str:
@@ -285,23 +294,28 @@ class RoundTrip:
         return [ASKED, {"role": "assistant", "content": [used]}, {"role": "user", "content": [result]}]
 
     async def _ask(self, asked: dict[str, Any]) -> StreamedAnswer:
-        asked = {"model": self._model, "stream": True, **asked}
         began, first_ms, raw = time.perf_counter(), 0.0, bytearray()
-        url = self._root + self._shape.turns
-        async with self._session.post(url, json=asked, headers=self._headers) as answer:
-            await self._check_answer(answer)
-            if answer.content_type != "text/event-stream":
-                raise Failed(f"A stream was expected, {answer.content_type} came.")
-            async for block in answer.content.iter_any():
+        async with aclosing(self._sent({"model": self._model, "stream": True, **asked})) as blocks:
+            async for block in blocks:
                 raw += block
                 if not first_ms and b"data:" in block:
                     first_ms = (time.perf_counter() - began) * 1000
                 if len(raw) > LONGEST_ANSWER:
                     raise Failed("The response did not end; the test stopped reading it.")
         answered = _FOLDED[self._shape.api](bytes(raw))
-        answered.first_ms = first_ms
-        answered.resumed = answer.headers.get("x-toolwire-turn") == "resumed"
+        answered.first_ms, answered.resumed = first_ms, self._resumed
         return answered
+
+    async def _sent(self, asked: dict[str, Any]) -> AsyncGenerator[bytes, None]:
+        """Sends a request and yields the blocks of the streamed answer. Raises `Failed` if it is refused."""
+        url = self._root + self._shape.turns
+        async with self._session.post(url, json=asked, headers=self._headers) as answer:
+            await self._check_answer(answer)
+            if answer.content_type != "text/event-stream":
+                raise Failed(f"A stream was expected, {answer.content_type} came.")
+            self._resumed = answer.headers.get("x-toolwire-turn") == "resumed"
+            async for block in answer.content.iter_any():
+                yield block
 
     async def _check_answer(self, answer: aiohttp.ClientResponse) -> None:
         if answer.status != 200:
@@ -322,6 +336,32 @@ def _result_as_text() -> dict[str, Any]:
 # --- answers
 
 
+class GatewayTrip(RoundTrip):
+    """The same test without HTTP: a plain chat client that calls the gateway of this process."""
+
+    def __init__(self, gateway: Gateway, model: str, forced: bool) -> None:
+        self._gateway = gateway
+        self._shape = ClientShape()
+        self._model = model
+        self._forced = forced
+        self._first = StreamedAnswer("", [], "")
+        self._resumed = False
+
+    def _plan(self) -> list[Step]:
+        return [("Tool call", self._call), ("Answer with the result", self._answer)]
+
+    async def _sent(self, asked: dict[str, Any]) -> AsyncGenerator[bytes, None]:
+        try:
+            answer = await self._gateway.respond("chat", json.dumps(asked).encode(), Caller())
+        except ToolwireError as error:
+            raise Failed(_failure({"message": str(error), "code": error.failure.code})) from None
+        assert answer.stream is not None
+        self._resumed = (b"x-toolwire-turn", b"resumed") in answer.headers
+        async with aclosing(answer.stream) as blocks:  # type: ignore[type-var]
+            async for block in blocks:
+                yield block
+
+
 async def _tried(step: Callable[[], Awaitable[str]], left_s: float, limit_s: float) -> tuple[bool, str]:
     try:
         async with asyncio.timeout(max(0, left_s)):
@@ -331,7 +371,7 @@ async def _tried(step: Callable[[], Awaitable[str]], left_s: float, limit_s: flo
     except TimeoutError:
         return False, f"The step did not end within {limit_s:g} s."
     except aiohttp.ClientError as error:
-        return False, f"The server cannot reach itself at its own address: {error or type(error).__name__}"
+        return False, f"The server cannot reach itself at its own address: {connection_error(error)}."
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         return False, f"The client cannot read this response: {error!r}"
 

@@ -13,6 +13,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from toolwire.backends.scripted.tour import LABEL
 from toolwire.core.errors import ToolwireError
 from toolwire.observe.trace import weight
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from toolwire.settings.types import Settings
     from toolwire.store.store import Store
     from toolwire.surfaces.web.tools import Preferences, WebTools
+    from toolwire.surfaces.web.tours import Tours
     from toolwire.tools.approvals import Approvals
 
 # --- the live stream
@@ -167,8 +169,15 @@ class Web:
     hub: Hub
     preferences: Preferences
     tools: WebTools
+    tours: Tours
     boot: str
     """Identifies this process, so that a tab notices a restart of the server."""
+
+    def scripted(self, model: str, conversation: str) -> str:
+        """Returns the label of a model that follows a script; "" for others."""
+        if self.tours.is_tour(conversation):
+            return LABEL
+        return "scripted" if self.gateway.catalog.kind(model) == "scripted" else ""
 
     def base_url(self, request: Request) -> str:
         """Returns the base URL of the API, at the address under which the page was opened."""

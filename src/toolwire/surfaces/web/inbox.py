@@ -8,14 +8,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from dataclasses import asdict
 from functools import cached_property
 from typing import Any, get_args
 
 from starlette.requests import Request
 
 from toolwire.core.errors import ToolwireError
+from toolwire.surfaces.web.code import NO_AUTHORITY
 from toolwire.surfaces.web.context import PageApi, Row, body, field, invalid, number
+from toolwire.surfaces.web.sessions import Authority
+from toolwire.tools.consent import NEEDS_CODE
 from toolwire.tools.contract import (
     Approval,
     Decision,
@@ -28,6 +30,7 @@ from toolwire.tools.contract import (
     problem_note,
 )
 from toolwire.tools.executor import Toolbox
+from toolwire.tools.tour import hint
 
 log = logging.getLogger("toolwire.web")
 LOOK_EVERY_S = 0.5
@@ -140,7 +143,11 @@ class InboxApi(PageApi):
             message = "Edited arguments can be approved only with the preview that was shown for them."
             raise ToolwireError("missing", message, param="seen")
         token = field(given, "token", str, required=True)
-        decided = await self._web.approvals.decide(approval.id, token, decision, by="web")
+        authority: Authority = request.state.authority
+        if decision.approved and not authority.decides:
+            raise ToolwireError("permission", NO_AUTHORITY, code=NEEDS_CODE)
+        signer = authority.signer
+        decided = await self._web.approvals.decide(approval.id, token, decision, by="web", signer=signer)
         await self._changed()
         return self._shown(decided)
 
@@ -156,7 +163,9 @@ class InboxApi(PageApi):
     # --- grants and the log
 
     async def grants(self, request: Request) -> dict[str, Any]:
-        return {"grants": [asdict(one) for one in reversed(await self._web.approvals.records.grants())]}
+        approvals = self._web.approvals
+        grants = reversed(await approvals.records.grants())
+        return {"grants": [one.to_json() | {"lasts": await approvals.proofs.lasts(one)} for one in grants]}
 
     async def revoke(self, request: Request) -> dict[str, Any]:
         if not await self._web.approvals.revoke(request.path_params["id"]):
@@ -189,13 +198,16 @@ class InboxApi(PageApi):
             "editable": toolbox is not None and approval.stage == "run" and approval.status == "pending",
             "folder": folder_of(approval.shown),
             "note": note,
+            "hint": hint(approval) if self._web.tours.is_tour(approval.session) else "",
+            "scripted": self._web.scripted(approval.model, approval.session),
         }
 
     def _toolbox(self, approval: Approval) -> Toolbox | None:
         """Returns the open toolbox if it has the question's tool and vault, otherwise None."""
-        toolbox, root = self._web.tools.toolbox, self._web.tools.root
-        own = toolbox is not None and approval.tool in toolbox.tools and approval.vault == str(root.resolve())
-        return toolbox if own else None
+        web = self._web
+        own = approval.vault == str(web.tools.root.resolve())
+        toolbox = web.tools.toolbox if own else web.tours.toolbox(approval.vault)
+        return toolbox if toolbox is not None and approval.tool in toolbox.tools else None
 
     @cached_property
     def _described(self) -> Mapping[str, Tool]:

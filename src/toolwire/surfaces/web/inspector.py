@@ -17,6 +17,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from toolwire.core.display import counted
 from toolwire.core.errors import ToolwireError
 from toolwire.observe.fixture import write
 from toolwire.observe.journal import Journal
@@ -315,7 +316,7 @@ def _wire_frames(label: str, text: str) -> Iterator[tuple[str, str]]:
 
 def _shortened(text: str) -> str:
     more = len(text) - LONGEST_ROW
-    return text if more <= 0 else f"{text[:LONGEST_ROW]}… ({more} more characters)"
+    return text if more <= 0 else f"{text[:LONGEST_ROW]}… ({counted(more, 'more character')})"
 
 
 def replayed(recording: Recording, mask: Mask) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import hmac
 from collections.abc import Awaitable, Callable
 from importlib.metadata import version
 from importlib.resources import files
@@ -19,21 +20,28 @@ from starlette.responses import JSONResponse, RedirectResponse, Response, Stream
 from starlette.routing import Route, Router
 
 from toolwire.access.keyring import KeyRing
+from toolwire.cluster.running import ASK_PATH, proof
 from toolwire.core.errors import ToolwireError
 from toolwire.core.ids import random_id
 from toolwire.gateway.pipeline import Gateway
 from toolwire.settings.types import Settings
 from toolwire.store.store import Store
 from toolwire.surfaces.web.chat import ChatApi
+from toolwire.surfaces.web.code import CodeApi
 from toolwire.surfaces.web.connect import ConnectApi
 from toolwire.surfaces.web.context import Handler, Hub, Json, PageApi, Row, Web, body, field
 from toolwire.surfaces.web.inbox import InboxApi
 from toolwire.surfaces.web.inspector import WireApi
-from toolwire.surfaces.web.sessions import LIFETIME_S, Sessions
+from toolwire.surfaces.web.models import ModelsApi
+from toolwire.surfaces.web.sessions import LIFETIME_S, OPEN, Sessions
 from toolwire.surfaces.web.tools import Preferences, SettingsApi, Source, WebTools, vault_tools
+from toolwire.surfaces.web.tours import Tours
 from toolwire.tools.approvals import Approvals
+from toolwire.tools.consent import Proofs, server_key
 
-PAGES = ("", "/chat", "/chat/{id}", "/inbox", "/wire", "/wire/{id}", "/connect", "/settings")
+TOUR_PAGE = "/tour"
+"""The address below /ui that starts a tour. The one-time link leads to it with the parameter `tour`."""
+PAGES = ("", "/chat", "/chat/{id}", TOUR_PAGE, "/inbox", "/wire", "/wire/{id}", "/connect", "/settings")
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; font-src 'self'; base-uri 'none'; "
@@ -76,10 +84,16 @@ class Pages:
         preferences = Preferences(store)
         tools = WebTools(settings, preferences, source)
         boot = random_id("boot_")
-        self.web = Web(gateway, settings, store, Approvals(store), Hub(), preferences, tools, boot)
-        self.sessions = Sessions(store, settings.server.admin_keys, keys=keys)
+        key, is_open = server_key(settings.server), settings.approvals.command_line == "open"
+        approvals = Approvals(store, proofs=Proofs(store, key, unproven=is_open))
+        parts = (approvals, Hub(), preferences, tools, Tours(gateway))
+        self.web = Web(gateway, settings, store, *parts, boot)
+        self.sessions = Sessions(store, settings.server.admin_keys, keys=keys, seal_key=key)
+        self._code = CodeApi(self.sessions, approvals.proofs.code)
+        self.secret = ""
+        """The secret in the record of this server; "": it has no record."""
         self._keys = keys
-        apis: tuple[type[PageApi], ...] = (ChatApi, InboxApi, SettingsApi, WireApi, ConnectApi)
+        apis: tuple[type[PageApi], ...] = (ChatApi, InboxApi, SettingsApi, ModelsApi, WireApi, ConnectApi)
         self._apis = [api(self.web) for api in apis]
         self._files = _files()
         self._starting: asyncio.Task[None] | None = None
@@ -116,6 +130,7 @@ class Pages:
         for api in self._apis:
             await api.close()
         await self.web.tools.close()
+        await self.web.tours.close()
 
     # --- routes
 
@@ -125,6 +140,7 @@ class Pages:
             ("GET", "/session", self._session),
             ("DELETE", "/session", self._leave),
             ("POST", "/session/link", self._link),
+            *self._code.routes(),
             ("GET", "/events", self._events),
         ]
         routes = [Route(path, self._page) for path in ("/", *(f"/ui{page}" for page in PAGES))]
@@ -132,6 +148,7 @@ class Pages:
             Route("/ui/static/{name}", self._file),
             Route("/ui/enter", self._enter),
             Route("/ui/api/session", self._enter_by_key, methods=["POST"]),
+            Route(ASK_PATH, self._ask, methods=["POST"]),
         ]
         for method, path, handler in rows:
             routes.append(Route(f"/ui/api{path}", self._checked(handler), methods=[method]))
@@ -145,8 +162,9 @@ class Pages:
             token, sessions = request.cookies.get(_cookie(request), ""), self.sessions
             fits = await sessions.valid(token) and await sessions.page_key_fits(token, _page_key(request))
             if not fits:
-                how = "open the link that toolwire serve printed, or use an admin key"
+                how = "run toolwire open, open the link that toolwire serve printed, or use an admin key"
                 raise ToolwireError("authentication", f"Sign in first: {how}.")
+            request.state.token, request.state.authority = token, await sessions.authority(token)
             answer = await handler(request)
             response = answer if isinstance(answer, Response) else Json(answer)
             return _guarded(response, store=False)
@@ -186,12 +204,13 @@ class Pages:
             return _guarded(Response(status_code=204), store=False)
         if any("prefetch" in purpose for purpose in purposes):
             return _guarded(Response(status_code=503), store=False)
+        page = f"/ui{TOUR_PAGE}" if TOUR_PAGE.strip("/") in request.query_params else "/"
         token = await self.sessions.enter(request.query_params.get("token", "")[:200])
         if token is None:
             known = await self.sessions.valid(request.cookies.get(_cookie(request), ""))
-            return _guarded(RedirectResponse("/" if known else "/?link=used", 303), store=False)
+            return _guarded(RedirectResponse(page if known else "/?link=used", 303), store=False)
         key = await self.sessions.page_key(token)
-        return _signed_in(RedirectResponse(f"/#{PAGE_KEY}={key}", 303), request, token)
+        return _signed_in(RedirectResponse(f"{page}#{PAGE_KEY}={key}", 303), request, token)
 
     async def _enter_by_key(self, request: Request) -> Response:
         _check_origin(request)
@@ -202,6 +221,25 @@ class Pages:
             message = "This is not an admin key (server.admin_keys, or toolwire keys add --admin)."
             raise ToolwireError("authentication", message)
         return _signed_in(JSONResponse({PAGE_KEY: await self.sessions.page_key(token)}), request, token)
+
+    async def _ask(self, request: Request) -> Response:
+        """Answers a command on this machine that knows the secret in the record of this server."""
+        _check_origin(request)
+        given = await body(request)
+        nonce, sent = (field(given, name, str, required=True)[:200] for name in ("nonce", "proof"))
+        known = proof(self.secret, "command", nonce).encode()
+        if not hmac.compare_digest(known, sent.encode("utf-8", "replace")) or not self.secret:
+            await asyncio.sleep(WRONG_KEY_S)
+            raise ToolwireError("authentication", "The proof does not match the record of this server.")
+        catalog = self.web.gateway.catalog
+        answer: dict[str, Any] = {
+            "proof": proof(self.secret, "server", nonce),
+            "models": {id: catalog.kind(catalog.serving(id)) for id in catalog.listed()},
+            "aliases": [pattern for pattern, _ in self.web.settings.aliases],
+        }
+        if field(given, "link", bool, False):
+            answer["link"] = enter_path(await self.sessions.link(OPEN, decides=False))
+        return _guarded(JSONResponse(answer), store=False)
 
     async def _session(self, request: Request) -> dict[str, Any]:
         tools, settings = self.web.tools, self.web.settings
@@ -214,6 +252,7 @@ class Pages:
             "keys": bool(settings.server.keys or settings.server.admin_keys) or stored_keys,
             "vault": {"root": settings.vault.root, "name": tools.root.name, "open": vault_open},
             "tool_calling": tools.enabled,
+            "approving": await self._code.state(request),
         }
 
     async def _leave(self, request: Request) -> Response:
@@ -225,7 +264,8 @@ class Pages:
         return response
 
     async def _link(self, request: Request) -> dict[str, Any]:
-        path = enter_path(await self.sessions.link())
+        origin = await self.sessions.origin(request.cookies[_cookie(request)])
+        path = enter_path(await self.sessions.link(origin, request.state.authority.decides))
         return {"url": f"{request.url.scheme}://{request.url.netloc}{path}"}
 
     # --- the live stream

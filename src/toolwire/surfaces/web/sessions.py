@@ -5,6 +5,13 @@ The session's token is in a cookie that scripts and other sites cannot read; the
 Browsers send a cookie to every port of a host, so each request must also contain the session's page key,
 which only the page's own origin can read. A link works once, on any node or worker. A session that was
 started with a stored key ends when that key is revoked.
+
+Each session has an origin: how its person signed in. `toolwire open` needs nothing but access to the user's
+files, so its sessions are marked: their origin is `OPEN`. A link that a session creates passes its origin on.
+
+Every program of the same user can write to the store, so a session may approve calls only if its row has an
+authority: a value that is sealed with the server's key (`tools/consent.py`). The link that `toolwire serve`
+prints and the admin keys of the settings give one, and so does the approval code.
 """
 
 from __future__ import annotations
@@ -15,21 +22,36 @@ import json
 import secrets
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from toolwire.access.keyring import KeyRing
 from toolwire.store.store import Store
+from toolwire.tools.consent import Signer, process_key, sealed, unsealed
 
 LIFETIME_S = 30 * 86400.0
 LINK_S = 86400.0
 SEEN_EVERY_S = 3600.0
 PAGE_SECRET = "page_secret"
 STORED_KEY = "key:"
-OFFERED = "offered"
-"""The value of `started_by` for a link that was not used yet.
+LINK, OPEN, KEY = "link", "open", "key"
+"""Origins: the link that `toolwire serve` prints, `toolwire open`, and an admin key of the settings.
+
+The origin of a session that was started with a stored key is `STORED_KEY` and the key's id.
+"""
+OFFERED = "offered:"
+"""The start of `started_by` for a link that was not used yet; the origin of its session follows.
 
 The hash of a link has a prefix, so it cannot be used as a session.
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """What a session may do. `signer`: of the approval code, if the person entered it in this session."""
+
+    decides: bool = False
+    signer: Signer | None = None
 
 
 class Sessions:
@@ -39,43 +61,69 @@ class Sessions:
         admin_keys: Iterable[str] = (),
         clock: Callable[[], float] = time.time,
         keys: KeyRing | None = None,
+        seal_key: bytes | None = None,
     ) -> None:
         self._store = store
+        self._seal_key = seal_key or process_key()
         self._keys = keys
         self._admin = [hashlib.sha256(key.encode()).digest() for key in admin_keys]
         self._clock = clock
         self._secret: bytes | None = None
 
-    async def link(self) -> str:
-        """Returns a new one-time token."""
+    async def link(self, origin: str = LINK, decides: bool = True) -> str:
+        """Returns a new one-time token.
+
+        `origin`: of the session that it starts. `decides`: whether this session may approve calls.
+        """
         token = secrets.token_urlsafe(24)
-        await self._insert(_offer(token), OFFERED, LINK_S)
+        await self._insert(_offer(token), OFFERED + origin, LINK_S, decides)
         return token
 
     async def enter(self, token: str) -> str | None:
         """Starts a session with a one-time token. Returns None if the token is used or unknown."""
+        offer = _offer(token)
+        query = "SELECT started_by, authority FROM web_sessions WHERE token_sha256 = ?"
+        row = await self._read(query, offer)
         query = "DELETE FROM web_sessions WHERE token_sha256 = ? AND expires_at > ?"
-        used = await self._write(query, _offer(token), self._clock())
-        return await self._begin("link") if used else None
+        if row is None or not await self._write(query, offer, self._clock()):
+            return None
+        decides = unsealed(self._seal_key, row[1], offer) is not None
+        return await self._begin(row[0].removeprefix(OFFERED), decides)
 
     async def enter_by_key(self, key: str) -> str | None:
         digest = hashlib.sha256(key.encode("utf-8", "replace")).digest()
         # Compare with every key, so that the duration reveals nothing.
         if sum(hmac.compare_digest(digest, known) for known in self._admin):
-            return await self._begin("key")
+            return await self._begin(KEY, decides=True)
         holder = await self._keys.admin(key) if self._keys is not None else None
-        return await self._begin(STORED_KEY + holder.key_id) if holder is not None else None
+        # Every program of this user can create a stored key, so it gives no authority.
+        return await self._begin(STORED_KEY + holder.key_id, decides=False) if holder is not None else None
 
-    async def _begin(self, started_by: str) -> str:
+    async def _begin(self, started_by: str, decides: bool) -> str:
         token = secrets.token_urlsafe(32)
-        await self._insert(_hash(token), started_by, LIFETIME_S)
+        await self._insert(_hash(token), started_by, LIFETIME_S, decides)
         return token
 
-    async def _insert(self, hashed: str, started_by: str, lifetime_s: float) -> None:
+    async def _insert(self, hashed: str, started_by: str, lifetime_s: float, decides: bool) -> None:
         now = self._clock()
         await self._write("DELETE FROM web_sessions WHERE expires_at <= ?", now)
-        row = (hashed, started_by, now, now, now + lifetime_s)
-        await self._write("INSERT INTO web_sessions VALUES (?, ?, ?, ?, ?)", *row)
+        authority = sealed(self._seal_key, b"", hashed) if decides else ""
+        row = (hashed, started_by, now, now, now + lifetime_s, authority)
+        columns = "token_sha256, started_by, created_at, seen_at, expires_at, authority"
+        await self._write(f"INSERT INTO web_sessions ({columns}) VALUES (?, ?, ?, ?, ?, ?)", *row)
+
+    async def authority(self, token: str) -> Authority:
+        """Returns what a valid session may do. An authority of an earlier server does not count."""
+        hashed = _hash(token)
+        row = await self._read("SELECT authority FROM web_sessions WHERE token_sha256 = ?", hashed)
+        seed = unsealed(self._seal_key, row[0], hashed) if row is not None else None
+        return Authority(seed is not None, Signer(seed) if seed else None)
+
+    async def authorize(self, token: str, signer: Signer) -> None:
+        """Lets the session decide: the person has entered the approval code."""
+        hashed = _hash(token)
+        query = "UPDATE web_sessions SET authority = ? WHERE token_sha256 = ?"
+        await self._write(query, sealed(self._seal_key, signer.seed, hashed), hashed)
 
     async def _write(self, query: str, *values: Any) -> int:
         """Runs the statement and returns the number of changed rows."""
@@ -101,6 +149,12 @@ class Sessions:
             # 0: the session has ended in the meantime
             return await self._write(query, now, now + LIFETIME_S, hashed) > 0
         return True
+
+    async def origin(self, token: str) -> str:
+        """Returns how the person of a session has signed in; "" if there is no such session."""
+        query = "SELECT started_by FROM web_sessions WHERE token_sha256 = ?"
+        row = await self._read(query, _hash(token))
+        return str(row[0]) if row is not None else ""
 
     async def page_key(self, token: str) -> str:
         """Returns the session's page key, a second secret that only its pages have."""

@@ -10,8 +10,8 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Sequence
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,7 @@ from toolwire.gateway.pipeline import Caller
 from toolwire.store.store import Store
 from toolwire.surfaces.web.context import Web
 from toolwire.tools.contract import WITH_TOOLS, Approval, Asking, Outcome, ToolCall
-from toolwire.tools.executor import Executor
+from toolwire.tools.executor import Executor, Toolbox
 from toolwire.tools.loop import (
     Called,
     Conversation,
@@ -129,7 +129,8 @@ class Talk:
         self._task: asyncio.Task[None] | None = None
         self._tail: list[str] = []
         self.with_tools = False
-        """Whether the last turn had tools."""
+        """Whether the last turn had the tools of the person's vault."""
+        self._toolbox: Toolbox | None = None
         _close_entries(kept.entries)
 
     @property
@@ -145,7 +146,11 @@ class Talk:
         """Returns the conversation for a tab that opens it."""
         self._settle()
         shown = {name: getattr(self.kept, name) for name in (*_LISTED.split(", "), "entries")}
-        return {**shown, "running": self.running, "seq": self.seq}
+        return {**shown, "running": self.running, "seq": self.seq, "tour": self.is_tour}
+
+    @property
+    def is_tour(self) -> bool:
+        return self._web.tours.is_tour(self.kept.id)
 
     # --- operations
 
@@ -194,12 +199,18 @@ class Talk:
             entries.pop()
         while messages and messages[-1]["role"] != "user":
             messages.pop()
+        if self.is_tour and len(messages) == 1:
+            await self._web.tours.forget(self.kept.id)  # the tour begins again, with a new sample vault
         self.op("cut", entries=len(entries))
         await self._answer()
 
     async def _answer(self) -> None:
         """Starts the turn and stores the question, so that it can be answered again after a crash."""
-        self._add({"kind": "answer", "at": time.time(), "model": self.kept.model, "parts": [], "ended": None})
+        model = self.kept.model
+        answer = {"kind": "answer", "at": time.time(), "model": model, "parts": [], "ended": None}
+        if label := self._web.scripted(model, self.kept.id):
+            answer["scripted"] = label
+        self._add(answer)
         self._task = asyncio.ensure_future(self._turn())
         await self.keep()
 
@@ -212,20 +223,23 @@ class Talk:
 
     async def _turn(self) -> None:
         ended = _ended("stopped", "")
-        conversation = self._conversation()
+        conversation: Conversation | None = None
         try:
-            async with aclosing(conversation.turn(None)) as happenings:
-                async for happening in happenings:
-                    if isinstance(happening, Ended):
-                        ended = _ended(happening.why, happening.words, happening.usage)
-                    else:
-                        await self._show(happening, conversation)
+            async with self._tools() as (toolbox, vault):
+                conversation = self._conversation(toolbox, vault)
+                async with aclosing(conversation.turn(None)) as happenings:
+                    async for happening in happenings:
+                        if isinstance(happening, Ended):
+                            ended = _ended(happening.why, happening.words, happening.usage)
+                        else:
+                            await self._show(happening, conversation)
         except asyncio.CancelledError:
             pass  # the person stopped the answer; the text so far is kept
         except Exception as error:
             log.exception("a turn of the conversation %s failed", self.kept.id)
             ended = _ended("failed", f"The server had an error: {type(error).__name__}.")
-        self._take(conversation)
+        if conversation is not None:
+            self._take(conversation)
         answer = self.kept.entries[-1]
         for part in _asked(answer):
             part["state"] = "stopped"
@@ -234,16 +248,27 @@ class Talk:
         self.op("ended", ended=ended)
         await asyncio.shield(self.keep())
 
-    def _conversation(self) -> Conversation:
+    @asynccontextmanager
+    async def _tools(self) -> AsyncIterator[tuple[Toolbox | None, str]]:
+        """Yields the tools of a turn, None if there are none, and the path of their vault."""
+        web, model = self._web, self.kept.model
+        self.with_tools = False
+        if self.is_tour:
+            async with web.tours.using(self.kept.id) as sample:
+                yield sample.toolbox, str(sample.root)
+        elif web.tools.enabled and web.tools.may_use_tools(model) and web.tools.toolbox is not None:
+            self.with_tools = True
+            yield web.tools.toolbox, str(web.tools.root.resolve())
+        else:
+            yield None, ""
+
+    def _conversation(self, toolbox: Toolbox | None, vault: str) -> Conversation:
         web, kept = self._web, self.kept
-        allowed = web.tools.enabled and web.tools.may_use_tools(kept.model)
-        toolbox = web.tools.toolbox if allowed else None
-        executor, vault, messages = None, "", kept.messages
+        self._toolbox = toolbox
+        executor, messages = None, kept.messages
         if toolbox is not None:
             executor = Executor(toolbox, web.approvals, WebSurface(web))
-            vault = str(web.tools.root.resolve())
             messages = [{"role": "system", "content": WITH_TOOLS}, *messages]
-        self.with_tools = executor is not None
         model = GatewayModel(web.gateway, Caller(request_id=random_id("req_")))
         asking = Asking(kept.id, kept.model, "web", vault=vault)
         return Conversation(model, kept.model, executor, asking, messages=messages)
@@ -269,8 +294,7 @@ class Talk:
             await self.keep()
 
     def _called(self, call: ToolCall) -> dict[str, Any]:
-        toolbox = self._web.tools.toolbox
-        tool = toolbox.tools.get(call.name) if toolbox is not None else None
+        tool = self._toolbox.tools.get(call.name) if self._toolbox is not None else None
         title = tool.title if tool is not None else call.name
         part = {"type": "call", "id": call.id, "name": call.name, "title": title, "arguments": call.arguments}
         return {**part, "state": "asked", "result": None, "notice": "", "shared": [], "unread": {}}

@@ -1,7 +1,8 @@
 """The vault's tools in the chat, and the settings page that enables them.
 
 Tools are offered only while tool calling is enabled, and only to allowed models. It is disabled at first, and
-the choice is stored. The vault's folder and patterns come from the settings file.
+the choice is stored. The vault's folder comes from the settings, or from the page's own file; its patterns
+come from the settings.
 """
 
 from __future__ import annotations
@@ -77,6 +78,13 @@ class WebTools:
             elif self.toolbox is None:
                 await self._open()
 
+    async def use(self, settings: Settings) -> None:
+        """Uses other settings. If the vault is open, it closes, and that of the settings opens."""
+        async with self._lock:
+            await self._close()
+            self._settings = settings
+        await self.refresh()
+
     async def _open(self) -> None:
         if not self.root.is_dir():
             self.error = f"{self._settings.vault.root} is not a folder"
@@ -136,6 +144,7 @@ class SettingsApi(PageApi):
     async def show(self, request: Request) -> dict[str, Any]:
         settings, tools = self._web.settings, self._web.tools
         vault, journal = settings.vault, settings.journal
+        where = settings.origins.get("vault.root", "")
         return {
             "tool_calling": tools.enabled,
             "tool_models": tools.models,
@@ -147,6 +156,7 @@ class SettingsApi(PageApi):
                 "enabled_in_file": vault.enabled,
                 "open": tools.toolbox is not None,
                 "error": tools.error,
+                "origin": "page" if where and where == settings.page_file else where,
             },
             "journal": {
                 "contents": journal.contents,

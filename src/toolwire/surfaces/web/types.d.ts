@@ -27,6 +27,7 @@ type AttributeName =
   | 'hidden'
   | 'href'
   | 'id'
+  | 'list'
   | 'max'
   | 'maxlength'
   | 'min'
@@ -88,6 +89,13 @@ export type Session = {
   keys: boolean
   vault: { root: string; name: string; open: boolean }
   tool_calling: boolean
+  approving: Approving
+}
+/** `decides`: whether the session may approve. `entered`: whether the code was entered in it. */
+export type Approving = {
+  decides: boolean
+  code: { set_at: number; set_by: string } | null
+  entered: boolean
 }
 export type Vault = {
   root: string
@@ -97,6 +105,8 @@ export type Vault = {
   enabled_in_file: boolean
   open: boolean
   error: string
+  /** Where the folder is set: 'page', a file, an environment variable, or '' for the default. */
+  origin: string
 }
 export type Settings = {
   tool_calling: boolean
@@ -107,6 +117,44 @@ export type Settings = {
   config_path: string
 }
 export type Model = { id: string; backend: string; tools: string; may_use_tools: boolean }
+
+/** A choice of the form that adds a model. */
+export type ModelKind = {
+  id: string
+  name: string
+  base_url: string
+  key: string
+  asks: string[]
+  lists: boolean
+}
+/** A model as the form has it. `key` is a reference: env:NAME or file:PATH. */
+export type ModelDraft = { id: string; kind: string; model: string; base_url: string; key: string }
+export type LastTurn = { at: number; ok: boolean; reason: string; turn: string }
+/** A model and where it is set. `draft` only if the page added it. */
+export type ModelRow = {
+  id: string
+  backend: string
+  name: string
+  origin: string
+  last: LastTurn | null
+  draft?: ModelDraft
+}
+export type ModelList = {
+  models: ModelRow[]
+  kinds: ModelKind[]
+  locked: string
+  restart: string
+  file: string
+  problem: string
+}
+export type ModelHealth = { ok: boolean; reason: string }
+export type ModelTest = { ok: boolean; model: string; ms: number; steps: TestStep[] }
+export type FolderList = {
+  folder: string
+  parent: string
+  folders: { name: string; path: string }[]
+  more: boolean
+}
 
 export type ClientStep = { label: string; value?: string; code?: string; language?: string; note?: string }
 export type Client = {
@@ -193,6 +241,10 @@ export type Approval = {
   editable: boolean
   folder: string
   note: string
+  /** What the tour says about the call; '' outside of a tour. */
+  hint: string
+  /** The label of a model that follows a script; '' for others. */
+  scripted: string
 }
 export type Grant = {
   id: string
@@ -204,6 +256,7 @@ export type Grant = {
   revoked_at: number | null
   vault: string
   model: string
+  lasts: 'until_revoked' | 'until_exit' | 'never'
 }
 export type AuditRow = {
   number: number
@@ -263,6 +316,8 @@ export type AnswerEntry = {
   model: string
   parts: (TextPart | CallPart)[]
   ended: Ended | null
+  /** The label of a model that follows a script. */
+  scripted?: string
 }
 export type Entry = UserEntry | AnswerEntry
 export type Conversation = {
@@ -272,6 +327,8 @@ export type Conversation = {
   running: boolean
   seq: number
   entries: Entry[]
+  /** Whether it is a tour, with a sample vault and a scripted model. */
+  tour: boolean
 }
 /** A change of a conversation. `prev` is the number of the change before it. */
 export type Operation = { conversation: string; prev: number; seq: number } & (
@@ -395,55 +452,75 @@ export type GetReply<Path extends string> = Path extends `${infer Route}?${strin
     ? Session
     : Path extends '/settings'
       ? Settings
-      : Path extends '/models'
-        ? { models: Model[] }
-        : Path extends '/connect'
-          ? Connect
-          : Path extends '/conversations'
-            ? { conversations: ConversationRow[] }
-            : Path extends `/conversations/${string}`
-              ? Conversation
-              : Path extends '/approvals'
-                ? { approvals: Approval[]; pending: number }
-                : Path extends `/approvals/${string}`
-                  ? Approval
-                  : Path extends '/grants'
-                    ? { grants: Grant[] }
-                    : Path extends '/audit'
-                      ? { audit: AuditRow[] }
-                      : Path extends '/charts'
-                        ? Charts
-                        : Path extends '/turns'
-                          ? { turns: TurnLine[]; more: boolean }
-                          : Path extends `/turns/${string}/frames`
-                            ? { rows: Row[]; total: number }
-                            : Path extends `/turns/${string}/curl`
-                              ? { curl: string }
-                              : Path extends `/turns/${string}`
-                                ? TurnReply
-                                : never
+      : Path extends '/settings/models'
+        ? ModelList
+        : Path extends '/settings/health'
+          ? { health: { [id: string]: ModelHealth } }
+          : Path extends '/settings/folders'
+            ? FolderList
+            : Path extends '/models'
+              ? { models: Model[] }
+              : Path extends '/connect'
+                ? Connect
+                : Path extends '/conversations'
+                  ? { conversations: ConversationRow[] }
+                  : Path extends `/conversations/${string}`
+                    ? Conversation
+                    : Path extends '/approvals'
+                      ? { approvals: Approval[]; pending: number }
+                      : Path extends `/approvals/${string}`
+                        ? Approval
+                        : Path extends '/grants'
+                          ? { grants: Grant[] }
+                          : Path extends '/audit'
+                            ? { audit: AuditRow[] }
+                            : Path extends '/charts'
+                              ? Charts
+                              : Path extends '/turns'
+                                ? { turns: TurnLine[]; more: boolean }
+                                : Path extends `/turns/${string}/frames`
+                                  ? { rows: Row[]; total: number }
+                                  : Path extends `/turns/${string}/curl`
+                                    ? { curl: string }
+                                    : Path extends `/turns/${string}`
+                                      ? TurnReply
+                                      : never
 
 /** What `POST /ui/api{Path}` returns. */
 export type PostReply<Path extends string> = Path extends '/session'
   ? { page: string }
   : Path extends '/session/link'
     ? { url: string }
-    : Path extends '/conversations'
-      ? Conversation
-      : Path extends `/conversations/${string}`
-        ? Nothing
-        : Path extends `/approvals/${string}/preview`
-          ? { shown: Preview; digest: string; problem_note: string }
-          : Path extends `/approvals/${string}/decision`
-            ? Approval
-            : Path extends `/connect/${string}/test`
-              ? ConnectTest
-              : Path extends `/turns/${string}/replay`
-                ? Replay
-                : never
+    : Path extends '/session/code'
+      ? Nothing
+      : Path extends '/settings/models'
+        ? ModelList
+        : Path extends '/settings/names'
+          ? { names: string[] }
+          : Path extends '/settings/test'
+            ? ModelTest
+            : Path extends '/conversations' | '/tours'
+              ? Conversation
+              : Path extends `/conversations/${string}`
+                ? Nothing
+                : Path extends `/approvals/${string}/preview`
+                  ? { shown: Preview; digest: string; problem_note: string }
+                  : Path extends `/approvals/${string}/decision`
+                    ? Approval
+                    : Path extends `/connect/${string}/test`
+                      ? ConnectTest
+                      : Path extends `/turns/${string}/replay`
+                        ? Replay
+                        : never
 
 /** What `PUT /ui/api{Path}` returns. */
-export type PutReply<Path extends string> = Path extends '/settings' ? Settings : never
+export type PutReply<Path extends string> = Path extends '/settings'
+  ? Settings
+  : Path extends `/settings/models/${string}`
+    ? ModelList
+    : Path extends '/settings/vault' | '/session/code'
+      ? Nothing
+      : never
 
 export type CallOptions = { signal?: AbortSignal; quiet?: boolean }
 

@@ -160,7 +160,7 @@ def decode(
         stream=body.get("stream") is True,
         thoughts="hidden" if kind not in THINKS else "signed" if display == "omitted" else "shown",
         user=(body.get("metadata") or {}).get("user_id"),
-        sent=_sent(sent, body, reader.effort is not None),
+        sent=_sent(sent, body, reader.effort is not None, headers or {}),
         notes=(*repairs, *reader.notes),
         body=body,
         headers=headers or {},
@@ -180,15 +180,19 @@ def extended(body: Mapping[str, Any], messages: Iterable[Message]) -> dict[str, 
     return {**body, "messages": [*body["messages"], *added]}
 
 
-def _sent(sent: frozenset[str], body: Mapping[str, Any], effort: bool) -> frozenset[str]:
+def _sent(
+    sent: frozenset[str], body: Mapping[str, Any], effort: bool, headers: Mapping[str, str]
+) -> frozenset[str]:
     """Returns the field names for the report.
 
     The members of `metadata` and `output_config` are reported one by one. `effort`: a message sets it. Cache
-    markers have one name, wherever they are.
+    markers have one name, wherever they are. `betas` are the header `anthropic-beta`.
     """
     split = [f"{name}.{member}" for name in ("metadata", "output_config") for member in body.get(name) or ()]
     if effort:
         split.append("output_config.effort")
+    if "anthropic-beta" in headers:
+        split.append("betas")
     lists = [body.get("system"), body.get("tools"), *(message["content"] for message in body["messages"])]
     if any("cache_control" in block for blocks in lists if type(blocks) is list for block in blocks):
         split.append("cache_control")

@@ -2,7 +2,8 @@
 // nothing.
 //
 // A failure is an `ApiError` with the server's message. Status 0 means that the server did not answer at all.
-// Status 401 also calls the function that was given to `onSignedOut`.
+// Status 401 also calls the function that was given to `onSignedOut`. A decision that needs the approval code
+// calls the function that was given to `onCodeNeeded`, and is sent again if the person enters it.
 
 /** @import { CallOptions, GetReply, PostReply, PutReply } from '../types' */
 
@@ -11,13 +12,16 @@ const STORED = 'toolwire-page'
 
 let pageKey = ''
 let signedOut = () => {}
+/** @type {(message: string) => Promise<boolean>} */
+let codeNeeded = async () => false
 
 export class ApiError extends Error {
-  /** @param {number} status @param {string} message */
-  constructor(status, message) {
+  /** @param {number} status @param {string} message @param {string} [code] */
+  constructor(status, message, code = '') {
     super(message)
     this.name = 'ApiError'
     this.status = status
+    this.code = code
   }
 }
 
@@ -99,6 +103,11 @@ export function onSignedOut(fn) {
   signedOut = fn
 }
 
+/** @param {(message: string) => Promise<boolean>} fn resolves to whether the code was entered */
+export function onCodeNeeded(fn) {
+  codeNeeded = fn
+}
+
 export const session = () => get('/session', { quiet: true })
 
 /** The page key that a one-time link put into the address. It is removed from there. */
@@ -145,6 +154,8 @@ async function call(method, path, body, { signal, quiet = false } = {}) {
   if (response.ok) return read(response)
   const error = await failure(response)
   if (error.status === 401 && !quiet) signedOut()
+  if (error.code === 'approval_code' && (await codeNeeded(error.message)))
+    return call(method, path, body, { signal, quiet })
   throw error
 }
 
@@ -157,13 +168,16 @@ async function read(response) {
 /** @param {Response} response */
 async function failure(response) {
   let message = ''
+  let code = ''
   try {
-    message = (await response.json()).error?.message ?? ''
+    const { error } = await response.json()
+    message = error?.message ?? ''
+    code = error?.code ?? ''
   } catch {
     // Not JSON: the answer of a proxy, or of a server that crashed.
   }
   const fallback = `The server answered ${response.status} ${response.statusText}`.trim()
-  return new ApiError(response.status, message || `${fallback}.`)
+  return new ApiError(response.status, message || `${fallback}.`, code)
 }
 
 pageKey = keyFromLink() || storedKey()

@@ -6,6 +6,7 @@
 /** @import { ClosePage, Context, PageModule } from '../types' */
 
 import * as api from './api.js'
+import { askForCode } from './approval-code.js'
 import { banner, clear, focus, h, icon, text } from './dom.js'
 import { live } from './live.js'
 import { signIn } from './signin.js'
@@ -27,7 +28,7 @@ const PAGES = [
     label: 'Chat',
     icon: 'chat',
     path: '/',
-    match: /^\/(?:ui(?:\/(?:chat(?:\/([^/]+))?\/?)?)?)?$/,
+    match: /^\/(?:ui(?:\/(?:(?:tour|chat(?:\/([^/]+))?)\/?)?)?)?$/,
     load: () => import('./chat.js'),
   },
   {
@@ -353,6 +354,7 @@ async function refreshSession() {
 }
 
 api.onSignedOut(signedOut)
+api.onCodeNeeded(askForCode)
 live.on('state', (state) => {
   showConnection()
   if (state === 'lost') refreshSession() // the session may have ended in another tab

@@ -236,8 +236,12 @@ class Dialog {
 
 /** @param {Approval[]} approvals @returns {Child} */
 function lead(approvals) {
-  const names = [...new Set(approvals.map((one) => one.model))]
-  const models = names.map((name, at) => [at ? ', ' : '', h('strong', { class: 'mono' }, visible(name))])
+  const scripted = new Map(approvals.map((one) => [one.model, one.scripted]))
+  const models = [...scripted].map(([name, label], at) => [
+    at ? ', ' : '',
+    h('strong', { class: 'mono' }, visible(name)),
+    label ? `, ${label}` : '',
+  ])
   if (approvals.every((one) => one.stage === 'share'))
     return ['The search is done. Choose which results ', models, ' may see:']
   const wish =

@@ -19,9 +19,13 @@ import { welcome } from './welcome.js'
 
 export const title = 'Chat'
 
-/** @typedef {{ id?: string, title: string, model: string, running: boolean, seq: number }} State */
+/**
+ * @typedef {{ id?: string, title: string, model: string, running: boolean, seq: number, tour: boolean }} State
+ */
 
-const EMPTY = { title: '', model: '', running: false, seq: 0, entries: [] }
+const EMPTY = { title: '', model: '', running: false, seq: 0, entries: [], tour: false }
+/** The address that starts a tour. */
+const TOUR = /^\/ui\/tour\/?$/
 
 /** @param {HTMLElement} main @param {Context} context @returns {Promise<ClosePage>} */
 export async function open(main, context) {
@@ -43,6 +47,7 @@ class Chat {
   /** @type {string | undefined} the conversation that is being loaded */
   loading = undefined
   reload = false
+  startingTour = false
   checkingApprovals = false
   checkAgain = false
   ended = false
@@ -61,10 +66,11 @@ class Chat {
     this.trouble = h('div', { class: 'chat-trouble stack' })
     this.hint = h('p', { class: 'composer-hint muted' })
     this.picker = new ModelPicker((model) => this.changeModel(model))
+    this.tourLabel = h('span', { class: 'badge tour-label' }, 'scripted, for this tour')
     this.composer = new Composer({
       send: (message) => this.send(message),
       stop: () => this.stop(),
-      left: this.picker.node,
+      left: [this.picker.node, this.tourLabel],
     })
     this.list = new ConversationList(context, {
       showError: (error) => this.showError(error),
@@ -137,8 +143,10 @@ class Chat {
     this.thread.cut(0)
     this.list.go(id)
     this.composer.open(id)
-    if (id === undefined) this.showNew()
-    else {
+    if (id === undefined) {
+      this.showNew()
+      if (TOUR.test(location.pathname)) await this.startTour()
+    } else {
       this.loaded = this.load()
       await this.loaded
     }
@@ -148,6 +156,22 @@ class Chat {
   showNew() {
     this.show({ ...EMPTY, model: preferred(this.models) })
     if (matchMedia('(pointer: fine)').matches && this.page.isConnected) this.composer.area.focus()
+  }
+
+  /** Starts a tour, and opens its conversation at its own address. */
+  async startTour() {
+    if (this.startingTour) return
+    this.startingTour = true
+    try {
+      const { id } = await api.post('/tours')
+      if (!TOUR.test(location.pathname)) return
+      history.replaceState(null, '', `/ui/chat/${encodeURIComponent(id)}`)
+      await this.go(id)
+    } catch (error) {
+      this.showError(error)
+    } finally {
+      this.startingTour = false
+    }
   }
 
   async loadAll() {
@@ -199,8 +223,8 @@ class Chat {
   }
 
   /** @param {Omit<Conversation, 'id'> & { id?: string }} conversation @param {boolean} [missing] */
-  show({ id, title, model, running, seq, entries }, missing = false) {
-    this.state = { id, title, model, running, seq }
+  show({ id, title, model, running, seq, entries, tour }, missing = false) {
+    this.state = { id, title, model, running, seq, tour }
     this.missing = missing
     this.thread.set(entries, running)
     this.picker.set(this.models, model)
@@ -211,6 +235,8 @@ class Chat {
     const { state } = this
     if (state === null) return
     this.head.show(state)
+    this.picker.node.hidden = state.tour
+    this.tourLabel.hidden = !state.tour
     this.context.setTitle(state.title && state.title !== 'New chat' ? state.title : title)
     this.composer.run(state.running)
     this.thread.run(state.running)
@@ -226,6 +252,7 @@ class Chat {
 
   hintText() {
     const { model } = this.picker
+    if (this.state?.tour) return 'A tour with a sample vault. Your own notes are not touched.'
     if (!this.context.session.tool_calling) return 'Tool calling is off: the model sees only what you write.'
     if (model?.tools === 'none') return 'This model cannot call tools.'
     if (model && !model.may_use_tools)

@@ -13,6 +13,11 @@ const SCOPES = new Map([
   ['tool', ['The whole tool', 'every call of this tool']],
 ])
 const STAGES = { run: 'may run', share: 'may share what it finds' }
+const LASTS = {
+  until_revoked: 'until you revoke it',
+  until_exit: 'until the program that it was given to exits',
+  never: 'it does not count: no proof shows that you gave it',
+}
 
 /** The grants that are not revoked. */
 export async function currentGrants() {
@@ -76,6 +81,7 @@ export function grantEntry(grant, { revoked, showError }) {
         fact('Model', h('span', { class: 'mono' }, visible(grant.model || 'any'))),
         fact('Vault', h('span', { class: 'mono' }, visible(grant.vault || 'none'))),
         fact('Since', when(grant.created_at)),
+        fact('Lasts', LASTS[grant.lasts]),
       ),
     ),
     h('div', { class: 'case-actions' }, button),

@@ -123,6 +123,7 @@ export class Question {
     return h(
       'section',
       { class: 'question', 'aria-labelledby': `${this.id}-title` },
+      approval.hint ? h('p', { class: 'question-hint', role: 'note' }, icon('info'), approval.hint) : null,
       choice,
       head,
       this.status,

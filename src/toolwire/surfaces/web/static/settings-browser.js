@@ -4,6 +4,7 @@
 /** @import { Section, SettingsPage } from './settings.js' */
 
 import * as api from './api.js'
+import { codeDialog } from './approval-code.js'
 import { confirm } from './dialog.js'
 import { clear, copyButton, h, icon } from './dom.js'
 
@@ -22,6 +23,41 @@ export function section(name, about, ...children) {
     h('div', null, h('h2', null, name), about ? h('p', { class: 'muted small' }, about) : null),
     children,
   )
+}
+
+/** The approval code: whether it is set, and a button that sets it. @param {SettingsPage} page @returns {Section} */
+export function codeSection(page) {
+  const state = h('p', { 'aria-live': 'polite' })
+  const button = h(
+    'button',
+    { type: 'button', class: 'button', onclick: change },
+    icon('key', 16),
+    'Set code',
+  )
+  async function show() {
+    try {
+      const { decides, code, entered } = (await api.session()).approving
+      const may = decides ? 'This browser may approve calls.' : 'This browser cannot approve calls yet.'
+      state.textContent = `${code ? 'An approval code is set.' : 'No approval code is set.'} ${may}`
+      button.lastChild?.replaceWith(
+        decides ? (code ? 'Set a new code' : 'Set code') : entered ? 'Set a new code' : 'Enter code',
+      )
+      button.disabled = !decides && !code
+    } catch (error) {
+      page.showError(error)
+    }
+  }
+  async function change() {
+    const { decides } = (await api.session()).approving
+    const message = decides
+      ? 'Approvals that were remembered with an earlier code do not count any more.'
+      : 'This browser can then approve calls.'
+    if (await codeDialog(message, decides)) await show()
+  }
+  const about =
+    'Needed to approve calls of other programs, to approve in a terminal, and to remember approvals after a ' +
+    'restart.'
+  return { node: section('Approval code', about, state, h('div', { class: 'row' }, button)), show }
 }
 
 /** @param {SettingsPage} page @returns {Section} */

@@ -1,16 +1,18 @@
 // Settings: the switch for tool calling, the models that may use tools, remembered grants, and what the
 // settings file says.
 //
-// Law: this page changes only the switch, the list of models, and grants. The vault's folder, and which of
-// its notes may be seen, are set in the settings file alone.
+// Law: this page changes only the switch, the list of models, grants, the models that it added, and the
+// vault's folder unless that is set elsewhere. Which notes may be seen is set in the settings file alone.
 
 /** @import { ClosePage, Context, Grant, OnError, Settings, Vault } from '../types' */
 
 import * as api from './api.js'
 import { confirm } from './dialog.js'
 import { banner, clear, codeBlock, h, icon } from './dom.js'
+import { folderPicker } from './folder-picker.js'
 import { currentGrants, fact, grantEntry } from './grants.js'
-import { appearance, section, signInSection } from './settings-browser.js'
+import { appearance, codeSection, section, signInSection } from './settings-browser.js'
+import { healthSection } from './settings-health.js'
 import { modelsSection } from './settings-models.js'
 
 export const title = 'Settings'
@@ -47,7 +49,7 @@ const FEW = 4
 export async function open(main, context) {
   const trouble = h('div', { class: 'trouble' })
   const body = h('div', { class: 'settings' })
-  const lead = 'What models may do. Everything else is set in the settings file, toolwire.toml.'
+  const lead = 'Models, the vault, and what models may do. Your toolwire.toml overrides what you change here.'
   const head = h('div', { class: 'page-head' }, h('div', null, h('h1', null, 'Settings'), h('p', null, lead)))
   main.append(h('div', { class: 'page' }, head, trouble, body))
   /** @type {string[]} */
@@ -67,11 +69,13 @@ export async function open(main, context) {
   const grants = grantsSection(page)
   /** @type {Section[]} */
   const sections = [
+    healthSection(page),
     toolCallingSection(page),
+    vaultSection(page),
     modelsSection(page),
     grants,
-    vaultSection(),
     journalSection(),
+    codeSection(page),
     signInSection(page),
     appearance(),
     configurationSection(),
@@ -250,13 +254,27 @@ function grantsSection(page) {
 
 // --- what the file says ------------------------------------------------------------------------------------
 
-/** @returns {Section} */
-function vaultSection() {
+/** @param {SettingsPage} page @returns {Section} */
+function vaultSection(page) {
   const facts = h('dl', { class: 'facts wide' })
   const where = h('p', { class: 'hint' })
-  const node = section('Vault', '', facts, where)
+  const choose = h(
+    'button',
+    { type: 'button', class: 'button', onclick: change },
+    icon('folder', 16),
+    'Choose a folder',
+  )
+  const node = section('Vault', '', facts, h('div', { class: 'row' }, choose), where)
+  let root = ''
+  async function change() {
+    if (!(await folderPicker(root))) return
+    page.context.announce('The vault’s folder is saved.')
+    await page.save({})
+  }
   /** @param {Settings} settings */
-  function show({ vault: { root, exists, include, exclude, open }, config_path: path }) {
+  function show({ vault, config_path: path }) {
+    const { exists, include, exclude, open, origin } = vault
+    root = vault.root
     const [kind, badge] = open ? ['ok', 'open'] : exists ? ['', 'closed'] : ['warn', 'does not exist']
     clear(
       facts,
@@ -264,10 +282,10 @@ function vaultSection() {
       fact('Included', include.length ? patterns(include) : 'every note'),
       fact('Excluded', exclude.length ? patterns(exclude) : 'hidden files only'),
     )
-    const file = path
-      ? ['To change these, edit ', h('code', null, path), '.']
-      : 'To change these, create a toolwire.toml in the folder where you start the server.'
-    clear(where, file)
+    choose.hidden = Boolean(origin && origin !== 'page')
+    const file = path ? ['edit ', h('code', null, path)] : 'create a toolwire.toml where you start the server'
+    const fixed = choose.hidden ? ['The folder is set in ', h('code', null, origin), '. '] : null
+    clear(where, fixed, choose.hidden ? 'To change these, ' : 'To change what is included, ', file, '.')
   }
   return { node, show }
 }

@@ -57,19 +57,15 @@ export function signIn(done) {
     'section',
     { class: 'stack', 'aria-labelledby': 'by-link' },
     h('h2', { id: 'by-link' }, icon('terminal'), ' From your terminal'),
-    h(
-      'p',
-      null,
-      h('code', null, 'toolwire serve'),
-      ' printed a one-time link when it started. Open it in this browser:',
-    ),
-    h('pre', { class: 'signin-sample mono' }, `${location.origin}/ui/enter?token=…`),
+    h('p', null, 'On the machine that runs Toolwire, this command opens these pages, signed in:'),
+    h('pre', { class: 'signin-sample mono' }, 'toolwire open'),
     h(
       'p',
       { class: 'hint' },
-      'The link works once. To get a new one, restart ',
+      h('code', null, 'toolwire open --print'),
+      ' prints a one-time link, as ',
       h('code', null, 'toolwire serve'),
-      ', or create one on the Settings page of a browser that is signed in.',
+      ' does when it starts. The Settings page of a browser that is signed in can also create one.',
     ),
   )
   const byKey = h(

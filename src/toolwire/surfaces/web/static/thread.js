@@ -110,6 +110,10 @@ class UserView {
   }
 }
 
+/** @param {AnswerEntry} entry */
+const scriptedLabel = (entry) =>
+  entry.scripted ? [' ', h('span', { class: 'badge' }, entry.scripted)] : null
+
 class AnswerView {
   /** @param {AnswerEntry} entry @param {Actions} actions */
   constructor(entry, actions) {
@@ -141,7 +145,7 @@ class AnswerView {
     this.node = h(
       'article',
       { class: 'message answer', 'aria-label': `Answer of ${entry.model}` },
-      h('div', { class: 'answer-model mono' }, entry.model),
+      h('div', { class: 'answer-model mono' }, entry.model, scriptedLabel(entry)),
       this.parts,
       this.wait,
       this.foot,

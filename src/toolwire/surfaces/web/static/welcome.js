@@ -63,7 +63,17 @@ export function welcome(session, model, suggest) {
     h('p', { class: 'muted' }, about),
     missing(session, model),
     ready ? h('ul', { class: 'welcome-ideas' }, ideas) : null,
+    tour(),
     h('ul', { class: 'welcome-points' }, points),
+  )
+}
+
+function tour() {
+  return h(
+    'p',
+    { class: 'welcome-tour' },
+    h('a', { class: 'button', href: '/ui/tour' }, icon('play', 15), 'Take the tour'),
+    h('span', { class: 'muted' }, 'Two minutes with a sample vault and a scripted model. No account needed.'),
   )
 }
 

@@ -1,0 +1,97 @@
+"""Checks that a prompt fits into a model's context window, and that the server read all of it.
+
+Some servers silently drop a part of a prompt that is too long, and answer as if they had read it all. The
+number of prompt tokens that they report shows it: a prompt has at least as many tokens as words, because
+tokenizers do not put two words into one token. An estimate of the tokens decides how large a window Toolwire
+asks for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from toolwire.backends.base import Batch
+from toolwire.core.errors import ToolwireError
+from toolwire.core.events import Failure, Usage
+
+WITHOUT_SPACES = re.compile("[\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff]")
+"""Characters of scripts that are written without spaces between words, or with few."""
+PER_TOKEN = 6
+"""How many of these characters one token holds at the most, over a whole prompt."""
+CHARACTERS_PER_TOKEN = 3
+PER_MESSAGE = 8
+"""Tokens that a chat template adds to a message."""
+ANSWER = 2048
+"""Tokens of the window that are kept for an answer without a limit."""
+SMALLEST_WINDOW = 4096
+
+READ = frozenset({"system", "developer", "user", "tool"})
+"""Roles whose messages every chat template contains in full. Some templates drop parts of the assistant's."""
+
+Body = dict[str, Any]
+
+
+def _texts(body: Body, roles: frozenset[str]) -> Iterator[str]:
+    for message in body["messages"]:
+        content = message["content"] if message["role"] in roles else None
+        if isinstance(content, str):
+            yield content
+        elif content:
+            yield from (part["text"] for part in content if part["type"] == "text")
+
+
+def words(body: Body) -> int:
+    """Returns how many tokens the messages have at the least."""
+    return sum(len(text.split()) + _unspaced(text) // PER_TOKEN for text in _texts(body, READ))
+
+
+def _unspaced(text: str) -> int:
+    return 0 if text.isascii() else len(WITHOUT_SPACES.findall(text))
+
+
+def needed(body: Body) -> int:
+    """Returns an estimate of the tokens that the request and its answer need."""
+    texts = [*_texts(body, READ | {"assistant"}), *([repr(body["tools"])] if "tools" in body else ())]
+    characters = sum(len(text) + (CHARACTERS_PER_TOKEN - 1) * _unspaced(text) for text in texts)
+    limits = (body.get(name) for name in ("max_tokens", "max_completion_tokens"))
+    answer = next((limit for limit in limits if isinstance(limit, int)), ANSWER)
+    return characters // CHARACTERS_PER_TOKEN + PER_MESSAGE * len(body["messages"]) + answer
+
+
+def window_for(need: int, current: int, most: int | None) -> int:
+    """Returns the window to ask for: the current one if it suffices, else the next power of two.
+
+    The steps are large because Ollama loads a model again for another window.
+    """
+    window = max(current, SMALLEST_WINDOW)
+    while window < need:
+        window *= 2
+    return window if most is None else min(window, most)
+
+
+def check_fits(least: int, window: int | None) -> None:
+    """Raises if a prompt of at least `least` tokens does not fit. `window` None: unknown."""
+    if window is not None and least > window:
+        message = (
+            f"The prompt has at least {least} tokens, but the model's context length is {window} tokens."
+        )
+        raise ToolwireError("context_length", message, param="messages")
+
+
+def check_read(batch: Batch, least: int) -> Batch:
+    """Returns the batch, or a failure in its place if the server did not read the whole prompt.
+
+    The number of prompt tokens that the server reports shows that. In a stream, text that was already sent
+    stays, and the response ends with the failure.
+    """
+    usage = next((event for event in batch if isinstance(event, Usage)), None) if least else None
+    if usage is None or not 0 < usage.input_tokens < least:  # 0: not counted
+        return batch
+    message = (
+        f"The model's server read only {usage.input_tokens} tokens of a prompt with at least {least}: it "
+        "dropped the rest because its context length is too small. Increase the context length, or shorten "
+        "the prompt."
+    )
+    return [usage, Failure("context_length", message, "messages")]

@@ -1,0 +1,82 @@
+"""The API of the approval code: enter it once in a session, or set it.
+
+A session that the printed link started may set the code. Any other session must enter it before it approves
+calls. Wrong codes are slowed down for all sessions together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from starlette.requests import Request
+
+from toolwire.core.errors import ToolwireError
+from toolwire.surfaces.web.context import Row, body, field
+from toolwire.surfaces.web.sessions import Authority, Sessions
+from toolwire.tools.consent import NEEDS_CODE, ApprovalCode
+
+NO_AUTHORITY = (
+    "This session can look, but not approve. Enter your approval code, or open the link that toolwire serve "
+    "printed at its start."
+)
+NOT_TRUSTED = "This code was set outside of this server. Open the link that toolwire serve printed first."
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
+
+
+class CodeApi:
+    def __init__(self, sessions: Sessions, code: ApprovalCode) -> None:
+        self._sessions = sessions
+        self._code = code
+        self._checking = asyncio.Lock()
+        self._wrong = 0
+        self._not_before = 0.0
+
+    def routes(self) -> list[Row]:
+        return [("POST", "/session/code", self.enter), ("PUT", "/session/code", self.set)]
+
+    async def state(self, request: Request) -> dict[str, Any]:
+        """Returns whether the session may approve, whether a code is set, and whether it was entered."""
+        authority: Authority = request.state.authority
+        record = await self._code.record()
+        return {
+            "decides": authority.decides,
+            "code": {"set_at": record.set_at, "set_by": record.set_by} if record is not None else None,
+            "entered": record is not None and await self._current(authority, record.public),
+        }
+
+    async def _current(self, authority: Authority, public: str) -> bool:
+        return authority.signer is not None and authority.signer.public == public
+
+    async def enter(self, request: Request) -> dict[str, Any]:
+        """Checks the code. The session may then approve calls of every program that uses this store."""
+        given = field(await body(request), "code", str, required=True)
+        authority: Authority = request.state.authority
+        async with self._checking:
+            wait = self._not_before - time.monotonic()
+            if wait > 0:
+                message = f"Too many wrong codes. Try again in {wait:.0f} s."
+                raise ToolwireError("rate_limit", message, retry_after_s=wait)
+            signer = await self._code.signer(given[:1000])
+            if signer is None:
+                self._wrong += 1
+                pause = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(self._wrong - 1, 16))
+                self._not_before = time.monotonic() + pause
+                raise ToolwireError("permission", "This is not the approval code.", param="code")
+            self._wrong = 0
+        if authority.decides:
+            await self._code.confirm()
+        elif await self._code.trusted() != signer.public:
+            raise ToolwireError("permission", NOT_TRUSTED, param="code")
+        await self._sessions.authorize(request.state.token, signer)
+        return {}
+
+    async def set(self, request: Request) -> dict[str, Any]:
+        given = field(await body(request), "code", str, required=True)
+        authority: Authority = request.state.authority
+        if not authority.decides:
+            raise ToolwireError("permission", NO_AUTHORITY, code=NEEDS_CODE)
+        signer = await self._code.set(given, "page", replace=True)
+        await self._sessions.authorize(request.state.token, signer)
+        return {}

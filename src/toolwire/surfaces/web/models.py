@@ -1,0 +1,355 @@
+"""The API of the settings page's models: their state, and adding, testing, changing and removing them.
+
+Every session of the pages belongs to the owner: it began with a one-time link of this machine or with an
+admin key. What the page changes is in its own file (`settings.page_file`). The page can only set options that
+start no program and read no other file than a key's: model, address and key. It never receives a secret.
+Backends do not follow redirects, so a key reaches only the address that was typed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from starlette.requests import Request
+
+from toolwire.backends import registry
+from toolwire.core.errors import ToolwireError
+from toolwire.gateway.pipeline import Gateway
+from toolwire.gateway.records import TurnSummary
+from toolwire.observe import masking
+from toolwire.settings import page_file
+from toolwire.settings.models import page_model
+from toolwire.settings.types import JournalSettings, ModelSettings, Settings
+from toolwire.surfaces.web.connect import GatewayTrip
+from toolwire.surfaces.web.context import PageApi, Row, Web, body, field, invalid
+from toolwire.surfaces.web.folders import Folders
+from toolwire.surfaces.web.model_form import KINDS, id_of, kind_of, kind_that_wrote, pasted_key, table_of
+
+TEST_S = 120.0
+CHECK_S = 5.0
+NAMES_S = 10.0
+MOST_TESTS = 2
+MOST_NAMES = 500
+MOST_MODELS = 200
+DRAFT_ID = "draft"
+
+
+class ModelsApi(PageApi):
+    def __init__(self, web: Web, test_s: float = TEST_S) -> None:
+        super().__init__(web)
+        self._test_s = test_s
+        self._changing = asyncio.Lock()
+        self._tests = 0
+        self._last: dict[str, dict[str, Any]] = {}
+        """The last turn of each model: when, whether it failed, and why."""
+        self._folders = Folders()
+
+    def routes(self) -> list[Row]:
+        return [
+            ("GET", "/settings/models", self.all),
+            ("POST", "/settings/models", self.add),
+            ("GET", "/settings/health", self.health),
+            ("POST", "/settings/names", self.names),
+            ("POST", "/settings/test", self.test),
+            ("GET", "/settings/folders", self.folders),
+            ("PUT", "/settings/vault", self.set_vault),
+            ("PUT", "/settings/models/{id:path}", self.change),
+            ("DELETE", "/settings/models/{id:path}", self.remove),
+        ]
+
+    async def start(self) -> None:
+        self._web.gateway.observers.append(self._observe)
+
+    def _observe(self, summary: TurnSummary) -> None:
+        if summary.model not in self._web.gateway.catalog or summary.cancelled:
+            return
+        trace = summary.trace
+        failure = trace.failure if trace is not None else None
+        reason = failure.message if failure is not None else summary.error_kind or ""
+        self._last[summary.model] = {
+            "at": summary.started_at,
+            "ok": summary.error_kind is None,
+            "reason": reason[:500],
+            "turn": summary.turn_id,
+        }
+
+    # --- reading
+
+    async def all(self, request: Request) -> dict[str, Any]:
+        settings, catalog = self._web.settings, self._web.gateway.catalog
+        rows = [self._row(model) for model in settings.models]
+        if not settings.models:
+            rows = [{"id": id, "backend": catalog.kind(id), "origin": ""} for id in catalog.models]
+        return {
+            "models": rows,
+            "kinds": [kind.as_json() for kind in KINDS],
+            "locked": self._locked(),
+            "restart": self._restart(),
+            "file": settings.page_file,
+            "problem": settings.page_problem,
+        }
+
+    def _row(self, model: ModelSettings) -> dict[str, Any]:
+        settings, id = self._web.settings, model.id
+        origin = settings.origins.get(f"models.{id}", "")
+        is_page = bool(origin) and origin == settings.page_file
+        last = [self._last[name] for name in self._last if name == id or name.startswith(f"{id}/")]
+        row: dict[str, Any] = {
+            "id": id,
+            "backend": model.backend,
+            "name": str(model.options.get("model") or ""),
+            "origin": "page" if is_page else origin,
+            "last": max(last, key=lambda one: one["at"]) if last else None,
+        }
+        return {**row, "draft": self._written(id)} if is_page else row
+
+    def _written(self, id: str) -> dict[str, str]:
+        """Returns a model of the page as the form shows it. A key is shown as its reference."""
+        table = self._read().models.get(id, {})
+        kind = kind_that_wrote(table)
+        model = str(table.get("model", "")).removeprefix(f"{kind.provider}:" if kind.provider else "")
+        texts = {"base_url": table.get("base_url", ""), "key": table.get("api_key", "")}
+        return {
+            "id": id,
+            "kind": kind.id,
+            "model": model,
+            **{name: str(text) for name, text in texts.items()},
+        }
+
+    async def health(self, request: Request) -> dict[str, Any]:
+        """Asks every model whether it could answer now. Generates nothing."""
+        ids = [model.id for model in self._web.settings.models] or list(self._web.gateway.models)
+        states = await asyncio.gather(*(self._state(id) for id in ids))
+        return {"health": dict(zip(ids, states, strict=True))}
+
+    async def _state(self, id: str) -> dict[str, Any]:
+        catalog = self._web.gateway.catalog
+        if problem := catalog.problem(id):
+            return {"ok": False, "reason": problem}
+        try:
+            async with asyncio.timeout(CHECK_S):
+                if id in catalog.sources:
+                    await catalog.refresh(id)
+                    names = await catalog.sources[id].names()
+                    return {"ok": True, "reason": f"{len(names)} {'model' if len(names) == 1 else 'models'}"}
+                backend = catalog.models.get(id)
+                if backend is None:
+                    return {"ok": False, "reason": "It is not loaded: restart the server."}
+                await backend.prepare()
+                if await backend.ready():
+                    return {"ok": True, "reason": ""}
+            return {"ok": False, "reason": "It does not answer, or refuses the key."}
+        except TimeoutError:
+            return {"ok": False, "reason": f"It did not answer within {CHECK_S:g} s."}
+        except ToolwireError as error:
+            return {"ok": False, "reason": str(error)}
+        except Exception as error:
+            return {"ok": False, "reason": " ".join(str(error).split())[:300] or type(error).__name__}
+
+    async def folders(self, request: Request) -> dict[str, Any]:
+        return await self._folders.listed(request.query_params.get("path", "")[:2000])
+
+    # --- changing
+
+    async def add(self, request: Request) -> dict[str, Any]:
+        draft = await body(request)
+        async with self._change() as (path, kept):
+            id = id_of(draft)
+            known = {model.id for model in self._web.settings.models} | set(self._web.gateway.models)
+            if id in known or id in kept.models:
+                raise invalid(f"There is already a model {id}. Choose another name.", "id")
+            if len(kept.models) >= MOST_MODELS:
+                raise invalid(f"The page keeps at most {MOST_MODELS} models.", "id")
+            await self._save(id, draft, path, kept)
+        return await self.all(request)
+
+    async def change(self, request: Request) -> dict[str, Any]:
+        draft, id = await body(request), request.path_params["id"]
+        async with self._change() as (path, kept):
+            self._check_own(id, kept)
+            await self._save(id, draft, path, kept)
+        return await self.all(request)
+
+    async def remove(self, request: Request) -> dict[str, Any]:
+        id = request.path_params["id"]
+        async with self._change() as (path, kept):
+            self._check_own(id, kept)
+            self._check_unused(id)
+            del kept.models[id]
+            await asyncio.to_thread(page_file.write, path, kept)
+            await asyncio.to_thread(page_file.drop_secrets, path, kept)
+            self._replace(id, None)
+        return await self.all(request)
+
+    async def set_vault(self, request: Request) -> dict[str, Any]:
+        typed = field(await body(request), "root", str, required=True)
+        async with self._change() as (path, kept):
+            if where := self._vault_fixed():
+                raise invalid(f"vault.root is set in {where}. Change it there.", "root")
+            root = str(await self._folders.vault(typed))
+            kept.root = root
+            await asyncio.to_thread(page_file.write, path, kept)
+            settings = self._web.settings
+            origins = {**settings.origins, "vault.root": str(path)}
+            vault = replace(settings.vault, root=root)
+            self._web.settings = replace(settings, vault=vault, origins=origins, page_problem="")
+            await self._web.tools.use(self._web.settings)
+        self._web.hub.publish("settings", {})
+        return {}
+
+    def _vault_fixed(self) -> str:
+        settings = self._web.settings
+        where = settings.origins.get("vault.root", "")
+        return "" if where == settings.page_file else where
+
+    @asynccontextmanager
+    async def _change(self) -> AsyncIterator[tuple[Path, page_file.PageSettings]]:
+        """Yields the page's file and its content, for one change at a time."""
+        if why := self._locked():
+            raise ToolwireError("invalid_request", why)
+        async with self._changing:
+            try:
+                yield Path(self._web.settings.page_file), self._read()
+            except page_file.PageFileError as error:
+                raise ToolwireError("server", f"The settings were not saved: {error}.") from None
+
+    def _read(self) -> page_file.PageSettings:
+        try:
+            return page_file.read(Path(self._web.settings.page_file))
+        except page_file.PageFileError:
+            return page_file.PageSettings()  # `write` keeps the damaged file under another name
+
+    async def _save(self, id: str, draft: dict[str, Any], path: Path, kept: page_file.PageSettings) -> None:
+        table, pasted = table_of(draft), pasted_key(draft)
+        tested = {**table, "api_key": pasted} if pasted else table
+        self._model(id, tested)  # nothing is written for a draft that is not valid
+        if pasted:
+            table["api_key"] = await asyncio.to_thread(page_file.keep_secret, path, id, pasted)
+        kept.models[id] = table
+        await asyncio.to_thread(page_file.write, path, kept)
+        await asyncio.to_thread(page_file.drop_secrets, path, kept)
+        self._replace(id, self._model(id, table))
+
+    def _replace(self, id: str, model: ModelSettings | None) -> None:
+        """Puts a model of the page into use, or out of use."""
+        settings = self._web.settings
+        others = tuple(one for one in settings.models if one.id != id)
+        origins = {name: where for name, where in settings.origins.items() if name != f"models.{id}"}
+        if model is not None:
+            masking.learn(str(model.options[name]) for name in model.secret)
+            others, origins = (*others, model), {**origins, f"models.{id}": settings.page_file}
+        self._web.settings = replace(settings, models=others, origins=origins, page_problem="")
+        catalog = self._web.gateway.catalog
+        if model is not None:
+            catalog.add(model)
+        else:
+            catalog.remove(id)
+            self._last.pop(id, None)
+        self._web.hub.publish("settings", {})
+
+    def _model(self, id: str, table: dict[str, Any]) -> ModelSettings:
+        model = page_model(id, table, self._web.settings.page_file, os.environ)
+        if model.problem:
+            raise invalid(model.problem, "draft")
+        return model
+
+    def _check_own(self, id: str, kept: page_file.PageSettings) -> None:
+        origin = self._web.settings.origins.get(f"models.{id}", "")
+        if id not in kept.models or origin not in ("", self._web.settings.page_file):
+            where = f"It is set in {origin}." if origin else "It was found on this machine."
+            raise invalid(f"The page did not add the model {id[:100]}. {where}", "id")
+
+    def _check_unused(self, id: str) -> None:
+        """Raises if other settings name the model: the server would not start again."""
+        settings = self._web.settings
+        for name, target in settings.aliases:
+            if target.partition("/")[0] == id:
+                raise invalid(f'The alias "{name}" refers to {id}. Remove the alias first.', "id")
+        for model in settings.models:
+            if id in model.fallback:
+                raise invalid(f"{id} is a fallback of {model.id}. Change that first.", "id")
+
+    def _locked(self) -> str:
+        """Returns why the page cannot change settings; "" if it can."""
+        settings = self._web.settings
+        if settings.store.url.startswith("postgres"):
+            return "This server shares its store with other nodes. Set models and the vault in toolwire.toml."
+        return "" if settings.page_file else "This server has no folder to keep the page's settings in."
+
+    def _restart(self) -> str:
+        several = self._web.settings.server.workers > 1
+        return "This server has several worker processes: restart it to apply a change." if several else ""
+
+    # --- trying
+
+    async def names(self, request: Request) -> dict[str, Any]:
+        """Returns the models that the server of a draft offers."""
+        draft = await body(request)
+        kind, table = kind_of(draft), table_of({**draft, "model": registry.EVERY})
+        if kind.backend not in registry.SOURCES:
+            return {"names": []}
+        if pasted := pasted_key(draft):
+            table["api_key"] = pasted
+        model = self._model(DRAFT_ID, table)
+        source = registry.build_source(model.id, model.backend, model.options)
+        try:
+            async with asyncio.timeout(NAMES_S):
+                return {"names": sorted(await source.names())[:MOST_NAMES]}
+        except TimeoutError:
+            raise ToolwireError("timeout", f"The server did not answer within {NAMES_S:g} s.") from None
+        finally:
+            await source.close()
+
+    async def test(self, request: Request) -> dict[str, Any]:
+        """Makes a real tool call: with a model in use (`id`), or with a draft, which is not listed."""
+        given = await body(request)
+        id, draft = field(given, "id", str, ""), field(given, "draft", dict)
+        if self._tests >= MOST_TESTS:
+            raise ToolwireError("overloaded", "Another test is running. Try again when it has ended.")
+        self._tests += 1
+        began = time.perf_counter()
+        try:
+            if draft is None:
+                return await self._tested(self._web.gateway, id, began)
+            table = table_of(draft)
+            if pasted := pasted_key(draft):
+                table["api_key"] = pasted
+            gateway = Gateway(_alone(self._web.settings, self._model(DRAFT_ID, table)))
+            await gateway.start()
+            try:
+                return await self._tested(gateway, DRAFT_ID, began)
+            finally:
+                await gateway.close()
+        finally:
+            self._tests -= 1
+
+    async def _tested(self, gateway: Gateway, id: str, began: float) -> dict[str, Any]:
+        catalog = gateway.catalog
+        if id in catalog.sources:
+            await catalog.refresh(id)
+            listed = catalog.listed_of(id)
+            if not listed:
+                step = {"name": "Tool call", "ok": False, "ms": 0, "detail": "The server lists no models."}
+                return {"ok": False, "model": id, "ms": 0, "steps": [step]}
+            id = f"{id}/{listed[0]}"
+        backend = catalog.find(id)
+        if backend is None:
+            raise ToolwireError("not_found", f"There is no model {id[:100]}.")
+        trip = GatewayTrip(gateway, id, forced=backend.strategy != "parked")
+        steps = await trip.run(self._test_s)
+        ms = round((time.perf_counter() - began) * 1000)
+        return {"ok": all(step["ok"] for step in steps), "model": id, "ms": ms, "steps": steps}
+
+
+def _alone(settings: Settings, model: ModelSettings) -> Settings:
+    """Returns the settings of a gateway for one draft, which records nothing."""
+    off = JournalSettings(contents="off", max_mb=0)
+    telemetry = replace(settings.telemetry, otlp="")
+    return replace(settings, models=(model,), aliases=(), journal=off, telemetry=telemetry)

@@ -1,0 +1,80 @@
+// The dialog for the approval code. A person enters it once in a session, or chooses one.
+
+import * as api from './api.js'
+import { frame, show } from './dialog.js'
+import { banner, clear, h } from './dom.js'
+
+const CHOOSE =
+  'Choose an approval code of at least 8 characters. You need it to approve calls of other programs, to ' +
+  'approve in a terminal, and to remember approvals after a restart. Toolwire stores no copy of it.'
+
+/**
+ * Asks for the code. Resolves to whether the session may now decide.
+ *
+ * @param {string} message why the code is needed
+ * @returns {Promise<boolean>}
+ */
+export async function askForCode(message) {
+  const { decides, code } = (await api.session()).approving
+  if (!code && !decides) return false
+  return codeDialog(message, !code)
+}
+
+/** @param {string} message @param {boolean} isNew @returns {Promise<boolean>} */
+export function codeDialog(message, isNew) {
+  return new Promise((resolve) => {
+    const { dialog, close, body, foot } = frame(
+      isNew ? 'Choose an approval code' : 'Enter your approval code',
+    )
+    const trouble = h('div', { class: 'trouble', 'aria-live': 'polite' })
+    const input = h('input', {
+      class: 'input',
+      id: 'approval-code',
+      type: 'password',
+      autocomplete: isNew ? 'new-password' : 'current-password',
+      required: true,
+      spellcheck: 'false',
+    })
+    const submit = h('button', { type: 'submit', class: 'button primary' }, isNew ? 'Set code' : 'Continue')
+    const cancel = h(
+      'button',
+      { type: 'button', class: 'button', onclick: () => dialog.close() },
+      'Decide later',
+    )
+    const form = h(
+      'form',
+      { class: 'stack', id: 'approval-code-form', onsubmit: send },
+      h('p', null, message),
+      isNew ? h('p', { class: 'hint' }, CHOOSE) : null,
+      h('label', { class: 'label', for: 'approval-code' }, 'Approval code'),
+      input,
+      trouble,
+    )
+    submit.setAttribute('form', 'approval-code-form')
+    let done = false
+
+    /** @param {SubmitEvent} event */
+    async function send(event) {
+      event.preventDefault()
+      submit.disabled = true
+      clear(trouble)
+      try {
+        await (isNew ? api.put : api.post)('/session/code', { code: input.value })
+        done = true
+        dialog.close()
+      } catch (error) {
+        trouble.append(banner(api.messageOf(error), 'bad'))
+        input.select()
+        input.focus()
+      } finally {
+        submit.disabled = false
+      }
+    }
+
+    body.append(form)
+    foot.append(cancel, submit)
+    close.addEventListener('click', () => dialog.close())
+    dialog.addEventListener('close', () => resolve(done), { once: true })
+    show(dialog, input)
+  })
+}

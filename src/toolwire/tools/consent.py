@@ -1,0 +1,332 @@
+"""Proofs that an approval or a grant comes from the person, and the person's approval code.
+
+Law 11: every program of the same user can write to the store, so a row that says `approved` proves nothing.
+An approval or a grant counts only with a proof over everything that was asked and decided:
+
+- `own`: an HMAC with the server's key. The key exists only in the memory of the process that asks and of its
+  workers, or it is derived from `server.node_secret`, which all nodes share.
+- `code`: an Ed25519 signature. Its private key is derived from the approval code, which only the person
+  knows. The store has the public key. Other processes and later runs accept these proofs.
+
+A denial needs no proof.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import ctypes
+import hashlib
+import hmac
+import json
+import secrets
+import sys
+import time
+import unicodedata
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal
+
+from toolwire.core.errors import ToolwireError
+from toolwire.settings.types import ServerSettings
+from toolwire.store.store import Store
+from toolwire.tools.contract import Approval, Decision, Grant
+
+OWN, SIGNED = "own:", "code:"
+SHORTEST_CODE, LONGEST_CODE = 8, 200
+NEEDS_CODE = "approval_code"
+"""The error code of a decision that needs the approval code, or a session that may decide."""
+_RECORD = "approval_code"
+
+# --- the server's key ---
+
+
+@cache
+def process_key() -> bytes:
+    """Returns the random key of this process. Workers are forked after this, and have the same key."""
+    return secrets.token_bytes(32)
+
+
+def server_key(server: ServerSettings) -> bytes:
+    """Returns the key that all workers and nodes of a server share."""
+    secret = server.node_secret
+    return _mac(secret.encode(), "approvals") if secret else process_key()
+
+
+def hide_memory() -> None:
+    """Prevents other programs of this user from reading the memory and environment of this process.
+
+    Linux only. It also disables core dumps and debuggers. Programs that this process starts are not affected.
+    """
+    if sys.platform == "linux":
+        set_dumpable = 4
+        ctypes.CDLL(None).prctl(set_dumpable, 0, 0, 0, 0)
+
+
+def sealed(key: bytes, content: bytes, bound_to: str) -> str:
+    """Encrypts `content`. Only `unsealed` with the same key and the same `bound_to` returns it."""
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+    nonce = secrets.token_bytes(12)
+    box = AESGCM(_mac(key, "seal")).encrypt(nonce, content, bound_to.encode())
+    return base64.b64encode(nonce + box).decode()
+
+
+def unsealed(key: bytes, written: str, bound_to: str) -> bytes | None:
+    from cryptography.exceptions import InvalidTag
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+    try:
+        box = base64.b64decode(written, validate=True)
+        return AESGCM(_mac(key, "seal")).decrypt(box[:12], box[12:], bound_to.encode())
+    except (ValueError, InvalidTag):
+        return None
+
+
+def _mac(key: bytes, text: str) -> bytes:
+    return hmac.digest(key, text.encode("utf-8", "surrogatepass"), "sha256")
+
+
+# --- what a proof covers ---
+
+_QUESTION = "id created_at expires_at owner session surface model vault tool stage requester".split()
+_GRANT = "id created_at owner scope tool stage target approval_id vault model".split()
+
+
+def question_text(approval: Approval) -> str:
+    """Returns everything that a question asks, as text: who asks for what, and what the person is shown."""
+    asked = [getattr(approval, name) for name in _QUESTION]
+    return _written("question", *asked, dict(approval.arguments), approval.shown.to_json())
+
+
+def decision_text(approval: Approval, decision: Decision, by: str) -> str:
+    return _written("decision", question_text(approval), approval.token, decision.to_json(), by)
+
+
+def grant_text(grant: Grant) -> str:
+    return _written("grant", *(getattr(grant, name) for name in _GRANT))
+
+
+def _written(*values: Any) -> str:
+    return json.dumps(values, sort_keys=True, separators=(",", ":"), default=str)
+
+
+# --- the approval code ---
+
+
+@dataclass(frozen=True, slots=True)
+class Signer:
+    """Signs decisions and grants with the key of an approval code."""
+
+    seed: bytes
+
+    @property
+    def public(self) -> str:
+        return _hex(self._key().public_key().public_bytes_raw())
+
+    def sign(self, text: str) -> str:
+        return SIGNED + _hex(self._key().sign(text.encode("utf-8", "surrogatepass")))
+
+    def _key(self) -> Any:
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+        return Ed25519PrivateKey.from_private_bytes(self.seed)
+
+
+def _signed(text: str, signature: str, public: str) -> bool:
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    try:
+        key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(public))
+        key.verify(bytes.fromhex(signature), text.encode("utf-8", "surrogatepass"))
+    except (ValueError, InvalidSignature):
+        return False
+    return True
+
+
+def _hex(value: bytes) -> str:
+    return value.hex()
+
+
+@dataclass(frozen=True, slots=True)
+class CodeRecord:
+    """What the store has of an approval code: a salt and a public key, never the code.
+
+    `set_by`: the surface on which it was set. `confirmed`: the proof of the running server that a person set
+    or entered this code on its pages.
+    """
+
+    salt: str
+    public: str
+    set_at: float
+    set_by: str
+    confirmed: str = ""
+
+
+class ApprovalCode:
+    """The approval code of a store.
+
+    A process that the person starts calls `pin` at its start. From then on it trusts no code that another
+    process stores later, unless the person sets or enters it on the server's own pages.
+    """
+
+    def __init__(self, store: Store, key: bytes, clock: Callable[[], float] = time.time) -> None:
+        self._store = store
+        self._key = key
+        self._clock = clock
+        self._pinned: str | None = None
+        self._lock = asyncio.Lock()
+
+    async def pin(self) -> None:
+        record = await self.record()
+        self._pinned = record.public if record is not None else ""
+
+    async def record(self) -> CodeRecord | None:
+        """Returns what the store has, whether or not this process trusts it."""
+        query = "SELECT value FROM preferences WHERE name = ?"
+        row = await self._store.run(lambda c: c.execute(query, (_RECORD,)).fetchone(), "read")
+        try:
+            return CodeRecord(**json.loads(row[0])) if row is not None else None
+        except (ValueError, TypeError):  # no Toolwire wrote this
+            return None
+
+    async def trusted(self) -> str:
+        """Returns the public key whose proofs count here; "" if there is none."""
+        record = await self.record()
+        if record is None:
+            return ""
+        if self._pinned is None:
+            self._pinned = record.public
+        own = hmac.compare_digest(record.confirmed.encode(), self._confirmed(record.public).encode())
+        return record.public if own or record.public == self._pinned else ""
+
+    async def signer(self, code: str) -> Signer | None:
+        """Returns the signer of a code; None if it is not the code of this store."""
+        record = await self.record()
+        if record is None:
+            return None
+        found = await self._derived(code, record.salt)
+        return found if hmac.compare_digest(found.public.encode(), record.public.encode()) else None
+
+    async def set(self, code: str, by: str, *, old: Signer | None = None, replace: bool = False) -> Signer:
+        """Stores a new code and returns its signer.
+
+        An existing code is replaced only with the `old` signer, or with `replace`, which is for a session
+        that may decide. Grants that were signed with the former code do not count any more.
+        """
+        if not SHORTEST_CODE <= len(_plain(code)) <= LONGEST_CODE:
+            message = f"Choose an approval code with {SHORTEST_CODE} to {LONGEST_CODE} characters."
+            raise ToolwireError("invalid_value", message, param="code")
+        before = await self.record()
+        if before is not None and not replace and (old is None or old.public != before.public):
+            raise ToolwireError("conflict", "An approval code is already set. Enter it first.", param="code")
+        salt = secrets.token_hex(16)
+        signer = await self._derived(code, salt)
+        await self._put(CodeRecord(salt, signer.public, self._clock(), by, self._confirmed(signer.public)))
+        self._pinned = signer.public
+        return signer
+
+    async def confirm(self) -> None:
+        """Trusts the stored code: a person who may decide here has just entered it."""
+        record = await self.record()
+        if record is not None and not await self.trusted():
+            confirmed = self._confirmed(record.public)
+            await self._put(CodeRecord(record.salt, record.public, record.set_at, record.set_by, confirmed))
+
+    async def _put(self, record: CodeRecord) -> None:
+        query = "INSERT INTO preferences (name, value) VALUES (?, ?) "
+        query += "ON CONFLICT (name) DO UPDATE SET value = excluded.value"
+        value = json.dumps({name: getattr(record, name) for name in CodeRecord.__slots__})
+        await self._store.run(lambda c: c.execute(query, (_RECORD, value)), "write")
+
+    async def _derived(self, code: str, salt: str) -> Signer:
+        async with self._lock:  # each derivation needs 32 MB
+            return Signer(await asyncio.to_thread(_seed, _plain(code), salt))
+
+    def _confirmed(self, public: str) -> str:
+        return _hex(_mac(self._key, _written("code", public)))
+
+
+def _seed(code: str, salt: str) -> bytes:
+    """Derives the private key. This is slow, so that a short code cannot be guessed from the public key."""
+    given, salted = code.encode("utf-8", "replace"), salt.encode()
+    return hashlib.scrypt(given, salt=salted, n=2**15, r=8, p=1, maxmem=64 * 2**20, dklen=32)
+
+
+def _plain(code: str) -> str:
+    """Returns the code as it counts: keyboards write the same letters in several forms."""
+    return unicodedata.normalize("NFKC", code).strip()
+
+
+# --- proofs ---
+
+Lasts = Literal["until_revoked", "until_exit", "never"]
+"""How long a grant counts: until it is revoked, until the program that it was given to exits, not at all."""
+
+
+class Proofs:
+    """Creates and checks the proofs of one process.
+
+    `unproven`: accept approvals and grants without a proof (`approvals.command_line = "open"`).
+    """
+
+    def __init__(self, store: Store, key: bytes | None = None, *, unproven: bool = False) -> None:
+        self.key = key or process_key()
+        self.code = ApprovalCode(store, self.key)
+        self._durable = unproven or self.key != process_key()
+        self.unproven = unproven
+
+    def token(self, approval: Approval) -> str:
+        """Returns the token of a question of this server: an HMAC over everything that it asks."""
+        return _hex(_mac(self.key, question_text(approval)))
+
+    def is_own(self, approval: Approval) -> bool:
+        """Whether this server asked exactly this question."""
+        return hmac.compare_digest(self.token(approval).encode(), approval.token.encode())
+
+    def of_decision(self, approval: Approval, decision: Decision, by: str, signer: Signer | None) -> str:
+        """Returns the proof of a decision. Raises if an approval is not possible without the code."""
+        if not decision.approved:
+            return ""
+        text = decision_text(approval, decision, by)
+        if self.is_own(approval):
+            return self._own(text)
+        if signer is not None:
+            return signer.sign(text)
+        if self.unproven:
+            return ""
+        message = "Another program asks this. To approve it, enter your approval code."
+        raise ToolwireError("permission", message, code=NEEDS_CODE)
+
+    def of_grant(self, grant: Grant, signer: Signer | None) -> str:
+        """Returns the proof of a grant. Without a signer, it counts until this server ends."""
+        text = grant_text(grant)
+        return signer.sign(text) if signer is not None else self._own(text)
+
+    async def proves_decision(self, asked: Approval, found: Approval) -> bool:
+        """Whether the stored decision `found` is a person's decision about the question `asked`."""
+        if found.decision is None or not found.decision.approved:
+            return False
+        return await self._proves(decision_text(asked, found.decision, found.decided_by or ""), found.proof)
+
+    async def proves_grant(self, grant: Grant) -> bool:
+        return await self._proves(grant_text(grant), grant.proof)
+
+    async def lasts(self, grant: Grant) -> Lasts:
+        """Returns how long a grant that was not revoked counts."""
+        if await self.proves_grant(grant) and (self._durable or not grant.proof.startswith(OWN)):
+            return "until_revoked"
+        return "until_exit" if grant.proof.startswith(OWN) else "never"
+
+    def _own(self, text: str) -> str:
+        return OWN + _hex(_mac(self.key, text))
+
+    async def _proves(self, text: str, proof: str) -> bool:
+        if self.unproven:
+            return True
+        if proof.startswith(SIGNED):
+            public = await self.code.trusted()
+            return bool(public) and _signed(text, proof.removeprefix(SIGNED), public)
+        return hmac.compare_digest(self._own(text).encode(), proof.encode())
