@@ -630,16 +630,34 @@ def test_the_mask_knows_every_secret_of_the_settings_and_of_the_environment() ->
         '[server]\nhost = "0.0.0.0"\nkeys = "canary-key"\n',
         '[server]\nnode_secret = ["canary-secret"]\n',
         '[telemetry]\notlp = "ftp://u:canary-otlp@c"\n',
-        '[models.m]\nbackend = "openai"\nbase_url = "http://127.0.0.1:9/v1"\nmodel = "x"\n'
-        'api_key = ["canary-api"]\n',
-        '[models.m]\nbackend = "openai"\nbase_url = "http://u:canary-url@127.0.0.1:9/v1"\nmodel = "x"\n'
-        "bogus = 1\n",
     ],
 )
 def test_errors_about_settings_do_not_show_secrets(tmp_path: Path, settings: str) -> None:
     quiet = "" if "[store]" in settings else '[store]\nurl = "sqlite://"\n'
     status, said = run_serve(tmp_path, quiet + settings)
     assert status != 0 and said.strip() and "canary" not in said, said
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        'base_url = "http://127.0.0.1:9/v1"\napi_key = ["canary-api"]\n',
+        'base_url = "http://u:canary-url@127.0.0.1:9/v1"\nbogus = 1\n',
+    ],
+)
+async def test_the_reason_of_an_unavailable_model_does_not_show_secrets(tmp_path: Path, model: str) -> None:
+    settings = '[store]\nurl = "sqlite://"\n[models.good]\nbackend = "scripted"\n'
+    settings += f'[models.bad]\nbackend = "openai"\nmodel = "x"\n{model}'
+    body = {"model": "bad", "messages": [{"role": "user", "content": "Hi"}]}
+    with serving(tmp_path, settings) as (url, log):
+        async with aiohttp.ClientSession() as client:
+            async with client.post(f"{url}/v1/chat/completions", json=body) as answer:
+                said = await answer.text()
+                assert answer.status >= 400
+            async with client.post(f"{url}/v1/chat/completions", json={**body, "model": "good"}) as answer:
+                assert answer.status == 200
+    assert "model bad is not available" in log.read_text()
+    assert "canary" not in said + log.read_text()
 
 
 CANARIES = {

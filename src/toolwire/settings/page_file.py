@@ -62,7 +62,7 @@ def read(path: Path) -> PageSettings:
     try:
         with path.open("rb") as file:
             raw = file.read(LARGEST + 1)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return PageSettings()
     except OSError as error:
         raise PageFileError(f"cannot be read: {error.strerror or error}") from None

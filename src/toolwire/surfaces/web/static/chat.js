@@ -11,16 +11,17 @@ import { ask, asking } from './approval.js'
 import { ChatHead } from './chat-head.js'
 import { Composer } from './composer.js'
 import { ConversationList } from './conversations.js'
-import { banner, clear, h, icon, text } from './dom.js'
+import { banner, clear, h, text } from './dom.js'
 import { ModelPicker, preferred, remember } from './model-picker.js'
 import { Scroller } from './scroller.js'
 import { Thread } from './thread.js'
-import { welcome } from './welcome.js'
+import { hint, missingConversation, welcome } from './welcome.js'
 
 export const title = 'Chat'
 
 /**
- * @typedef {{ id?: string, title: string, model: string, running: boolean, seq: number, tour: boolean }} State
+ * @typedef {{ id?: string, title: string, model: string, running: boolean, seq: number,
+ *   tour: boolean }} State
  */
 
 const EMPTY = { title: '', model: '', running: false, seq: 0, entries: [], tour: false }
@@ -209,17 +210,7 @@ class Chat {
 
   showMissing() {
     this.show({ ...EMPTY, title: 'Not found' }, true)
-    clear(
-      this.empty,
-      h(
-        'div',
-        { class: 'empty' },
-        icon('chat'),
-        h('h2', null, 'This conversation does not exist'),
-        h('p', null, 'It may have been deleted.'),
-        h('a', { class: 'button', href: '/' }, 'New chat'),
-      ),
-    )
+    clear(this.empty, missingConversation())
   }
 
   /** @param {Omit<Conversation, 'id'> & { id?: string }} conversation @param {boolean} [missing] */
@@ -247,17 +238,7 @@ class Chat {
         this.empty,
         welcome(this.context.session, this.picker.model, (idea) => this.composer.set(idea)),
       )
-    text(this.hint, this.hintText())
-  }
-
-  hintText() {
-    const { model } = this.picker
-    if (this.state?.tour) return 'A tour with a sample vault. Your own notes are not touched.'
-    if (!this.context.session.tool_calling) return 'Tool calling is off: the model sees only what you write.'
-    if (model?.tools === 'none') return 'This model cannot call tools.'
-    if (model && !model.may_use_tools)
-      return 'This model is not allowed to use tools. You can change that in Settings.'
-    return 'Enter sends, Shift+Enter adds a line.'
+    text(this.hint, hint(this.context.session, this.picker.model, state.tour))
   }
 
   async loadModels() {

@@ -25,7 +25,12 @@ export function section(name, about, ...children) {
   )
 }
 
-/** The approval code: whether it is set, and a button that sets it. @param {SettingsPage} page @returns {Section} */
+/**
+ * The approval code: whether it is set, and a button that sets it.
+ *
+ * @param {SettingsPage} page
+ * @returns {Section}
+ */
 export function codeSection(page) {
   const state = h('p', { 'aria-live': 'polite' })
   const button = h(
@@ -55,8 +60,8 @@ export function codeSection(page) {
     if (await codeDialog(message, decides)) await show()
   }
   const about =
-    'Needed to approve calls of other programs, to approve in a terminal, and to remember approvals after a ' +
-    'restart.'
+    'Needed to approve calls of other programs, to approve in a terminal, and to remember approvals ' +
+    'after a restart.'
   return { node: section('Approval code', about, state, h('div', { class: 'row' }, button)), show }
 }
 

@@ -95,3 +95,31 @@ function missing(session, model) {
   }
   return null
 }
+
+/** What is shown for an address without a conversation. */
+export function missingConversation() {
+  return h(
+    'div',
+    { class: 'empty' },
+    icon('chat'),
+    h('h2', null, 'This conversation does not exist'),
+    h('p', null, 'It may have been deleted.'),
+    h('a', { class: 'button', href: '/' }, 'New chat'),
+  )
+}
+
+/**
+ * The line below the message field.
+ *
+ * @param {Session} session
+ * @param {Model | undefined} model
+ * @param {boolean} tour
+ */
+export function hint(session, model, tour) {
+  if (tour) return 'A tour with a sample vault. Your own notes are not touched.'
+  if (!session.tool_calling) return 'Tool calling is off: the model sees only what you write.'
+  if (model?.tools === 'none') return 'This model cannot call tools.'
+  if (model && !model.may_use_tools)
+    return 'This model is not allowed to use tools. You can change that in Settings.'
+  return 'Enter sends, Shift+Enter adds a line.'
+}
