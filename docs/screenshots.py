@@ -35,7 +35,7 @@ from conftest import CHROMIUM, QUIET, Site  # noqa: E402
 from toolwire.observe.journal_files import Segments, TurnRecord  # noqa: E402
 from toolwire.store.store import Store  # noqa: E402
 from toolwire.surfaces.web.clients import CLIENTS  # noqa: E402
-from toolwire.tools.approvals import LIFETIME_S, Approvals, token_of  # noqa: E402
+from toolwire.tools.approvals import LIFETIME_S, Approvals  # noqa: E402
 from toolwire.tools.contract import Approval, Preview, Touched  # noqa: E402
 
 FOLDER = Path(__file__).with_name("screenshots")
@@ -225,12 +225,12 @@ async def elsewhere(folder: Path, vault: str) -> None:
             Preview(summary="the text of open tasks, in Projects"),
         ),
     )
-    made = []
+    approvals, made = Approvals(store), []
     for place, (since, surface, model, tool, arguments, shown) in enumerate(asked):
         when, who = (now - since, now - since + LIFETIME_S), ("", f"{surface}-1", surface, model)
         one = Approval(f"appr_{place:024x}", *when, *who, tool, "run", arguments, shown, "", vault=vault)
-        made.append(replace(one, token=token_of(one, "scene")))
-    await Approvals(store).records.add(made)
+        made.append(replace(one, token=approvals.proofs.token(one)))
+    await approvals.records.add(made)
     await store.close()
 
 
