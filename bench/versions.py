@@ -50,8 +50,9 @@ def source_of(commit: str) -> Path:
     return folder / "src"
 
 
-def compare(commit: str, rounds: int) -> tuple[list[Row], list[str]]:
+def compare(commit: str, rounds: int, loads: Sequence[str] = tuple(TITLES)) -> tuple[list[Row], list[str]]:
     """Returns a row for each kind of load, and what went wrong."""
+    wanted = [measure for measure in MEASURES if measure.name in loads]
     upstream_port = free_port()
     upstream = Process([*tool("upstream"), str(upstream_port)], core=LOAD_CORE, log="upstream")
     targets: list[Target] = []
@@ -64,7 +65,7 @@ def compare(commit: str, rounds: int) -> tuple[list[Row], list[str]]:
             partial(start_toolwire, name="toolwire-before", source=source_of(commit)),
         ):
             targets.append(start(upstream_port))
-        measures = [measure for measure in MEASURES if _is_served(measure, targets, notes)]
+        measures = [measure for measure in wanted if _is_served(measure, targets, notes)]
         for target in targets:
             warm(target)
         for number in range(rounds):
@@ -82,7 +83,7 @@ def compare(commit: str, rounds: int) -> tuple[list[Row], list[str]]:
         for target in targets:
             target.stop()
         upstream.stop()
-    return [_row(measure, costs) for measure in MEASURES], notes
+    return [_row(measure, costs) for measure in wanted], notes
 
 
 def _is_served(measure: Measure, targets: Sequence[Target], notes: list[str]) -> bool:
@@ -111,9 +112,12 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("commit", help="the last commit of version 0.1 is 4f7b0ce")
     parser.add_argument("--rounds", type=int, default=9, help="the median of all loads counts")
+    parser.add_argument(
+        "--load", action="append", choices=tuple(TITLES), metavar="LOAD", help="only this; default: all"
+    )
     parser.add_argument("--json", metavar="FILE", help="write the rows as JSON")
     arguments = parser.parse_args(argv)
-    rows, notes = compare(arguments.commit, arguments.rounds)
+    rows, notes = compare(arguments.commit, arguments.rounds, arguments.load or tuple(TITLES))
     print(report.table(rows))
     for note in notes:
         print(f"- {note}")
