@@ -23,9 +23,12 @@ from doubles.clients import (
     HOSTILE,
     PATHS,
     SOCKET_FLOODS,
+    Harm,
     SocketFlood,
     ToolLoop,
     connected,
+    floods,
+    floods_streams,
     harass,
     post,
     read_answer,
@@ -401,6 +404,7 @@ async def test_all_hostile_clients_at_once_affect_neither_other_clients_nor_memo
 
 ROUNDS, EACH = 5, 70
 TIMES_CALM = 4
+MANY_OF_A_KEY = 16
 NOISE_S = 0.001
 """Shorter times cannot be measured reliably."""
 
@@ -442,3 +446,26 @@ async def test_a_websocket_flood_affects_neither_other_clients_nor_memory(
     assert median(flooded) <= TIMES_CALM * max(median(calm), NOISE_S)
     assert watched.rss_mb() - before < GROWTH_MB / 5
     assert "Traceback" not in watched.logged()
+
+
+# --- a key with many connections ---
+
+
+@pytest.mark.parametrize("harm", [floods, floods_streams])
+async def test_a_key_that_floods_on_many_connections_does_not_delay_the_requests_of_others(
+    watched: Watched, harm: Harm
+) -> None:
+    """As with the WebSockets above. Without turns, a request waits for one of each hostile connection."""
+    await _work(watched)
+    calm, flooded = [], []
+    for _ in range(ROUNDS):
+        calm.append(await _work(watched))
+        flood = [asyncio.ensure_future(harass(harm, watched.port, "hostile")) for _ in range(MANY_OF_A_KEY)]
+        try:
+            flooded.append(await _work(watched))
+        finally:
+            for task in flood:
+                task.cancel()
+            await asyncio.gather(*flood, return_exceptions=True)
+    print(f"{median(calm) * 1000:.2f} ms a request, flooded {median(flooded) * 1000:.2f} ms")
+    assert median(flooded) <= TIMES_CALM * max(median(calm), NOISE_S)
