@@ -15,7 +15,8 @@ ARG EXTRAS=service
 RUN --mount=type=cache,target=/root/.cache/pip \
     sed -E '/--hash=/d; s/ \\$//' constraints.txt > versions.txt \
  && python3 -m venv /opt/toolwire \
- && /opt/toolwire/bin/pip install --constraint versions.txt ".[${EXTRAS}]"
+ && /opt/toolwire/bin/pip install --constraint versions.txt ".[${EXTRAS}]" \
+ && touch /opt/toolwire/built-by-dockerfile
 
 ENV PATH=/opt/toolwire/bin:$PATH
 # Inside a container, loopback cannot be reached from outside. Toolwire starts on this address only if it has a key.

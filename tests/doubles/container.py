@@ -38,8 +38,7 @@ T = TypeVar("T")
 
 def missing() -> str:
     """Returns what this machine lacks to run a Debian root, or ""."""
-    path = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
-    if programs := [name for name in PROGRAMS if shutil.which(name, path=path) is None]:
+    if programs := [name for name in PROGRAMS if shutil.which(name) is None]:
         return f"{', '.join(programs)} is missing; make test installs it where it may"
     if os.geteuid() != 0:
         return "only root can create a Debian root"
@@ -277,7 +276,7 @@ def _run(machine: Machine, image: Image, known: Mapping[str, str], rest: str) ->
 
 def composed(file: Path, variables: Mapping[str, str]) -> dict[str, Any]:
     """Reads a compose file with its variables filled in, as `docker compose` does."""
-    import yaml
+    import yaml  # type: ignore[import-untyped]
 
     def filled(value: Any) -> Any:
         if isinstance(value, dict):

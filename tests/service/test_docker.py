@@ -253,6 +253,14 @@ def test_the_image_serves_with_postgresql_and_redis_as_the_compose_file_says(
 
 
 @pytest.mark.timeout(BUILD_S)
+def test_a_hint_of_the_image_names_the_build_that_adds_an_extra(machine: Machine, image: Image) -> None:
+    words = machine.command(["toolwire", "mcp", "--vault", "/tmp"], image.user, image.folder, network=False)
+    done = subprocess.run(words, env=image.environment, capture_output=True, text=True, timeout=60)
+    hint = "TOOLWIRE_EXTRAS=mcp,service docker compose up --build --detach"
+    assert done.stderr.strip().endswith(hint), done.stderr
+
+
+@pytest.mark.timeout(BUILD_S)
 def test_without_a_key_the_image_refuses_to_serve_the_network(machine: Machine, image: Image) -> None:
     words = machine.command([*image.entrypoint, *image.command], image.user, image.folder, network=False)
     done = subprocess.run(words, env=image.environment, capture_output=True, text=True, timeout=60)
