@@ -27,8 +27,8 @@ _ROW = "SELECT max(id) FROM chunks WHERE id >= ? AND id < ? AND start <= ?"
 class Hit:
     """A note that was found.
 
-    `matches`: how often the query's words and phrases occur in its name and text. `line`: the line of the
-    best match in the preview. `first_line` and `last_line`: the lines of the chunk. `fields`: the parts of
+    `matches`: how often the query's words and phrases occur in its name and text. `marked`: the texts in the
+    preview that match, as whole words. `line`: the line of the best match in the preview. `first_line` and `last_line`: the lines of the chunk. `fields`: the parts of
     the note that match, such as `title` or `body`.
     """
 
@@ -46,6 +46,7 @@ class Hit:
     tags: tuple[str, ...]
     size: int
     mtime_ns: int
+    marked: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,29 @@ def hit(connection: sqlite3.Connection, row: int, patterns: Patterns, score: flo
         tags,
         size,
         mtime_ns,
+        _marked(preview, patterns),
     )
+
+
+def _marked(preview: str, patterns: Patterns) -> tuple[str, ...]:
+    """Returns the texts in a preview that match, each once. A match inside a word is the whole word."""
+    compared = folded(preview)
+    found: dict[str, None] = {}
+    for pattern in patterns:
+        for match in pattern.finditer(compared):
+            begin, end = match.span()
+            while begin < end and begin and _in_word(preview, begin):
+                begin -= 1
+            while begin < end < len(preview) and _in_word(preview, end):
+                end += 1
+            found[preview[begin:end]] = None
+    return tuple(text for text in found if text)
+
+
+def _in_word(text: str, position: int) -> bool:
+    """Whether a word of ASCII letters continues here. Words of other scripts may have no spaces."""
+    around = text[position - 1 : position + 1]
+    return around.isascii() and around.isalnum()
 
 
 def _chunk(connection: sqlite3.Connection, row: int) -> tuple[str, int, int, int, int]:

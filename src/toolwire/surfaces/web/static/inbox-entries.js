@@ -8,6 +8,7 @@ import { confirm } from './dialog.js'
 import { bytes, codeBlock, h, icon, text, visible, when } from './dom.js'
 import { fact } from './grants.js'
 import { sizeOf } from './picks.js'
+import { ranArguments } from './ran-arguments.js'
 
 const SURFACES = new Map([
   ['chat', 'Terminal chat'],
@@ -121,7 +122,7 @@ export function settledEntry(approval) {
       'div',
       { class: 'case-main' },
       h('div', { class: 'row' }, head(approval), badge),
-      h('p', { class: 'case-touches' }, granted(approval)),
+      h('div', { class: 'case-touches' }, granted(approval)),
       decision?.reason ? h('p', { class: 'case-reason' }, `“${visible(decision.reason)}”`) : null,
       origin(approval, h('span', null, `${by}, `, when(approval.decided_at ?? approval.expires_at))),
       h('details', { class: 'unfold' }, h('summary', null, 'Details'), details(approval)),
@@ -146,8 +147,7 @@ function origin(approval, ...more) {
   return h(
     'p',
     { class: 'case-origin' },
-    h('span', { class: 'mono' }, visible(approval.model)),
-    h('span', null, surfaceName(approval.surface)),
+    h('span', null, h('span', { class: 'mono' }, visible(approval.model)), ` ${approval.place}`),
     vault ? h('span', { title: visible(approval.vault) }, icon('folder', 14), ' ', visible(vault)) : null,
     more,
   )
@@ -183,7 +183,7 @@ function totalSize(touched) {
 
 /** What exactly was granted. @param {Approval} approval @returns {Child} */
 function granted(approval) {
-  const { decision, shown } = approval
+  const { arguments: given, decision, shown } = approval
   if (!decision?.approved) return touches(approval)
   /** @type {Child[]} */
   const out = []
@@ -194,7 +194,8 @@ function granted(approval) {
   } else {
     out.push(touches(approval))
   }
-  if (decision.arguments) out.push(' ', h('span', { class: 'badge' }, 'arguments changed'))
+  if (decision.arguments)
+    out.push(' ', h('span', { class: 'badge' }, 'arguments edited'), ranArguments(given, decision.arguments))
   const remembered = rememberedFor(decision)
   if (remembered) out.push(' ', h('span', { class: 'badge' }, `remembered for ${remembered}`))
   return out
@@ -229,8 +230,6 @@ function details({ id, session, arguments: given, decision, shown, created_at: a
     ),
     h('p', { class: 'label' }, changed ? 'Arguments, as the model wrote them' : 'Arguments'),
     codeBlock(visible(JSON.stringify(given, null, 2)), 'json'),
-    changed ? h('p', { class: 'label' }, 'Arguments, as you changed them') : null,
-    changed ? codeBlock(visible(JSON.stringify(changed, null, 2)), 'json') : null,
     touched.length ? h('ul', { class: 'inbox-touched' }, touched) : null,
     shown.diff ? codeBlock(visible(shown.diff), 'diff') : null,
   )
