@@ -96,7 +96,7 @@ def body(shown: Preview, *, whole: bool = False) -> list[Row]:
         for number, one in enumerate(some, 1):
             rows.append(("path", f"{number:>3}. {touched(one)}"))
             if one.snippet:
-                rows.append(("dim", f"     {one_line(one.snippet, 600)}"))
+                rows.append(("dim", f"     {one_line(' '.join(one.snippet.split()), 600)}"))
         rows += _more(len(shown.touched) - len(some), "file")
     if shown.diff:
         rows.append(("label", "Changes"))

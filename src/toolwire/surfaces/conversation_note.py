@@ -19,8 +19,8 @@
 
 When a note is read, each `<hr>` of that class begins a message, and so does a heading `role::…` without an
 `<hr>` before it. Text without a role is the user's. A comment (`=begin-chatgpt-md-comment` …
-`=end-chatgpt-md-comment`) is not sent to the model: tool calls are written as comments. When a note is written, the model's answers are escaped,
-so that they cannot contain the beginning of a message.
+`=end-chatgpt-md-comment`) is not sent to the model: tool calls are written as comments. When a note is
+written, the model's answers are escaped, so that they cannot contain the beginning of a message.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from toolwire.core.display import clean
-from toolwire.surfaces.cards import changes
+from toolwire.surfaces import cards
 from toolwire.vault.frontmatter import Value, frontmatter, texts
 
 CLASS = "__chatgpt_plugin"
@@ -217,12 +217,13 @@ def _overlap(text: str, mark: str) -> int:
     )
 
 
-Edited = Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]]
-"""By call id: the arguments that the model asked for and those that ran, of calls that a person edited."""
+def render(
+    messages: Sequence[Mapping[str, Any]], model: str, edited: Mapping[str, cards.Edited] | None = None
+) -> str:
+    """Returns a conversation as a new note, with its tool calls as comments, but not their results.
 
-
-def render(messages: Sequence[Mapping[str, Any]], model: str, edited: Edited | None = None) -> str:
-    """Returns a conversation as a new note, with its tool calls as comments, but not their results."""
+    `edited`: by call id, the arguments of calls that a person edited, as asked and as run.
+    """
     quoted = "'" + _harmless(model) + "'"
     out, first = [f"---\nmodel: {quoted}\n---\n"], True
     for message in messages:
@@ -240,10 +241,10 @@ def render(messages: Sequence[Mapping[str, Any]], model: str, edited: Edited | N
     return "".join(out) + header("user")
 
 
-def _comment(function: Mapping[str, str], edited: tuple[Mapping[str, Any], Mapping[str, Any]] | None) -> str:
-    """Returns a call as a comment: the arguments that ran, and those that a person replaced struck through."""
+def _comment(function: Mapping[str, str], edited: cards.Edited | None) -> str:
+    """Returns a call as a comment: the arguments that ran. What a person replaced is struck through."""
     lines = [f"Tool call: {_harmless(function['name'])}"]
-    for name, asked, ran in changes(function["arguments"], edited):
+    for name, asked, ran in cards.changes(function["arguments"], edited):
         values = [f"~~{_in_comment(asked)}~~"] if asked is not None and asked != ran else []
         values += [_in_comment(ran)] if ran is not None else []
         lines.append(f"- {_in_comment(name)}: {' '.join(values)}".rstrip())

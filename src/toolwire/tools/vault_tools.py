@@ -96,7 +96,9 @@ class VaultSearch(VaultTool):
 
 
 def _snippet(hit: Hit) -> str:
-    return f"{' › '.join(hit.headings)}: {hit.preview}" if hit.headings else hit.preview
+    """Returns what a result shares of its note: the headings, unless the excerpt begins with them."""
+    begins = len(hit.headings) == 1 and hit.excerpt.lstrip("# ").startswith(hit.headings[0])
+    return hit.excerpt if begins or not hit.headings else f"{' › '.join(hit.headings)}\n\n{hit.excerpt}"
 
 
 def _size(result: dict[str, Any]) -> int:

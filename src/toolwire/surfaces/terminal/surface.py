@@ -253,7 +253,9 @@ class KeySurface(PersonSurface):
                 self.screen.rows([("warning", line)])
 
     async def _view(self, draft: _Draft) -> None:
-        self.screen.card(cards.card(draft.now(), self.tool(draft.approval), place="whole", whole=True, here=True))
+        self.screen.card(
+            cards.card(draft.now(), self.tool(draft.approval), place="whole", whole=True, here=True)
+        )
 
 
 @dataclass(slots=True)

@@ -302,7 +302,15 @@ class Talk:
         tool = self._toolbox.tools.get(call.name) if self._toolbox is not None else None
         title = tool.title if tool is not None else call.name
         part = {"type": "call", "id": call.id, "name": call.name, "title": title, "arguments": call.arguments}
-        return {**part, "state": "asked", "result": None, "notice": "", "shared": [], "unread": {}, "edited": None}
+        return {
+            **part,
+            "state": "asked",
+            "result": None,
+            "notice": "",
+            "shared": [],
+            "unread": {},
+            "edited": None,
+        }
 
     def _show_outcome(self, outcome: Outcome) -> None:
         changed = {

@@ -298,19 +298,14 @@ function actionOf(pending) {
  * @returns {Child}
  */
 function lead(approvals, open) {
-  /** @type {Map<string, Child>} */
+  /** @type {Map<string, Child[]>} by what is shown, so that nobody is named twice */
   const askers = new Map()
   for (const { model, session, place, scripted } of approvals) {
     const where = session === open ? 'in this chat' : place
     const name = h('strong', { class: 'mono' }, visible(model))
-    askers.set(`${model} ${where}`, [
-      askers.size ? ', ' : '',
-      name,
-      ` ${where}`,
-      scripted ? `, ${scripted}` : '',
-    ])
+    askers.set(`${model} ${where}`, [name, `${scripted ? ` (${scripted})` : ''} ${where}`])
   }
-  const who = [...askers.values()]
+  const who = [...askers.values()].map((one, at) => [at ? ', ' : '', one])
   if (approvals.every((one) => one.stage === 'share'))
     return ['The search is done. Choose which results ', who, ' may see:']
   const several = `${counted(approvals.length, 'call')}`

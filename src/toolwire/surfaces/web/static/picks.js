@@ -58,9 +58,9 @@ export class Picks {
           : h('span', { class: 'pick-size' }, bytes(one.size)),
       ),
       name === one.path ? null : h('span', { class: 'pick-path mono' }, visible(one.path)),
-      one.snippet ? h('span', { class: 'pick-snippet' }, snippet(one.snippet, one.marked)) : null,
     ]
-    if (!this.pick) return h('li', { class: 'pick' }, h('span', { class: 'pick-text' }, about))
+    const piece = one.snippet ? snippet(one.snippet, one.marked) : null
+    if (!this.pick) return h('li', { class: 'pick' }, h('div', { class: 'pick-text' }, about, piece))
     const box = h('input', {
       type: 'checkbox',
       id,
@@ -69,8 +69,14 @@ export class Picks {
       onchange: () => this.changed(),
     })
     this.boxes.set(one.key, box)
-    const label = h('label', { class: 'pick-text', for: id }, about)
-    return h('li', { class: one.missing ? 'pick missing' : 'pick' }, box, label)
+    if (piece) {
+      piece.id = `${id}-piece`
+      box.setAttribute('aria-describedby', piece.id)
+      piece.addEventListener('click', () => box.click())
+    }
+    const label = h('label', { class: 'pick-label', for: id }, about)
+    const text = h('div', { class: 'pick-text' }, label, piece)
+    return h('li', { class: one.missing ? 'pick missing' : 'pick' }, box, text)
   }
 
   /** @param {string} label @param {boolean} on */

@@ -4,18 +4,18 @@
 // its text and its address: nothing is hidden in it, and it cannot be followed by accident.
 
 import { h, visible } from './dom.js'
-import { inline } from './markdown-inline.js'
+import { render } from './markdown.js'
 
 const ASCII = /^[\x20-\x7e]+$/
 
 /**
- * The piece as nodes. `marked`: the texts that match, as whole words.
+ * The piece as a node. `marked`: the texts that match, as whole words.
  *
  * @param {string} source
  * @param {string[]} [marked]
  */
 export function snippet(source, marked = []) {
-  const box = h('span', null, ...inline(visible(source)))
+  const box = h('div', { class: 'pick-snippet md' }, render(visible(source)))
   for (const link of box.querySelectorAll('a')) {
     const { href } = link
     const shown = link.textContent === href ? [] : [h('span', { class: 'muted' }, ` (${href})`)]
