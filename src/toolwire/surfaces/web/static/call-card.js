@@ -8,7 +8,7 @@ import { ranArguments } from './ran-arguments.js'
 const MOST_SHOWN = 300_000
 /** By state: text, kind of badge, icon. */
 const STATES = new Map([
-  ['asked', ['waiting for your decision', 'parked', 'clock']],
+  ['asked', ['waiting for your decision', 'warn', 'clock']],
   ['done', ['done', 'ok', 'check']],
   ['denied', ['denied', 'bad', 'close']],
   ['expired', ['expired', 'warn', 'clock']],

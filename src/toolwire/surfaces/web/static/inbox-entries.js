@@ -53,12 +53,12 @@ export function timeLeft(seconds) {
 export function pendingEntry(approval, context, refresh) {
   const review = h(
     'button',
-    { type: 'button', class: 'button primary', 'aria-label': `Review ${approval.title}`, onclick: look },
+    { type: 'button', class: 'button primary', 'aria-label': `Review ${nameOf(approval)}`, onclick: look },
     'Review',
   )
   const deny = h(
     'button',
-    { type: 'button', class: 'button danger', 'aria-label': `Deny ${approval.title}`, onclick: refuse },
+    { type: 'button', class: 'button danger', 'aria-label': `Deny ${nameOf(approval)}`, onclick: refuse },
     'Deny',
   )
   async function look() {
@@ -97,7 +97,7 @@ export function pendingEntry(approval, context, refresh) {
   const left = h('span', { dataset: { expires: String(approval.expires_at) } })
   return h(
     'li',
-    { class: 'case' },
+    { class: 'case', 'aria-label': nameOf(approval) },
     h(
       'div',
       { class: 'case-main' },
@@ -115,9 +115,10 @@ export function settledEntry(approval) {
   const decided = status === 'approved' ? 'Approved' : 'Denied'
   const by = status === 'expired' ? 'Nobody answered' : `${decided} ${decider(approval.decided_by)}`
   const badge = h('span', { class: `badge ${STATUS_BADGES[status]}` }, status)
+  const of = h('span', { class: 'visually-hidden' }, ` of ${nameOf(approval)}`)
   return h(
     'li',
-    { class: 'case settled' },
+    { class: 'case settled', 'aria-label': `${nameOf(approval)}, ${status}` },
     h(
       'div',
       { class: 'case-main' },
@@ -125,10 +126,14 @@ export function settledEntry(approval) {
       h('div', { class: 'case-touches' }, granted(approval)),
       decision?.reason ? h('p', { class: 'case-reason' }, `“${visible(decision.reason)}”`) : null,
       origin(approval, h('span', null, `${by}, `, when(approval.decided_at ?? approval.expires_at))),
-      h('details', { class: 'unfold' }, h('summary', null, 'Details'), details(approval)),
+      h('details', { class: 'unfold' }, h('summary', null, 'Details', of), details(approval)),
     ),
   )
 }
+
+/** The name of a row: what is asked, and by whom. @param {Approval} approval */
+const nameOf = ({ title, stage, model, place }) =>
+  `${visible(title)}${stage === 'share' ? ', results' : ''}, asked by ${visible(model)} ${place}`
 
 /** @param {Approval} approval */
 function head(approval) {

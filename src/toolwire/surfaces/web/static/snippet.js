@@ -21,6 +21,8 @@ export function snippet(source, marked = []) {
     const shown = link.textContent === href ? [] : [h('span', { class: 'muted' }, ` (${href})`)]
     link.replaceWith(...link.childNodes, ...shown)
   }
+  for (const heading of box.querySelectorAll('h2, h3, h4, h5, h6'))
+    heading.replaceWith(h('div', { class: 'strong' }, ...heading.childNodes)) // not headings of this page
   const pattern = patternOf(marked)
   if (pattern) mark(box, pattern)
   return box
