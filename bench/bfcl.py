@@ -28,7 +28,8 @@ from pathlib import Path
 from typing import Any
 
 from bench import vault_tasks
-from bench.bfcl_cases import CATEGORIES, LICENCE, NO_CALL, PACKAGE, VERSION, Call, Case, read, sample, wheel
+from bench.bfcl_cases import NO_CALL, Call, Case, read, sample, wheel
+from bench.bfcl_tables import CUT, CUT_PARALLEL, HELD, TOOLS, Measured, report
 from toolwire.backends.local import LocalBackend, LocalOptions
 from toolwire.backends.local.model import key_of, llama_cpp, parameters
 from toolwire.backends.local.pull import MODELS, models_folder
@@ -36,24 +37,10 @@ from toolwire.core.errors import ToolwireError
 from toolwire.core.events import CallArgs, CallBegin, Failure, Text, Usage
 from toolwire.emulate.scanner import parse
 from toolwire.gateway.pipeline import Caller, Gateway
-from toolwire.settings.extras import add_extra, own_command
 from toolwire.settings.types import Settings
 
 ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / "bench" / "work"
-CUT, CUT_PARALLEL = 128, 256
-"""The token limits of an answer: with one call or text, and with several calls."""
-HELD = 2
-"""How many cases of a category llama.cpp gets with `required`: without a grammar for the model's format it
-writes up to the limit each time."""
-TOOLS = (1, 5, 20)
-SIDES = {
-    "auto": "Toolwire, `auto`",
-    "required": "Toolwire, `required`",
-    "template": "the model's own template, decoded freely",
-    "llama.cpp": "llama.cpp's own server, `auto`",
-    "llama.cpp required": "llama.cpp's own server, `required`",
-}
 WITHOUT_TEMPLATE = ("smollm2-135m",)
 """Models whose own chat template has no tools."""
 
@@ -207,21 +194,49 @@ async def opened(gguf: str) -> AsyncIterator[Gateway]:
         await gateway.close()
 
 
-async def by_toolwire(cases: Sequence[Case], pool: Sequence[Case], gguf: str) -> dict[str, Any]:
-    results: dict[str, list[dict[str, Any]]] = {"auto": [], "required": []}
+class Part:
+    """What one part has measured, by kind and id, in a file that is written after each result."""
+
+    def __init__(self, file: Path, keep: bool) -> None:
+        self._file = file
+        self.data: dict[str, dict[str, Any]] = {}
+        if keep and file.is_file():
+            self.data = json.loads(file.read_text())
+
+    def missing(self, kind: str, id: str) -> bool:
+        return id not in self.data.get(kind, {})
+
+    def add(self, kind: str, id: str, result: Mapping[str, Any]) -> None:
+        self.data.setdefault(kind, {})[id] = result
+        self._file.write_text(json.dumps(self.data, indent=1) + "\n")
+        word = "" if "right" not in result else "right" if result["right"] else "wrong"
+        print(f"{kind:18} {id:60.60} {result['seconds']:7.1f} s {word}", file=sys.stderr, flush=True)
+
+
+async def by_toolwire(part: Part, cases: Sequence[Case], gguf: str) -> None:
     async with opened(gguf) as gateway:
-        rates = await speed(gateway, pool)
         for case in cases:
-            for side in results:
-                if side == "auto" or case.category != NO_CALL:
+            for side in ("auto", "required"):
+                if (side == "auto" or case.category != NO_CALL) and part.missing(side, case.id):
                     answer = await ask(gateway, request(case, tool_choice=side))
-                    results[side].append(graded(case, side, answer))
-    return {"memory": peak_memory(), "sides": results, "speed": rates}
+                    part.add(side, case.id, graded(case, answer))
 
 
-async def in_vault(gguf: str) -> dict[str, Any]:
+async def in_vault(part: Part, gguf: str) -> None:
     async with opened(gguf) as gateway:
-        return {"tasks": [asdict(one) for one in await vault_tasks.run(gateway, "local")]}
+        for task in vault_tasks.TASKS:
+            if part.missing("tasks", task.asked):
+                part.add("tasks", task.asked, asdict(await vault_tasks.run(gateway, "local", task)))
+
+
+async def resources(part: Part, pool: Sequence[Case], gguf: str) -> None:
+    if part.missing("resources", ""):
+        started = time.perf_counter()
+        async with opened(gguf) as gateway:
+            rates = await speed(gateway, pool)
+        part.add(
+            "resources", "", {**rates, "memory": peak_memory(), "seconds": time.perf_counter() - started}
+        )
 
 
 async def speed(gateway: Gateway, pool: Sequence[Case]) -> dict[str, Any]:
@@ -251,63 +266,59 @@ async def speed(gateway: Gateway, pool: Sequence[Case]) -> dict[str, Any]:
     return {**rates, "first_call": calls}
 
 
-def by_llama(cases: Sequence[Case], gguf: str, template: bool) -> dict[str, Any]:
+def by_llama(part: Part, cases: Sequence[Case], gguf: str, template: bool) -> None:
     server = LlamaServer(LocalOptions(gguf=gguf))
     sides: dict[str, Callable[[Case], Answer]] = {
-        "template": server.free,
         "llama.cpp": lambda case: server.chat(case, tool_choice="auto"),
         "llama.cpp required": lambda case: server.chat(case, tool_choice="required"),
     }
-    results: dict[str, list[dict[str, Any]]] = {side: [] for side in sides if template or side != "template"}
-    done: dict[str, int] = {}
+    if template:
+        sides = {"template": server.free, **sides}
+    seen: dict[str, int] = {}
     for case in cases:
-        done[case.category] = done.get(case.category, 0) + 1
-        for side in results:
+        seen[case.category] = seen.get(case.category, 0) + 1
+        for side, answer in sides.items():
             held = side.endswith("required")
-            if not held or (case.category != NO_CALL and done[case.category] <= HELD):
-                results[side].append(graded(case, side, sides[side](case)))
-    return {"sides": results}
+            wanted = not held or (case.category != NO_CALL and seen[case.category] <= HELD)
+            if wanted and part.missing(side, case.id):
+                part.add(side, case.id, graded(case, answer(case)))
 
 
-def graded(case: Case, side: str, answer: Answer) -> dict[str, Any]:
+def graded(case: Case, answer: Answer) -> dict[str, Any]:
     right = not answer.problem and case.right(answer.calls)
-    result = {"id": case.id, "category": case.category, "right": right, **asdict(answer)}
-    word = "right" if right else "wrong"
-    print(f"{side:12} {case.id:32} {word} {answer.seconds:6.1f} s", file=sys.stderr, flush=True)
-    return result
+    return {"category": case.category, "right": right, **asdict(answer)}
 
 
 # --- all models ---
 
-PARTS = ("toolwire", "llama", "vault")
+PARTS = ("resources", "toolwire", "llama", "vault")
 
 
-def measure(part: str, name: str, gguf: str, per: int, seed: int) -> dict[str, Any]:
+def measure(name: str, part: str, left: Part, gguf: str, per: int, seed: int) -> None:
     """Measures one part of one model in this process."""
-    if part == "vault":
-        return asyncio.run(in_vault(gguf))
     every = read(wheel(WORK))
     cases = sample(every, per, seed)
-    if part == "llama":
-        return by_llama(cases, gguf, template=name not in WITHOUT_TEMPLATE)
-    pool = sample({"simple": every["simple"]}, 2 * max(TOOLS), seed)
-    return asyncio.run(by_toolwire(cases, pool, gguf))
+    if part == "resources":
+        pool = sample({"simple": every["simple"]}, 2 * max(TOOLS), seed)
+        asyncio.run(resources(left, pool, gguf))
+    elif part == "toolwire":
+        asyncio.run(by_toolwire(left, cases, gguf))
+    elif part == "llama":
+        by_llama(left, cases, gguf, name not in WITHOUT_TEMPLATE)
+    else:
+        asyncio.run(in_vault(left, gguf))
 
 
-def collect(models: Mapping[str, str], per: int, seed: int, keep: bool) -> dict[str, dict[str, Any]]:
-    """Measures every part of every model, each in a process of its own.
-
-    `keep`: a part that was measured before with the same cases is not measured again.
-    """
-    measured: dict[str, dict[str, Any]] = {}
+def collect(models: Mapping[str, str], per: int, seed: int, keep: bool) -> Measured:
+    """Measures every part of every model, each in a process of its own."""
+    measured: Measured = {}
     for name, gguf in models.items():
         measured[name] = {}
         for part in PARTS:
-            left = WORK / f"bfcl-{name}-{part}-{per}-{seed}.json"
-            if not (keep and left.is_file()):
-                command = [sys.executable, "-m", "bench.bfcl", "--part", part, "--model", f"{name}={gguf}"]
-                command += ["--per", str(per), "--seed", str(seed), "--json", str(left)]
-                subprocess.run(command, cwd=ROOT, check=True)
+            left = WORK / f"bfcl-{name}-{part}-{seed}.json"
+            command = [sys.executable, "-m", "bench.bfcl", "--part", part, "--model", f"{name}={gguf}"]
+            command += ["--per", str(per), "--seed", str(seed), "--json", str(left)]
+            subprocess.run([*command, *(["--keep"] if keep else [])], cwd=ROOT, check=True)
             measured[name] |= json.loads(left.read_text())
     return measured
 
@@ -316,70 +327,6 @@ def here() -> dict[str, str]:
     """Returns the known models whose files are on this machine, and their files."""
     files = {name: models_folder() / known.file for name, known in MODELS.items()}
     return {name: str(file) for name, file in files.items() if file.is_file()}
-
-
-# --- the tables ---
-
-Table = list[list[str]]
-
-
-def share(results: Sequence[Mapping[str, Any]]) -> str:
-    return f"{sum(one['right'] for one in results)} / {len(results)}" if results else "–"
-
-
-def accuracy(measured: Mapping[str, Mapping[str, Any]]) -> Table:
-    table = [["model", "side", *CATEGORIES, "all"]]
-    for name, data in measured.items():
-        for side, title in SIDES.items():
-            results = data["sides"].get(side, [])
-            if results:
-                kinds = [[one for one in results if one["category"] == kind] for kind in CATEGORIES]
-                table.append([name, title, *map(share, kinds), share(results)])
-    return table
-
-
-def resources(measured: Mapping[str, Mapping[str, Any]]) -> Table:
-    head = ["model", "writes", "reads", "peak memory"]
-    table = [[*head, *(f"first call, {number} tools" for number in TOOLS)]]
-    for name, data in measured.items():
-        speed = data["speed"]
-        times = [" / ".join(seconds(one) for one in speed["first_call"][str(number)]) for number in TOOLS]
-        rates = [f"{speed[what]:.0f} tokens/s" for what in ("writing", "reading")]
-        table.append([name, *rates, f"{data['memory'] / 1e9:.1f} GB", *times])
-    return table
-
-
-def seconds(time: float | None) -> str:
-    return "no call" if time is None else f"{time:.1f} s"
-
-
-def tasks(measured: Mapping[str, Mapping[str, Any]]) -> Table:
-    names = list(measured)
-    table = [["task", *names]]
-    for number, task in enumerate(vault_tasks.TASKS):
-        done = [measured[name]["tasks"][number] for name in names]
-        table.append([task.asked, *("done" if one["succeeded"] else "not done" for one in done)])
-    counts = [sum(one["succeeded"] for one in measured[name]["tasks"]) for name in names]
-    return [*table, ["all", *(f"{count} / {len(vault_tasks.TASKS)}" for count in counts)]]
-
-
-def report(measured: Mapping[str, Mapping[str, Any]], per: int, seed: int) -> dict[str, Any]:
-    if not measured:
-        missing = f"no embedded model is here: {add_extra('local')}, then {own_command('local pull')}"
-        return {"figures": "nothing measured", "tables": [], "notes": [missing]}
-    rows = accuracy(measured)[1:]
-    totals = [f"{row[0]} {row[-1]} right" for row in rows if row[1] == SIDES["auto"]]
-    done = [f"{name} {count}" for name, count in zip(measured, tasks(measured)[-1][1:], strict=True)]
-    notes = [
-        f"The cases are those of {PACKAGE} {VERSION} ({LICENCE}): {per} of each category, seed {seed}. "
-        f"Temperature 0, at most {CUT} tokens an answer, {CUT_PARALLEL} with several calls.",
-        f"llama.cpp's own server gets {HELD} cases of a category with `required`.",
-        "Times depend on what else the machine does. First call: with a new prompt / with the same tools and "
-        "another question. Memory includes the mapped model file.",
-    ]
-    tables = [accuracy(measured), resources(measured), tasks(measured)]
-    figures = f"BFCL: {', '.join(totals)}; vault tasks: {', '.join(done)}"
-    return {"figures": figures, "tables": tables, "notes": notes}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -395,12 +342,13 @@ def main(argv: list[str] | None = None) -> int:
     chosen = arguments.per, arguments.seed
     if arguments.part:
         ((name, gguf),) = models.items()
-        result = measure(arguments.part, name, gguf, *chosen)
-    else:
-        result = report(collect(models, *chosen, arguments.keep), *chosen)
-        print(result["figures"])
-        for table in result["tables"]:
-            print("\n".join(" | ".join(row) for row in table), end="\n\n")
+        left = Part(Path(arguments.json), arguments.keep)
+        measure(name, arguments.part, left, gguf, *chosen)
+        return 0
+    result = report(collect(models, *chosen, arguments.keep), *chosen)
+    print(result["figures"])
+    for table in result["tables"]:
+        print("\n".join(" | ".join(row) for row in table), end="\n\n")
     if arguments.json:
         Path(arguments.json).write_text(json.dumps(result, indent=1) + "\n")
     return 0

@@ -18,6 +18,7 @@ import tempfile
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -152,16 +153,16 @@ def schema_of(given: Any) -> Any:
 
 
 def sample(cases: Mapping[str, Sequence[Case]], per: int, seed: int) -> list[Case]:
-    """Draws at most `per` cases of each category. The same seed always draws the same cases.
+    """Draws at most `per` cases of each category, in turns. The same seed always draws the same cases.
 
-    With a larger `per`, the cases of a smaller one are among those drawn.
+    With a larger `per`, the cases of a smaller one come first.
     """
-    drawn: list[Case] = []
+    drawn = []
     for category, all_of_it in cases.items():
         short = [case for case in all_of_it if len(json.dumps(case.tools)) <= MOST_CHARACTERS]
         random.Random(f"{seed} {category}").shuffle(short)
-        drawn += short[:per]
-    return drawn
+        drawn.append(short[:per])
+    return [case for turn in zip_longest(*drawn) for case in turn if case is not None]
 
 
 # --- grading ---

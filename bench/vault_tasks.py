@@ -6,7 +6,6 @@ task does not name must be unchanged. Two tasks need no tool, and succeed only w
 
 from __future__ import annotations
 
-import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -80,10 +79,9 @@ TASKS = (
 
 @dataclass(slots=True)
 class Done:
-    """What came of a task: whether it succeeded, the tools that were called, and how the turn ended."""
+    """What came of a task: whether it succeeded, the calls, the last answer, and how the turn ended."""
 
-    asked: str
-    succeeded: bool
+    right: bool
     called: list[str]
     said: str
     ended: str
@@ -98,16 +96,10 @@ def succeeded(task: Task, called: Sequence[str], said: str, notes: Mapping[str, 
     return kept and answered and (task.tools or not called)
 
 
-async def run(gateway: Gateway, model: str, tasks: Sequence[Task] = TASKS) -> list[Done]:
-    """Runs the tasks, each in a new vault and a new conversation."""
-    done = []
-    for task in tasks:
-        with tempfile.TemporaryDirectory(prefix="toolwire-tasks-") as folder:
-            one = await _run(gateway, model, task, Path(folder).resolve())
-        word = "right" if one.succeeded else "wrong"
-        print(f"vault        {task.asked[:50]:50} {word} {one.seconds:6.1f} s", file=sys.stderr, flush=True)
-        done.append(one)
-    return done
+async def run(gateway: Gateway, model: str, task: Task) -> Done:
+    """Runs a task in a new vault and a new conversation."""
+    with tempfile.TemporaryDirectory(prefix="toolwire-tasks-") as folder:
+        return await _run(gateway, model, task, Path(folder).resolve())
 
 
 async def _run(gateway: Gateway, model: str, task: Task, folder: Path) -> Done:
@@ -146,4 +138,4 @@ async def _run(gateway: Gateway, model: str, task: Task, folder: Path) -> Done:
         await store.close()
     notes = {path.relative_to(root).as_posix(): path.read_text("utf-8") for path in root.rglob("*.md")}
     passed = succeeded(task, called, said, notes)
-    return Done(task.asked, passed, called, said, ended, time.perf_counter() - started)
+    return Done(passed, called, said, ended, time.perf_counter() - started)
