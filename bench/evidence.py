@@ -247,7 +247,7 @@ SECTIONS: tuple[Section, ...] = (
     Section(
         "gateway",
         "The gateway compared with its baselines",
-        ("-m", "bench", "gateway", "--rounds", "7", "--json", str(GATEWAY)),
+        ("-m", "bench", "gateway", "--rounds", "3", "--json", str(GATEWAY)),
         ("-m", "bench", "gateway", "--quick", "--json", str(GATEWAY)),
         GATEWAY,
         read_rows,
