@@ -236,7 +236,9 @@ class _ChangeTool(VaultTool):
         if same and (not self.whole or "baseHash" in arguments):
             raise ToolFailed(f"{printable(path)}: the note already has this text; nothing would change")
         verb = "creates" if change.creates else "changes"
-        summary = f"{verb} {change.path}: {change.count('+')} lines added, {change.count('-')} removed"
+        summary = (
+            f"{verb} {change.path}: {counted(change.count('+'), 'line')} added, {change.count('-')} removed"
+        )
         if same:
             summary = f"writes {change.path}: its text does not change"
         return Preview((Touched(path, path, len(change.content)),), change.diff, summary)

@@ -107,7 +107,7 @@ class OpenAIBackend:
         response: UpstreamReply | None = None
         tap = frame_tap()
         try:
-            context.check_fits(least, self.options.context or self.support.facts.window)
+            context.check_fits(least, await self._window_for(least))
             body = encode(self._ollama_body(rendered) if own_api else rendered)
             if tap is not None:
                 tap("sent", body)
@@ -152,6 +152,17 @@ class OpenAIBackend:
     def _reader(self, turn: Turn, own_api: bool) -> AnswerReader | ollama.OllamaReader:
         reader = AnswerReader(turn, self.options.cumulative_arguments, self._secrets)
         return ollama.OllamaReader(reader) if own_api else reader
+
+    async def _window_for(self, least: int) -> int | None:
+        """Returns the model's context length; None: unknown.
+
+        If a prompt does not fit, the server is asked again: its window may have been changed since.
+        """
+        window = self.options.context or self.support.facts.window
+        if window is None or least <= window or self.options.context:
+            return window
+        await self._learn()
+        return self.support.facts.window
 
     def _ollama_body(self, rendered: Body) -> Body:
         """Returns the request for Ollama's own API, with a context length that suffices for it.
