@@ -352,7 +352,9 @@ async def _store(settings: Settings) -> Findings:
         yield ok("store", await asyncio.to_thread(Store(settings.store.url).check))
     except ToolwireError as error:
         fix = "make it readable and writable for you, or set another store.url"
-        if not settings.store.url.startswith("sqlite:"):
+        if "store.url: " in str(error):
+            fix = "correct store.url"
+        elif not settings.store.url.startswith("sqlite:"):
             fix = "start PostgreSQL, or correct store.url"
         yield problem("store", str(error).removeprefix("store "), fix)
 
