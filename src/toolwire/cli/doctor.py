@@ -326,6 +326,15 @@ async def _address(settings: Settings) -> Findings:
             yield ok("address", f"{base_url(server.host, server.port)} is free")
 
 
+async def _tracing(settings: Settings) -> Findings:
+    """Checks the settings of traces. Sends none."""
+    from toolwire.observe.tracing import tracing_of
+
+    if tracing := tracing_of(settings):
+        await tracing.close()
+        yield ok("tracing", "traces are sent to the collector in telemetry.otlp")
+
+
 PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 
 
@@ -387,6 +396,7 @@ CHECKS: tuple[Callable[[Settings], Findings], ...] = (
     _vault,
     _store,
     _redis,
+    _tracing,
     _address,
     _proxies,
 )
