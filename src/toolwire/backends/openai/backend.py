@@ -350,4 +350,7 @@ class OpenAISource:
 async def answers(base_url: str, within_s: float) -> bool:
     """Returns True if a server that lists its models answers at this address in time."""
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(within_s)) as session:
-        return "data" in await ServerProbe(base_url, session).json(base_url + "/models")
+        try:
+            return "data" in await ServerProbe(base_url, session).json(base_url + "/models")
+        except ValueError:  # not an address
+            return False
