@@ -67,7 +67,7 @@ COMMANDS = (
     Command("keys", "API keys with names, scopes and budgets", "keys add laptop", "keys"),
     Command("replay", "run a turn of the journal again, and compare", "replay turn.jsonl", "main"),
     Command("conform", "judge an endpoint's tool calling", "conform http://127.0.0.1:8788/v1", "conform"),
-    Command("local", "fetch the model that runs inside Toolwire", "local pull", "main"),
+    Command("local", "models that run inside Toolwire: list and download them", "local list", "local"),
     Command("doctor", "show what works, what is missing, and how to fix it", "doctor", "doctor"),
 )
 
@@ -219,23 +219,6 @@ async def _reason(gateway: Gateway, id: str) -> tuple[str, str]:
         return id, "" if await backend.ready() else "it does not answer; run toolwire doctor"
     except Exception as error:
         return id if backend is not None else f"{id}/*", first_line(error)
-
-
-# --- local
-
-
-def local_arguments(parser: argparse.ArgumentParser) -> None:
-    pull = "pull: fetch the embedded model, with a progress bar and a checksum"
-    parser.add_argument("action", choices=("pull",), help=pull)
-    name = "which one; default: the small one that toolwire serve uses"
-    parser.add_argument("name", nargs="?", metavar="NAME", help=name)
-
-
-def run_local(arguments: argparse.Namespace) -> int:
-    from toolwire.backends.local.pull import pull
-
-    print(pull(arguments.name))
-    return 0
 
 
 # --- replay
