@@ -116,11 +116,11 @@ def chat(page: Page) -> None:
     dialog = page.get_by_role("dialog", name="Tool Approval Request")
     expect(dialog).to_be_visible()
     assert page.evaluate("document.activeElement.closest('dialog') !== null"), "the dialog takes the focus"
-    approve = dialog.get_by_role("button", name="Approve and Execute")
+    approve = dialog.locator("button.primary")
     expect(approve).to_be_enabled()
     pressed(page, *["Shift+Tab"] * 2)  # backwards from the first stop, through the browser: the last one
     for _ in range(30):
-        if page.evaluate("document.activeElement.textContent") == "Approve and Execute":
+        if page.evaluate("document.activeElement.matches('dialog .primary')"):
             break
         page.keyboard.press("Tab")
     expect(approve).to_be_focused()
@@ -137,7 +137,7 @@ def test_the_dialog_keeps_the_focus_and_picks_and_edits_by_keys(site: Any, brows
     page.keyboard.type("How hot?")
     pressed(page, "Enter")
     dialog = page.get_by_role("dialog")
-    expect(dialog.get_by_role("button", name="Approve and Execute")).to_be_enabled()
+    expect(dialog.locator("button.primary")).to_be_enabled()
     page.evaluate(STOPS)
     seen = []
     for _ in range(40):

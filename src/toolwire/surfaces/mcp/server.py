@@ -240,7 +240,7 @@ def schema(approval: Approval) -> dict[str, Any]:
     title = f"{approve_label(approval.shown, approval.stage)}?"
     properties = {APPROVE: _checkbox(title, "Not ticked: the call is refused.")}
     for name, one in picks(approval).items():
-        snippet = one_line(" ".join(one.snippet.split()), 240) or "Ticked: the model sees this file."
+        snippet = cards.snippet(one, 240) or "Ticked: the model sees this file."
         properties[name] = _checkbox(f"Share {cards.touched(one)}", snippet)
     description = "Optional, for a refusal; the model receives it."
     properties[REASON] = {
