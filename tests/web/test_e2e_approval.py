@@ -254,7 +254,7 @@ def test_of_what_a_search_found_only_the_picked_results_reach_the_model(site: An
         expect(results.nth(place)).not_to_be_checked()  # nothing is shared by default
     expect(button(dialog, "Share results")).to_be_disabled()
     expect(dialog).to_contain_text("Green tea wants 80 degrees.")
-    expect(dialog.get_by_role("mark").filter(has_text="tea").first).to_be_visible()
+    expect(dialog.locator("mark").filter(has_text="tea").first).to_be_visible()
     expect(dialog).to_contain_text("2 notes match")
     dialog.get_by_role("checkbox", name=re.compile("^Monday.md")).check()
     expect(dialog.get_by_label("query")).to_be_hidden()

@@ -28,10 +28,6 @@ if TYPE_CHECKING:
     from toolwire.surfaces.mcp.server import VaultServer
 
 HOST, PORT = "127.0.0.1", 8789
-NO_CODE_YET = (
-    "no approval code is set, and until one is, any program of your user can set one and approve these calls: "
-    "run toolwire approvals code in a terminal"
-)
 
 
 def mcp_arguments(parser: argparse.ArgumentParser) -> None:
@@ -97,8 +93,6 @@ async def _opened(
             approvals = Approvals(store, lifetime_s=arguments.lifetime, proofs=proofs)
             ways = {"form": arguments.inbox is not True, "inbox": arguments.inbox is not False}
             server = VaultServer(Toolbox(tools), approvals, vault=str(root), notify=_say, **ways)
-            if arguments.inbox is not False and await proofs.code.record() is None:
-                _say(NO_CODE_YET)
             try:
                 yield server
             finally:

@@ -203,8 +203,11 @@ def test_a_saved_call_shows_the_arguments_that_ran_and_is_not_sent_to_a_model() 
     ],
 )
 def test_arguments_cannot_end_their_comment_or_begin_a_message(value: str) -> None:
-    messages = [{"role": "assistant", "content": "I look.", "tool_calls": [called("c", {value: value})]}]
-    written = render([{"role": "user", "content": "Q"}, *messages], "m", {"c": ({value: value}, {value: 1})})
+    messages: list[dict[str, Any]] = [
+        {"role": "user", "content": "Q"},
+        {"role": "assistant", "content": "I look.", "tool_calls": [called("c", {value: value})]},
+    ]
+    written = render(messages, "m", {"c": ({value: value}, {value: 1})})
     told = parse(written + "Q2")
     assert [one["content"] for one in told.messages] == ["Q", "I look.", "Q2"]
     assert "\u202e" not in written
