@@ -78,7 +78,7 @@ def test_what_is_asked_is_shown_and_runs_once_it_is_approved(site: Any, browse: 
     send(page, "How hot?")
     dialog = asked(page)
     for words in (
-        "m in this chat wants to use this tool:",
+        "m (scripted) in this chat wants to use this tool:",
         "Read notes",
         "file_read",
         "Notes that you do not pick are not read.",
@@ -424,7 +424,7 @@ def test_two_calls_of_one_turn_share_a_dialog_and_are_decided_one_by_one(site: A
     page = browse(here).tab()
     send(page)
     dialog = asked(page)
-    expect(dialog).to_contain_text("m in this chat wants to make 2 calls:")
+    expect(dialog).to_contain_text("m (scripted) in this chat wants to make 2 calls:")
     expect(button(dialog, "Run 2 calls")).to_be_enabled()
     expect(button(dialog, "Deny all")).to_be_enabled()
     read, write = (
