@@ -40,11 +40,7 @@ def library(tmp_path: Path) -> Any:
         ("file_read", {"filePaths": ["Tea.md"]}, "Read 1 note"),
         ("note_write", {"filePath": "New.md", "content": "x"}, "Create note"),
         ("note_write", {"filePath": "Tea.md", "content": "x"}, "Replace note"),
-        (
-            "note_edit",
-            {"filePath": "Tea.md", "edits": [{"oldText": "80", "newText": "75"}]},
-            "Change note",
-        ),
+        ("note_edit", {"filePath": "Tea.md", "edits": [{"oldText": "80", "newText": "75"}]}, "Change note"),
         ("vault_tags", {}, "List tags"),
         ("vault_list", {"folder": "", "depth": 1}, "List a folder"),
     ],

@@ -118,7 +118,8 @@ def test_at_a_terminal_it_explains_itself_and_ends_on_ctrl_c(process: Any) -> No
         stdin=slave,
         stdout=slave,
         stderr=slave,
-        preexec_fn=lambda: (os.setsid(), fcntl.ioctl(0, termios.TIOCSCTTY, 0)),
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
     )
     os.close(slave)
     shown = ""

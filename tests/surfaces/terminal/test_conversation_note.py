@@ -182,7 +182,7 @@ def called(id: str, arguments: dict[str, Any]) -> dict[str, Any]:
 
 def test_a_saved_call_shows_the_arguments_that_ran_and_is_not_sent_to_a_model() -> None:
     calls = [called("c1", {"query": "tea"}), called("c2", {"query": "milk"})]
-    messages = [
+    messages: list[dict[str, Any]] = [
         {"role": "user", "content": "Q"},
         {"role": "assistant", "content": "I look.", "tool_calls": calls},
     ]
