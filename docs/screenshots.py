@@ -309,6 +309,10 @@ class Stage:
         page.wait_for_function(
             "() => document.querySelector('dialog .button.danger').getAttribute('aria-disabled') === 'false'"
         )
+        if conversation == "search":
+            for note in ("Plan.md", "Glazing offers.md"):
+                page.get_by_role("dialog").get_by_role("checkbox", name=note).check()
+            page.get_by_role("dialog").get_by_text("The search is done.").first.scroll_into_view_if_needed()
 
     def turn(self, model: str, calls: bool) -> str:
         turns = self.call("GET", f"/turns?model={model}&limit=50")["turns"]
