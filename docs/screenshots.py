@@ -404,7 +404,7 @@ def inbox(tab: str, shows: str, unfold: bool = False) -> Callable[[Stage], None]
         page = stage.go(f"/ui/inbox?tab={tab}")
         expect(page.get_by_role("tabpanel").get_by_text(shows).first).to_be_visible()
         if unfold:
-            page.get_by_text("Details", exact=True).first.click()
+            page.locator("summary", has_text="Details").first.click()
 
     return scene
 
