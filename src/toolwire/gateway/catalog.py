@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from toolwire.backends import registry
-from toolwire.backends.base import Backend, Source
+from toolwire.backends.base import About, Backend, Source
 from toolwire.core.errors import ToolwireError
 from toolwire.settings.types import ModelSettings
 
@@ -166,6 +166,14 @@ class Catalog:
         if backend is None or self.kind(id) not in registry.BACKENDS:
             return None
         return registry.lacking(self.kind(id), getattr(backend, "options", None))
+
+    def about(self, name: str) -> About:
+        """Returns what a person should know about a model before they choose it."""
+        id = self.serving(name)
+        backend = self.models.get(id)
+        if backend is None or self.kind(id) not in registry.BACKENDS:
+            return About()
+        return registry.about(self.kind(id), getattr(backend, "options", None))
 
     def _by_alias(self, name: str) -> Backend | None:
         target = self._target(name)
