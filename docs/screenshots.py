@@ -304,7 +304,7 @@ class Stage:
         page = self.go(f"/ui/chat/{self.ids[conversation]}")
         expect(page.get_by_role("dialog")).to_be_visible()
         page.wait_for_function(
-            "() => document.querySelector('dialog .button.primary').getAttribute('aria-disabled') === 'false'"
+            "() => document.querySelector('dialog .button.danger').getAttribute('aria-disabled') === 'false'"
         )
 
     def turn(self, model: str, calls: bool) -> str:

@@ -206,8 +206,8 @@ def test_an_answer_that_breaks_off_or_fails_is_a_failure(lines: bytes, kind: str
 
 def test_words_never_exceed_tokens_and_scripts_without_spaces_count() -> None:
     body = {"messages": [{"role": "user", "content": "a b\nc"}, {"role": "assistant", "content": "x y"}]}
-    assert context.words(body) == 3
-    assert context.words({"messages": [{"role": "user", "content": "\u6f22\u5b57" * 30}]}) == 1 + 10
+    assert context.fitting(body, None) == 3
+    assert context.fitting({"messages": [{"role": "user", "content": "\u6f22\u5b57" * 30}]}, None) == 1 + 10
     assert context.window_for(5000, 0, None) == 8192 and context.window_for(5000, 0, 6000) == 6000
     assert context.window_for(10, 5000, None) == 5000
 

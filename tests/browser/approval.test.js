@@ -23,7 +23,7 @@ const touched = ['a.md', 'b.md', 'gone.md'].map((path) => ({
   missing: path === 'gone.md',
   reason: '',
 }))
-const shown = { touched, diff: '', summary: '', pick: true, problem: '' }
+const shown = { touched, diff: '', summary: '', pick: true, problem: '', action: '' }
 /** @type {Approval} */
 const approval = {
   id: '1',
@@ -51,6 +51,8 @@ const approval = {
   editable: true,
   folder: 'Projects',
   note: '',
+  place: 'in a web chat',
+  needs_code: '',
   hint: '',
   scripted: '',
 }

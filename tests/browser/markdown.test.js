@@ -5,8 +5,9 @@ import './page.js'
 
 import assert from 'node:assert/strict'
 import { describe, it } from 'node:test'
+import { target } from '../../src/toolwire/surfaces/web/static/links.js'
 import { MarkdownStream, render } from '../../src/toolwire/surfaces/web/static/markdown.js'
-import { inline, target } from '../../src/toolwire/surfaces/web/static/markdown-inline.js'
+import { inline } from '../../src/toolwire/surfaces/web/static/markdown-inline.js'
 import {
   cells,
   cutPoint,

@@ -10,17 +10,26 @@ import inspect
 import json
 import logging
 import socket
-import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from statistics import median
 from typing import Any
 
 import pytest
 import uvloop
 
-from doubles.clients import HOSTILE, PATHS, ToolLoop, connected, harass, post, read_answer
+from doubles.clients import (
+    HOSTILE,
+    PATHS,
+    SOCKET_FLOODS,
+    SocketFlood,
+    ToolLoop,
+    connected,
+    harass,
+    post,
+    read_answer,
+)
 from doubles.watched import Watched
 from toolwire.backends.base import Batch
 from toolwire.core.events import Finish, Text
@@ -396,57 +405,6 @@ NOISE_S = 0.001
 """Shorter times cannot be measured reliably."""
 
 
-def _frame(opcode: int, data: bytes = b"") -> bytes:
-    return bytes([opcode, 0x80 | len(data)]) + b"\0\0\0\0" + data
-
-
-FLOODS = {
-    "pings": (b"", _frame(0x89)),
-    "pongs": (b"", _frame(0x8A)),
-    "empty fragments": (_frame(0x01), _frame(0x00)),
-    "fragments of a byte": (_frame(0x01), _frame(0x00, b"x")),
-    "messages of a byte": (b"", _frame(0x81, b"x")),
-}
-
-
-class Flood(threading.Thread):
-    """A WebSocket client that sends as fast as it can and never reads.
-
-    If cut off, it reconnects.
-    """
-
-    def __init__(self, port: int, first: bytes, again: bytes) -> None:
-        super().__init__(daemon=True)
-        self._port, self._first, self._blob = port, first, again * 20_000
-        self._over = threading.Event()
-        self.running = threading.Event()
-
-    def run(self) -> None:
-        while not self._over.is_set():
-            with (
-                suppress(OSError),
-                socket.create_connection(("127.0.0.1", self._port), timeout=1) as connection,
-            ):
-                connection.sendall(HANDSHAKE)
-                connection.recv(1000)
-                connection.sendall(self._first)
-                while not self._over.is_set():
-                    self.running.set()
-                    connection.sendall(self._blob)
-            time.sleep(0.02)
-
-    def stop(self) -> None:
-        self._over.set()
-        self.join()
-
-
-HANDSHAKE = (
-    b"GET /v1/responses HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer hostile\r\n"
-    b"Connection: Upgrade\r\nUpgrade: websocket\r\n"
-    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
-)
-
-
 async def _work(server: Watched) -> float:
     """Returns the event loop's CPU time from a request to its answer (99th percentile).
 
@@ -463,7 +421,7 @@ async def _work(server: Watched) -> float:
     return sorted(spent)[int(EACH * 0.99)]
 
 
-@pytest.mark.parametrize("kind", FLOODS)
+@pytest.mark.parametrize("kind", SOCKET_FLOODS)
 async def test_a_websocket_flood_affects_neither_other_clients_nor_memory(
     watched: Watched, kind: str
 ) -> None:
@@ -473,7 +431,7 @@ async def test_a_websocket_flood_affects_neither_other_clients_nor_memory(
     calm, flooded = [], []
     for _ in range(ROUNDS):
         calm.append(await _work(watched))
-        flood = Flood(watched.port, *FLOODS[kind])
+        flood = SocketFlood(watched.port, kind, "hostile")
         flood.start()
         try:
             await asyncio.to_thread(flood.running.wait, 10)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
-from toolwire.core.display import LONGEST, clean, counted, one_line, size
+from toolwire.core.display import LONGEST, as_json, clean, counted, one_line, size
 from toolwire.tools.contract import (
     Approval,
     Outcome,
@@ -18,11 +19,14 @@ from toolwire.tools.contract import (
     Tool,
     ToolCall,
     Touched,
+    place_of,
     privacy_note,
     problem_note,
 )
 
 Style = Literal["title", "label", "plain", "dim", "path", "warning", "added", "removed", "hunk"]
+Edited = tuple[Mapping[str, Any], Mapping[str, Any]]
+"""The arguments that the model asked for, and those that ran."""
 Row = tuple[Style, str]
 
 MOST_LINES = 40
@@ -30,10 +34,13 @@ MOST_LINES = 40
 MOST_ARGUMENT = 400
 
 
-def card(approval: Approval, tool: Tool | None, *, place: str = "", whole: bool = False) -> list[Row]:
+def card(
+    approval: Approval, tool: Tool | None, *, place: str = "", whole: bool = False, here: bool = False
+) -> list[Row]:
     """Returns the card of an approval request as rows; the first row is the title.
 
-    `place` is shown before the title, such as "1 of 2". With `whole`, nothing is shortened.
+    `place` is shown before the title, such as "1 of 2". With `whole`, nothing is shortened. `here`: the
+    question is shown where it was asked.
     """
     name = one_line(approval.tool, 80)
     title = (
@@ -44,8 +51,9 @@ def card(approval: Approval, tool: Tool | None, *, place: str = "", whole: bool 
     rows: list[Row] = [("title", f"{place + '  ' if place else ''}{title}")]
     if tool is not None and approval.stage == "run":
         rows.append(("plain", one_line(tool.purpose)))
-    rows.append(("dim", f"asked by {one_line(approval.model, 80)} ({approval.id})"))
-    rows += [("label", "Arguments"), *_arguments(approval.arguments, whole)]
+    rows.append(("dim", f"asked by {who(approval, here)} ({approval.id})"))
+    decided = approval.decision.arguments if approval.decision is not None else None
+    rows += [("label", "Arguments"), *_arguments(approval.arguments, whole, decided)]
     rows += body(approval.shown, whole=whole)
     if note := problem_note(approval.shown, one_line(approval.model, 80)):
         rows += [
@@ -57,6 +65,28 @@ def card(approval: Approval, tool: Tool | None, *, place: str = "", whole: bool 
     return rows
 
 
+def who(approval: Approval, here: bool = False) -> str:
+    """Returns who asks, and where: "claude-desktop via MCP". `here`: it is shown where it was asked."""
+    return f"{one_line(approval.model, 80)} {place_of(approval.surface, here)}"
+
+
+def changes(written: str, edited: Edited | None) -> list[tuple[str, str | None, str | None]]:
+    """Returns a call's arguments as (name, as asked, as run). An argument that did not exist is None.
+
+    `written`: the JSON text of the model. `edited`: both versions, if a person edited the arguments.
+    """
+    if edited is None:
+        try:
+            value = json.loads(written or "{}")
+        except (ValueError, RecursionError):
+            value = None
+        if not isinstance(value, dict):
+            return [("arguments", written, written)]
+        edited = (value, value)
+    asked, ran = ({str(name): as_json(value) for name, value in side.items()} for side in edited)
+    return [(name, asked.get(name), ran.get(name)) for name in {**asked, **ran}]
+
+
 def body(shown: Preview, *, whole: bool = False) -> list[Row]:
     """Returns rows for what a call would touch: files with sizes and snippets, and the diff."""
     rows: list[Row] = [("plain", one_line(shown.summary, 400))] if shown.summary else []
@@ -66,7 +96,7 @@ def body(shown: Preview, *, whole: bool = False) -> list[Row]:
         for number, one in enumerate(some, 1):
             rows.append(("path", f"{number:>3}. {touched(one)}"))
             if one.snippet:
-                rows.append(("dim", f"     {one_line(one.snippet, 600)}"))
+                rows.append(("dim", f"     {one_line(' '.join(one.snippet.split()), 600)}"))
         rows += _more(len(shown.touched) - len(some), "file")
     if shown.diff:
         rows.append(("label", "Changes"))
@@ -99,16 +129,32 @@ def _more(count: int, what: str) -> list[Row]:
     return [("warning", shown)] if count > 0 else []
 
 
-def _arguments(arguments: Mapping[str, Any], whole: bool) -> list[Row]:
+def _arguments(
+    arguments: Mapping[str, Any], whole: bool, edited: Mapping[str, Any] | None = None
+) -> list[Row]:
+    """Returns rows for the arguments; if a person `edited` them, both versions of those that differ."""
     rows: list[Row] = []
     for key, value in arguments.items():
-        written = _written(value)
-        text = one_line(written, len(written) * LONGEST + 1 if whole else MOST_ARGUMENT)
-        quoted = f'"{text}"' if isinstance(value, str) else text
-        rows.append(("plain", f"  {one_line(str(key), 80)}: {quoted}"))
-        if not whole and len(written) > MOST_ARGUMENT:
-            rows.append(("warning", f"  … {len(written):,} characters: v shows all"))
+        if edited is None or (key in edited and edited[key] == value):
+            rows += _argument("plain", "  ", key, value, whole)
+            continue
+        rows += _argument("removed", "- ", key, value, whole)
+        if key in edited:
+            rows += _argument("added", "+ ", key, edited[key], whole)
+    for key in edited or ():
+        if key not in arguments:
+            rows += _argument("added", "+ ", key, (edited or {})[key], whole)
     return rows or [("dim", "  none")]
+
+
+def _argument(style: Style, sign: str, key: str, value: Any, whole: bool) -> list[Row]:
+    written = _written(value)
+    text = one_line(written, len(written) * LONGEST + 1 if whole else MOST_ARGUMENT)
+    quoted = f'"{text}"' if isinstance(value, str) else text
+    rows: list[Row] = [(style, f"{sign}{one_line(str(key), 80)}: {quoted}")]
+    if not whole and len(written) > MOST_ARGUMENT:
+        rows.append(("warning", f"  … {len(written):,} characters: v shows all"))
+    return rows
 
 
 def _written(value: Any) -> str:
@@ -133,7 +179,11 @@ def did(outcome: Outcome) -> list[Row]:
     """Returns rows for the outcome of a call.
 
     They show what was shared or changed and what could not be read, or the notice if the call was not done.
+    If the person edited the arguments, they also show those that ran.
     """
+    if outcome.edited is not None:
+        edited, (asked, ran) = replace(outcome, edited=None), outcome.edited
+        return [*did(edited), ("label", "Arguments, as you edited them"), *_arguments(asked, False, ran)]
     if outcome.status == "done":
         unread: list[Row] = [
             ("warning", f"not read: {one_line(path, 80)}: {one_line(reason, 200)}")

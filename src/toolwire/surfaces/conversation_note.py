@@ -19,8 +19,8 @@
 
 When a note is read, each `<hr>` of that class begins a message, and so does a heading `role::…` without an
 `<hr>` before it. Text without a role is the user's. A comment (`=begin-chatgpt-md-comment` …
-`=end-chatgpt-md-comment`) is not sent to the model. When a note is written, the model's answers are escaped,
-so that they cannot contain the beginning of a message.
+`=end-chatgpt-md-comment`) is not sent to the model: tool calls are written as comments. When a note is
+written, the model's answers are escaped, so that they cannot contain the beginning of a message.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from toolwire.core.display import clean
+from toolwire.surfaces import cards
 from toolwire.vault.frontmatter import Value, frontmatter, texts
 
 CLASS = "__chatgpt_plugin"
@@ -215,17 +217,41 @@ def _overlap(text: str, mark: str) -> int:
     )
 
 
-def render(messages: Sequence[Mapping[str, Any]], model: str) -> str:
-    """Returns a conversation as a new note. Tool results and messages without text are left out."""
+def render(
+    messages: Sequence[Mapping[str, Any]], model: str, edited: Mapping[str, cards.Edited] | None = None
+) -> str:
+    """Returns a conversation as a new note, with its tool calls as comments, but not their results.
+
+    `edited`: by call id, the arguments of calls that a person edited, as asked and as run.
+    """
     quoted = "'" + _harmless(model) + "'"
     out, first = [f"---\nmodel: {quoted}\n---\n"], True
     for message in messages:
         role, content = message["role"], message.get("content")
-        if role not in ("user", "assistant") or not content:
+        calls = message.get("tool_calls") or ()
+        if role not in ("user", "assistant") or not (content or calls):
             continue
         if not (first and role == "user"):
             out.append(header(role, model=model if role == "assistant" else ""))
         guard = Guard()
-        out.append(guard.feed(str(content)) + guard.finish())
+        parts = [guard.feed(str(content)) + guard.finish()] if content else []
+        parts += [_comment(call["function"], (edited or {}).get(call["id"])) for call in calls]
+        out.append("\n\n".join(parts))
         first = False
     return "".join(out) + header("user")
+
+
+def _comment(function: Mapping[str, str], edited: cards.Edited | None) -> str:
+    """Returns a call as a comment: the arguments that ran. What a person replaced is struck through."""
+    lines = [f"Tool call: {_harmless(function['name'])}"]
+    for name, asked, ran in cards.changes(function["arguments"], edited):
+        values = [f"~~{_in_comment(asked)}~~"] if asked is not None and asked != ran else []
+        values += [_in_comment(ran)] if ran is not None else []
+        lines.append(f"- {_in_comment(name)}: {' '.join(values)}".rstrip())
+    return "\n".join([_COMMENT[0], *lines, _COMMENT[1]])
+
+
+def _in_comment(text: str) -> str:
+    """Returns the text on one line that ends neither the comment nor the message."""
+    flat = clean(text).replace("\n", "\\n").replace(CLASS, CLASS.strip("_"))
+    return flat.replace("chatgpt-md-comment", "chatgpt-md comment").replace("~~", "~ ~")

@@ -37,6 +37,7 @@ OWN, SIGNED = "own:", "code:"
 SHORTEST_CODE, LONGEST_CODE = 8, 200
 NEEDS_CODE = "approval_code"
 """The error code of a decision that needs the approval code, or a session that may decide."""
+OTHER_PROGRAM = "Another program asks this. To approve it, enter your approval code."
 _RECORD = "approval_code"
 
 # --- the server's key ---
@@ -297,8 +298,7 @@ class Proofs:
             return signer.sign(text)
         if self.unproven:
             return ""
-        message = "Another program asks this. To approve it, enter your approval code."
-        raise ToolwireError("permission", message, code=NEEDS_CODE)
+        raise ToolwireError("permission", OTHER_PROGRAM, code=NEEDS_CODE)
 
     def of_grant(self, grant: Grant, signer: Signer | None) -> str:
         """Returns the proof of a grant. Without a signer, it counts until this server ends."""

@@ -15,6 +15,8 @@ from itertools import takewhile
 from pathlib import PurePosixPath
 from typing import Any, Literal, Protocol, runtime_checkable
 
+from toolwire.core.display import counted
+
 Json = Any
 Arguments = Mapping[str, Json]
 Stage = Literal["run", "share"]
@@ -39,8 +41,9 @@ class ToolFailed(Exception):
 class Touched:
     """One thing that a call would share or change.
 
-    `key` is a path, or a position among results. `missing`: the person cannot pick it, because it does not
-    exist or for the `reason` given.
+    `key` is a path, or a position among results. `size`: the bytes that would be shared or written; for a
+    file that is not open yet, its size. `missing`: the person cannot pick it, because it does not exist or
+    for the `reason` given. `marked`: the texts in the snippet that match a search.
     """
 
     key: str
@@ -49,6 +52,7 @@ class Touched:
     snippet: str = ""
     missing: bool = False
     reason: str = ""
+    marked: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,8 @@ class Preview:
     """What a call would touch.
 
     `pick`: the person chooses among `touched`. `problem`: why the call cannot work. The person is still
-    asked. If they approve, nothing runs and the model gets this text.
+    asked. If they approve, nothing runs and the model gets this text. `action`: what an approval does, as on
+    its button: "Search", "Create note". Where the person picks, `approve_label` says it instead.
     """
 
     touched: tuple[Touched, ...] = ()
@@ -64,6 +69,7 @@ class Preview:
     summary: str = ""
     pick: bool = False
     problem: str = ""
+    action: str = ""
 
     def to_json(self) -> dict[str, Json]:
         return asdict(self)
@@ -285,6 +291,8 @@ class Outcome:
     """Paths whose content the model sees, or that were changed."""
     unread: tuple[tuple[str, str], ...] = ()
     """Granted or missing paths that could not be read, each with its reason."""
+    edited: tuple[Arguments, Arguments] | None = None
+    """The arguments that were asked for and those that ran, if the person edited them."""
 
 
 # --- texts that every surface shows with a question ---
@@ -307,6 +315,46 @@ _NOTES: dict[tuple[Effect, Stage], str] = {
 def privacy_note(effect: Effect, stage: Stage, model: str) -> str:
     """Returns what has happened so far, and what an approval would allow; "" if nothing applies."""
     return _NOTES.get((effect, stage), "").replace("{model}", model)
+
+
+DENY, LATER = "Deny", "Decide later"
+SEND_REASON = "Send the reason"
+_PICKS = {
+    "run": ("Read", "note", "Report that nothing can be read"),
+    "share": ("Share", "result", "Share that nothing was found"),
+}
+
+
+def approve_label(shown: Preview, stage: Stage, count: int | None = None) -> str:
+    """Returns what an approval does, as its button says it: "Search", "Share 3 results", "Create note".
+
+    `count`: how many things are picked; None before the person picks. `approval.js` has the same words; a
+    test compares them.
+    """
+    if shown.problem:
+        return SEND_REASON
+    if not shown.pick:
+        return shown.action or "Run"
+    verb, noun, nothing = _PICKS[stage]
+    if not shown.pickable:
+        return nothing
+    return f"{verb} {counted(count, noun) if count else noun + 's'}"
+
+
+_PLACES = {
+    "web": ("in a web chat", "in this chat"),
+    "chat": ("in toolwire chat", "in this chat"),
+    "ask": ("in toolwire ask", "in this command"),
+    "note": ("in toolwire note", "in this note"),
+    "tour": ("in toolwire tour", "in this tour"),
+    "mcp": ("via MCP", "via MCP"),
+}
+"""By surface: where a question comes from, as seen from elsewhere and from there."""
+
+
+def place_of(surface: str, here: bool = False) -> str:
+    """Returns where a question comes from: "via MCP". `here`: it is shown where it was asked."""
+    return _PLACES.get(surface, (f"in {surface}", f"in {surface}"))[here]
 
 
 def problem_note(shown: Preview, model: str) -> str:

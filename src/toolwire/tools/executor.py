@@ -12,7 +12,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jsonschema_rs
@@ -156,6 +156,9 @@ class Executor:
         if approval.status != "approved" or decision is None:
             return await self._refused(call, approval, asking)
         was_seen = not decision.standing and (decision.arguments is None or bool(decision.seen))
+        edited = None
+        if decision.arguments is not None and dict(decision.arguments) != dict(planned.arguments):
+            edited = (planned.arguments, decision.arguments)
         try:
             arguments, shown, picked = planned.arguments, planned.shown, decision.picked
             if decision.arguments is not None:
@@ -180,7 +183,7 @@ class Executor:
                 (share,) = await self.approvals.ask(asking, [question], self.surface)
                 if share.status != "approved" or share.decision is None:
                     await self.approvals.log_result(approval, "ran", note="nothing shared")
-                    return await self._refused(call, share, asking)
+                    return replace(await self._refused(call, share, asking), edited=edited)
                 chosen = share.decision.picked or ()
                 shared = tuple(one.path for one in ran.found.touched if one.key in chosen)
                 # A rule for a folder must not reveal how many results are outside of it. A person may do so.
@@ -194,9 +197,10 @@ class Executor:
                 log.exception("the tool %s failed", call.name)
             # The log gets only the type: the message may contain content.
             await self.approvals.log_result(approval, "failed", note=type(error).__name__)
-            return _failed(call, error, NOT_CHANGED if tool.effect == "write" and not was_seen else "")
+            for_model = NOT_CHANGED if tool.effect == "write" and not was_seen else ""
+            return replace(_failed(call, error, for_model), edited=edited)
         await self.approvals.log_result(approval, "ran", result)
-        return Outcome(call, result, "done", shared=shared, unread=ran.unread)
+        return Outcome(call, result, "done", shared=shared, unread=ran.unread, edited=edited)
 
     async def _refused(self, call: ToolCall, approval: Approval, asking: Asking) -> Outcome:
         notice = f"Tool execution cancelled: {call.name}"

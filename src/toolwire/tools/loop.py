@@ -20,7 +20,7 @@ from toolwire.core import events
 from toolwire.core.errors import ToolwireError
 from toolwire.core.events import Event
 from toolwire.gateway.pipeline import Caller, Gateway
-from toolwire.tools.contract import Asking, Outcome, ToolCall
+from toolwire.tools.contract import Arguments, Asking, Outcome, ToolCall
 from toolwire.tools.executor import Executor
 from toolwire.wire.chat.encode import usage_object
 
@@ -117,6 +117,8 @@ class Conversation:
         self.messages: list[Message] = list(messages)
         self.budget = budget or Budget()
         self.options = dict(options or {})
+        self.edited: dict[str, tuple[Arguments, Arguments]] = {}
+        """By call id: the arguments that were asked for and those that ran, if the person edited them."""
 
     async def turn(self, text: str | None) -> AsyncGenerator[Happening, None]:
         """Runs one turn.
@@ -164,6 +166,8 @@ class Conversation:
                 return
             yield Called(calls)
             for outcome in await self._execute(calls):
+                if outcome.edited is not None:
+                    self.edited[outcome.call.id] = outcome.edited
                 yield Did(outcome)
                 if outcome.status == "done":
                     shared += len(json.dumps(outcome.result, ensure_ascii=False).encode("utf-8", "replace"))

@@ -8,6 +8,7 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
+from toolwire.core.display import counted
 from toolwire.tools.contract import Arguments, Effect, Preview, Ran, Tool, ToolFailed
 from toolwire.vault.edits import Edits
 from toolwire.vault.graph import Graph, daily_path
@@ -94,6 +95,7 @@ class _IndexTool(VaultTool):
     """
 
     effect: Effect = "read"
+    title: str
 
     def about(self, given: Arguments) -> str:
         raise NotImplementedError
@@ -102,7 +104,7 @@ class _IndexTool(VaultTool):
         raise NotImplementedError
 
     async def preview(self, arguments: Arguments) -> Preview:
-        return Preview(summary=self.about(arguments))
+        return Preview(summary=self.about(arguments), action=self.title)
 
     async def run(self, arguments: Arguments, picked: Sequence[str] | None, shown: Preview) -> Ran:
         await self._library.refresh()
@@ -126,7 +128,7 @@ class VaultList(_IndexTool):
     parameters = schema(folder=_FOLDER, depth={"type": "integer", "minimum": 1, "maximum": 8, "default": 1})
 
     def about(self, given: Arguments) -> str:
-        return f"names of folders and notes, {_where(given)}, {given['depth']} levels deep"
+        return f"names of folders and notes, {_where(given)}, {counted(int(given['depth']), 'level')} deep"
 
     def look(self, given: Arguments) -> Any:
         return self._library.graph.listing(given["folder"].strip("/"), int(given["depth"]), MOST_LISTED)

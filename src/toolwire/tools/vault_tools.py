@@ -8,6 +8,7 @@ plugins already use.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -68,7 +69,8 @@ class VaultSearch(VaultTool):
         return VaultSearch(self._library, patterns)
 
     async def preview(self, arguments: Arguments) -> Preview:
-        return Preview(summary=f'looks through the index of the vault for "{arguments["query"]}"')
+        summary = f'looks through the index of the vault for "{arguments["query"]}"'
+        return Preview(summary=summary, action="Search")
 
     async def run(self, arguments: Arguments, picked: Sequence[str] | None, shown: Preview) -> Ran:
         await self._library.refresh()
@@ -77,7 +79,8 @@ class VaultSearch(VaultTool):
         within = (lambda path: any(fits(one, path) for one in patterns)) if patterns else None
         found = await in_thread(lambda: search(self._library.index, query, limit, within))
         touched = tuple(
-            Touched(str(number), hit.path, hit.size, _snippet(hit)) for number, hit in enumerate(found.hits)
+            Touched(str(number), hit.path, _size(_result(hit)), _snippet(hit), marked=hit.marked)
+            for number, hit in enumerate(found.hits)
         )
         where = f" within {' or '.join(self._patterns)}" if patterns else ""
         summary = f"{counted(found.total, 'note matches', 'notes match')}{where}"
@@ -93,7 +96,14 @@ class VaultSearch(VaultTool):
 
 
 def _snippet(hit: Hit) -> str:
-    return f"{' › '.join(hit.headings)}: {hit.preview}" if hit.headings else hit.preview
+    """Returns what a result shares of its note: the headings, unless the excerpt begins with them."""
+    begins = len(hit.headings) == 1 and hit.excerpt.lstrip("# ").startswith(hit.headings[0])
+    return hit.excerpt if begins or not hit.headings else f"{' › '.join(hit.headings)}\n\n{hit.excerpt}"
+
+
+def _size(result: dict[str, Any]) -> int:
+    """Returns how many bytes a result has when it is shared."""
+    return len(json.dumps(result, ensure_ascii=False).encode("utf-8", "replace"))
 
 
 def _result(hit: Hit) -> dict[str, Any]:
@@ -236,10 +246,12 @@ class _ChangeTool(VaultTool):
         if same and (not self.whole or "baseHash" in arguments):
             raise ToolFailed(f"{printable(path)}: the note already has this text; nothing would change")
         verb = "creates" if change.creates else "changes"
-        summary = f"{verb} {change.path}: {change.count('+')} lines added, {change.count('-')} removed"
+        added = counted(change.count("+"), "line")
+        summary = f"{verb} {change.path}: {added} added, {change.count('-'):,} removed"
         if same:
             summary = f"writes {change.path}: its text does not change"
-        return Preview((Touched(path, path, len(change.content)),), change.diff, summary)
+        action = "Create note" if change.creates else "Replace note" if self.whole else "Change note"
+        return Preview((Touched(path, path, len(change.content)),), change.diff, summary, action=action)
 
     async def run(self, arguments: Arguments, picked: Sequence[str] | None, shown: Preview) -> Ran:
         def write() -> dict[str, Any]:

@@ -27,7 +27,8 @@ _ROW = "SELECT max(id) FROM chunks WHERE id >= ? AND id < ? AND start <= ?"
 class Hit:
     """A note that was found.
 
-    `matches`: how often the query's words and phrases occur in its name and text. `line`: the line of the
+    `excerpt`: the preview with its line breaks. `matches`: how often the query's words and phrases occur in
+    its name and text. `marked`: the texts in the preview that match, as whole words. `line`: the line of the
     best match in the preview. `first_line` and `last_line`: the lines of the chunk. `fields`: the parts of
     the note that match, such as `title` or `body`.
     """
@@ -46,6 +47,8 @@ class Hit:
     tags: tuple[str, ...]
     size: int
     mtime_ns: int
+    excerpt: str = ""
+    marked: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +90,8 @@ def hit(connection: sqlite3.Connection, row: int, patterns: Patterns, score: flo
         position = beginning(text)
         if position >= stop:  # the chunk is only frontmatter or headings
             headings, first, last, start, stop = _chunk(connection, row_at(connection, note, position))
-    preview, position = excerpt(text, compared, start, stop, patterns)
+    lines, position = excerpt(text, compared, start, stop, patterns)
+    preview = _SPACE.sub(" ", lines)
     folder, _, name = path.rpartition("/")
     basename = name[: name.rfind(".")]
     fields = {
@@ -116,7 +120,30 @@ def hit(connection: sqlite3.Connection, row: int, patterns: Patterns, score: flo
         tags,
         size,
         mtime_ns,
+        lines,
+        _marked(preview, patterns),
     )
+
+
+def _marked(preview: str, patterns: Patterns) -> tuple[str, ...]:
+    """Returns the texts in a preview that match, each once. A match inside a word is the whole word."""
+    compared = folded(preview)
+    found: dict[str, None] = {}
+    for pattern in patterns:
+        for match in pattern.finditer(compared):
+            begin, end = match.span()
+            while begin < end and begin and _in_word(preview, begin):
+                begin -= 1
+            while begin < end < len(preview) and _in_word(preview, end):
+                end += 1
+            found[preview[begin:end]] = None
+    return tuple(text for text in found if text)
+
+
+def _in_word(text: str, position: int) -> bool:
+    """Whether a word of ASCII letters continues here. Words of other scripts may have no spaces."""
+    around = text[position - 1 : position + 1]
+    return around.isascii() and around.isalnum()
 
 
 def _chunk(connection: sqlite3.Connection, row: int) -> tuple[str, int, int, int, int]:
@@ -161,7 +188,7 @@ def excerpt(text: str, compared: str, start: int, stop: int, patterns: Patterns)
         right = space if space > left else right
     before = "..." if text[start:left].strip() else ""
     after = "..." if text[right:stop].strip() else ""
-    return f"{before}{_SPACE.sub(' ', text[left:right]).strip()}{after}", begin
+    return f"{before}{text[left:right].strip()}{after}", begin
 
 
 def _best_match(compared: str, start: int, stop: int, patterns: Patterns) -> tuple[int, int] | None:

@@ -42,9 +42,18 @@ def _texts(body: Body, roles: frozenset[str]) -> Iterator[str]:
             yield from (part["text"] for part in content if part["type"] == "text")
 
 
-def words(body: Body) -> int:
-    """Returns how many tokens the messages have at the least."""
-    return sum(len(text.split()) + _unspaced(text) // PER_TOKEN for text in _texts(body, READ))
+def fitting(body: Body, window: int | None) -> int:
+    """Returns how many tokens the messages have at the least.
+
+    Raises if they do not fit into the window (None: unknown).
+    """
+    least = sum(len(text.split()) + _unspaced(text) // PER_TOKEN for text in _texts(body, READ))
+    if window is not None and least > window:
+        message = (
+            f"The prompt has at least {least} tokens, but the model's context length is {window} tokens."
+        )
+        raise ToolwireError("context_length", message, param="messages")
+    return least
 
 
 def _unspaced(text: str) -> int:
@@ -71,22 +80,13 @@ def window_for(need: int, current: int, most: int | None) -> int:
     return window if most is None else min(window, most)
 
 
-def check_fits(least: int, window: int | None) -> None:
-    """Raises if a prompt of at least `least` tokens does not fit. `window` None: unknown."""
-    if window is not None and least > window:
-        message = (
-            f"The prompt has at least {least} tokens, but the model's context length is {window} tokens."
-        )
-        raise ToolwireError("context_length", message, param="messages")
-
-
 def check_read(batch: Batch, least: int) -> Batch:
     """Returns the batch, or a failure in its place if the server did not read the whole prompt.
 
     The number of prompt tokens that the server reports shows that. In a stream, text that was already sent
     stays, and the response ends with the failure.
     """
-    usage = next((event for event in batch if isinstance(event, Usage)), None) if least else None
+    usage = next((event for event in batch if isinstance(event, Usage)), None)
     if usage is None or not 0 < usage.input_tokens < least:  # 0: not counted
         return batch
     message = (

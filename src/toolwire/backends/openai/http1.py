@@ -86,15 +86,18 @@ class Http1Client:
         on a new connection.
         """
         connection = self._take(request.origin)
-        if connection is not None:
-            reply = connection.send(request, body)
+        while True:
+            is_new = connection is None
+            reply = (connection or await self._connect(request)).send(request, body)
             try:
-                return await reply.head()
-            except Disconnected:
-                if reply.heard:  # the server may already be working on the request
+                await reply.read()
+                return reply
+            except BaseException as error:
+                reply.release()
+                # if anything was heard, the server may already be working on the request
+                if is_new or reply.heard or not isinstance(error, Disconnected):
                     raise
-        connection = await self._connect(request)
-        return await connection.send(request, body).head()
+                connection = None
 
     def close(self) -> None:
         self._closed = True
@@ -188,7 +191,8 @@ class _Connection(asyncio.Protocol):
         return reply
 
     def start_timer(self, seconds: float, then: Any) -> None:
-        self.stop_timer()
+        if self._timer is not None:
+            self._timer.cancel()
         self._timer = self.client.loop.call_later(seconds, then)
 
     def stop_timer(self) -> None:
@@ -232,7 +236,7 @@ class Http1Reply:
         self._parser: Any = httptools.HttpResponseParser(self)
         self._read_s = read_s
         self._waiter: asyncio.Future[bytes] | None = None
-        """What the reader awaits: first the head (the result is empty), then the next bytes of the body."""
+        """What the reader awaits: the result of `read`."""
         self._waits_for_head = True
         self._waits_since = 0.0
         self._blocks: list[bytes] = []
@@ -240,17 +244,11 @@ class Http1Reply:
         self._paused = self._until_close = self._complete = self._reusable = False
         self._fault: type[TransportFault] | None = None
 
-    async def head(self) -> Http1Reply:
-        try:
-            await self.read()
-            self._waits_for_head = False
-        except BaseException:
-            self.release()
-            raise
-        return self
-
     def read(self) -> asyncio.Future[bytes]:
-        """Returns the next bytes of the body, or no bytes at its end. Raises `TransportFault`."""
+        """Returns the next bytes of the body, or no bytes at its end. Raises `TransportFault`.
+
+        The first result is empty and means that the head is complete.
+        """
         self._waiter = waiter = self._loop.create_future()
         self._waits_since = self._loop.time()
         if self._blocks or self._complete or self._fault is not None:
@@ -280,20 +278,17 @@ class Http1Reply:
         if waiter is None or waiter.done():
             return
         if self._waits_for_head and self.status:
+            self._waits_for_head = False
             waiter.set_result(b"")
         elif self._blocks or self._complete:
-            waiter.set_result(self._taken())
+            waiter.set_result(self._blocks[0] if len(self._blocks) == 1 else b"".join(self._blocks))
+            self._blocks.clear()
+            self._unread = 0
+            if self._paused:
+                self._paused = False
+                self._connection.transport.resume_reading()
         elif self._fault is not None:
             waiter.set_exception(self._fault())
-
-    def _taken(self) -> bytes:
-        block = self._blocks[0] if len(self._blocks) == 1 else b"".join(self._blocks)
-        self._blocks.clear()
-        self._unread = 0
-        if self._paused:
-            self._paused = False
-            self._connection.transport.resume_reading()
-        return block
 
     def _fail(self, fault: type[TransportFault]) -> None:
         self._fault = self._fault or fault

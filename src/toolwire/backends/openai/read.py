@@ -399,9 +399,9 @@ def _usage(usage: WireUsage) -> Usage | None:
     cached = read.cached_tokens if read is not None else 0
     reasoning = written.reasoning_tokens if written is not None else 0
     counts = (usage.prompt_tokens, usage.completion_tokens, cached, reasoning)
-    given, said, cached, reasoning = (
+    given, said, cached, reasoning = [
         count if count is not None and 0 <= count <= MOST_TOKENS else 0 for count in counts
-    )
+    ]
     return Usage(given, said, cached, reasoning)
 
 

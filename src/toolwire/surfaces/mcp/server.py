@@ -26,7 +26,16 @@ from toolwire.core.ids import random_id
 from toolwire.surfaces import cards
 from toolwire.surfaces.mcp.calls import AskChannels, McpCall, McpCalls
 from toolwire.tools.approvals import Approvals
-from toolwire.tools.contract import Approval, Asking, Decision, Outcome, Tool, ToolCall, Touched
+from toolwire.tools.contract import (
+    Approval,
+    Asking,
+    Decision,
+    Outcome,
+    Tool,
+    ToolCall,
+    Touched,
+    approve_label,
+)
 from toolwire.tools.executor import UNEXPECTED, Toolbox
 from toolwire.tools.loop import marked
 
@@ -219,8 +228,6 @@ def _is_modern(context: Context) -> bool:
 APPROVE = "approve"
 REASON = "reason"
 MOST_REASON = 500
-_PROBLEM = "Approve, only to report to the model why this call cannot work?"
-_ASKED = {"run": "Approve this call?", "share": "Share the results that are picked below?"}
 
 
 def message(approval: Approval, tool: Tool | None) -> str:
@@ -230,10 +237,10 @@ def message(approval: Approval, tool: Tool | None) -> str:
 
 def schema(approval: Approval) -> dict[str, Any]:
     """Returns the schema of the form: booleans and one text, flat, as elicitation requires."""
-    title = _PROBLEM if approval.shown.problem else _ASKED[approval.stage]
+    title = f"{approve_label(approval.shown, approval.stage)}?"
     properties = {APPROVE: _checkbox(title, "Not ticked: the call is refused.")}
     for name, one in picks(approval).items():
-        snippet = one_line(one.snippet, 240) or "Ticked: the model sees this file."
+        snippet = one_line(" ".join(one.snippet.split()), 240) or "Ticked: the model sees this file."
         properties[name] = _checkbox(f"Share {cards.touched(one)}", snippet)
     description = "Optional, for a refusal; the model receives it."
     properties[REASON] = {

@@ -26,7 +26,17 @@ from toolwire.surfaces import cards
 from toolwire.surfaces.tables import table
 from toolwire.tools.approvals import Approvals
 from toolwire.tools.consent import NEEDS_CODE, ApprovalCode, Proofs, Signer
-from toolwire.tools.contract import Approval, Arguments, Decision, Grant, Scope, folder_of
+from toolwire.tools.contract import (
+    DENY,
+    LATER,
+    Approval,
+    Arguments,
+    Decision,
+    Grant,
+    Scope,
+    approve_label,
+    folder_of,
+)
 
 BY = "shell"
 WRONG_CODE_S = 1.0
@@ -55,11 +65,13 @@ async def _list(approvals: Approvals, arguments: argparse.Namespace) -> Output:
     await approvals.lapse()
     pending = await approvals.pending()
     listed = await approvals.records.listed() if arguments.all else pending
-    rows = [("ID", "AGE", "STATUS", "MODEL", "TOOL", "STAGE", "ARGUMENTS")]
+    rows = [("ID", "AGE", "STATUS", "WHO ASKS", "TOOL", "APPROVING WOULD", "ARGUMENTS")]
     for one in listed:
-        written = one_line(json.dumps(dict(one.arguments), ensure_ascii=False), 60)
-        names = (one_line(one.model, 30), one_line(one.tool, 30))
-        rows.append((one.id, _age(one.created_at), one.status, *names, one.stage, written))
+        ran = one.decision.arguments if one.decision is not None else None
+        written = one_line(json.dumps(dict(one.arguments if ran is None else ran), ensure_ascii=False), 60)
+        label = approve_label(one.shown, one.stage)
+        names = (cards.who(one), one_line(one.tool, 30), one_line(label, 30))
+        rows.append((one.id, _age(one.created_at), one.status, *names, written))
     return [_public(one) for one in listed], table(rows) if listed else ["nothing is pending"]
 
 
@@ -70,7 +82,10 @@ async def _show(approvals: Approvals, arguments: argparse.Namespace) -> Output:
     if found.status == "pending":
         left = max(0, found.expires_at - time.time())
         pick = " --pick …" if found.shown.pick else ""
-        lines.append(f"expires in {left:.0f} s; toolwire approvals approve {found.id}{pick}")
+        label = one_line(approve_label(found.shown, found.stage), 60)
+        lines.append(f"{label}: toolwire approvals approve {found.id}{pick}")
+        lines.append(f"{DENY}: toolwire approvals deny {found.id} --reason …")
+        lines.append(f"{LATER}: do nothing; it expires in {left:.0f} s")
     return _public(found), lines
 
 

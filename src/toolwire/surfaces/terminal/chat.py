@@ -107,7 +107,7 @@ async def _grants(chat: Chat, rest: str) -> list[Row]:
 async def _save(chat: Chat, rest: str) -> list[Row]:
     if not rest:
         return [("warning", "/save NOTE: the note's name is missing")]
-    text = conversation_note.render(chat.conversation.messages, chat.model)
+    text = conversation_note.render(chat.conversation.messages, chat.model, chat.conversation.edited)
     settings, root = chat.session.settings.vault, chat.session.vault
     try:
         path = Path(rest if rest.lower().endswith(".md") else rest + ".md").expanduser()
@@ -259,7 +259,9 @@ class Chat:
     def use_tools(self) -> None:
         """Continues the conversation with the current model and tools."""
         messages = [one for one in self.conversation.messages if one["role"] != "system"]
+        edited = self.conversation.edited
         self.conversation = self.session.conversation(self.model, self._surface, messages=messages)
+        self.conversation.edited = edited
 
     def withheld(self) -> list[Row]:
         """Returns a row if the current model may not use the vault; else no rows."""

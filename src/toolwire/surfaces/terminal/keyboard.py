@@ -7,7 +7,7 @@ before the person could read the question are not an answer. Ctrl-C always works
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container
 from typing import Any
 
 from prompt_toolkit import PromptSession
@@ -22,7 +22,7 @@ from prompt_toolkit.validation import ValidationError, Validator
 from toolwire.core.display import one_line
 from toolwire.surfaces import cards
 from toolwire.surfaces.terminal.screen import drop_typed_ahead
-from toolwire.tools.contract import Touched
+from toolwire.tools.contract import Preview, Stage, approve_label
 
 SETTLE_S = 0.5
 PAGE = 12
@@ -91,10 +91,15 @@ async def choose(text: str, keys: Container[str]) -> str:
 
 
 class Picker:
-    """A list to pick from. Nothing is picked at first; a missing thing cannot be picked."""
+    """A list to pick from. Nothing is picked at first; a missing thing cannot be picked.
 
-    def __init__(self, touched: Sequence[Touched]) -> None:
-        self.touched = tuple(touched)
+    Enter does nothing while nothing is picked, unless there is nothing to pick.
+    """
+
+    def __init__(self, shown: Preview, stage: Stage) -> None:
+        self.shown = shown
+        self.stage = stage
+        self.touched = shown.touched
         self.picked: set[str] = set()
         self.cursor = 0
 
@@ -110,7 +115,7 @@ class Picker:
             self.picked = {one.key for one in self.touched if not one.missing}
         elif key == "n":
             self.picked = set()
-        return key == "enter"
+        return key == "enter" and (bool(self.picked) or not self.shown.pickable)
 
     def chosen(self) -> tuple[str, ...]:
         return tuple(one.key for one in self.touched if one.key in self.picked)
@@ -125,7 +130,9 @@ class Picker:
             out.append((row, f"{mark} {cards.touched(one)}\n"))
         more = f" (lines {top + 1}-{min(top + PAGE, len(self.touched))})" if len(self.touched) > PAGE else ""
         count = f"{len(self.picked)} of {len(self.touched)} picked{more}"
-        keys = "space toggles · a all · n none · enter shares what is picked · esc back"
+        label = approve_label(self.shown, self.stage, len(self.picked))
+        enter = f"enter: {label}" if self.picked or not self.shown.pickable else "pick something, or esc back"
+        keys = f"space toggles · a all · n none · {enter}" + (" · esc back" if self.picked else "")
         return [*out, (style, f"{count} · {keys}")]
 
     async def run(self) -> tuple[str, ...] | None:

@@ -20,16 +20,31 @@ from toolwire.surfaces.terminal.screen import Screen, drop_typed_ahead
 from toolwire.tools import rules
 from toolwire.tools.approvals import Approvals
 from toolwire.tools.consent import Signer
-from toolwire.tools.contract import Approval, Arguments, Decision, Preview, Scope, Tool, ToolFailed, folder_of
+from toolwire.tools.contract import (
+    DENY,
+    LATER,
+    Approval,
+    Arguments,
+    Decision,
+    Preview,
+    Scope,
+    Tool,
+    ToolFailed,
+    approve_label,
+    folder_of,
+)
 from toolwire.tools.executor import Toolbox
 
 T = TypeVar("T")
 SETTLE_S = 0.5
-APPROVE_PROBLEM = "approve, only to send the reason"
 
 
 class _Elsewhere(Exception):
     """Raised if the question was decided elsewhere or has expired."""
+
+
+class _Later(Exception):
+    """Raised if the person decides later: the question waits in the inbox."""
 
 
 @dataclass
@@ -81,17 +96,22 @@ class PersonSurface(RuleSurface):
             f"{number} of {len(asked)}" if len(asked) > 1 else "" for number in range(1, len(asked) + 1)
         ]
         for approval, place in zip(asked, places, strict=True):
-            self.screen.card(cards.card(approval, self.tool(approval), place=place))
+            self.screen.card(cards.card(approval, self.tool(approval), place=place, here=True))
+        waits = False
         for approval, place in zip(asked, places, strict=True):
             name = one_line(approval.tool, 80)
             try:
                 await self.put(approval, f"{place} {name}?".lstrip())
             except _Elsewhere:
                 self.screen.rows([("dim", f"{name}: decided elsewhere, or expired")])
-        return False
+            except _Later:
+                waits = True
+                line = f"{name}: waits in the inbox: toolwire approvals show {approval.id} · ctrl-c stops"
+                self.screen.rows([("label", line)])
+        return waits
 
     async def put(self, approval: Approval, question: str) -> None:
-        """Asks the person, and stores the decision."""
+        """Asks the person, and stores the decision. Raises `_Later` if the person decides later."""
         raise NotImplementedError
 
     async def unless_decided(self, approval: Approval, asking: Coroutine[Any, Any, T]) -> T:
@@ -137,7 +157,14 @@ class KeySurface(PersonSurface):
 
         self._keyboard = keyboard
         draft = _Draft(approval, approval.shown)
-        actions = {"a": self._approve, "d": self._deny, "e": self._edit, "r": self._remember, "v": self._view}
+        actions = {
+            "a": self._approve,
+            "d": self._deny,
+            "e": self._edit,
+            "r": self._remember,
+            "v": self._view,
+            "l": self._later,
+        }
         try:
             while not draft.done:
                 choices = draft.choices()
@@ -151,7 +178,7 @@ class KeySurface(PersonSurface):
     async def _approve(self, draft: _Draft) -> None:
         picked: tuple[str, ...] | None = None
         if draft.picks:
-            picker = self._keyboard.Picker(draft.shown.touched)
+            picker = self._keyboard.Picker(draft.shown, draft.approval.stage)
             picked = await self.unless_decided(draft.approval, picker.run())
             if picked is None:
                 return
@@ -168,6 +195,9 @@ class KeySurface(PersonSurface):
         if reason is not None:
             await self.settle(draft.approval, Decision(False, reason=reason.strip()))
             draft.done = True
+
+    async def _later(self, draft: _Draft) -> None:
+        raise _Later
 
     async def _edit(self, draft: _Draft) -> None:
         tool, toolbox = self.tool(draft.approval), self.toolbox()
@@ -190,7 +220,7 @@ class KeySurface(PersonSurface):
             return
         draft.edited = None if dict(arguments) == dict(draft.approval.arguments) else arguments
         draft.shown = shown
-        self.screen.card(cards.card(draft.now(), tool, place="as edited"))
+        self.screen.card(cards.card(draft.now(), tool, place="as edited", here=True))
 
     async def _remember(self, draft: _Draft) -> None:
         folder = folder_of(draft.shown)
@@ -223,7 +253,9 @@ class KeySurface(PersonSurface):
                 self.screen.rows([("warning", line)])
 
     async def _view(self, draft: _Draft) -> None:
-        self.screen.card(cards.card(draft.now(), self.tool(draft.approval), place="whole", whole=True))
+        self.screen.card(
+            cards.card(draft.now(), self.tool(draft.approval), place="whole", whole=True, here=True)
+        )
 
 
 @dataclass(slots=True)
@@ -241,6 +273,12 @@ class _Draft:
     def picks(self) -> bool:
         return self.approval.shown.pick and self.edited is None
 
+    @property
+    def label(self) -> str:
+        """What an approval does. Edited arguments grant all that they name, so nothing is picked then."""
+        count = None if self.picks else len(self.shown.pickable)
+        return approve_label(self.shown, self.approval.stage, count) + ("…" if self.picks else "")
+
     def now(self) -> Approval:
         """Returns the question as the person would approve it now."""
         arguments = self.approval.arguments if self.edited is None else self.edited
@@ -248,14 +286,12 @@ class _Draft:
 
     def choices(self) -> dict[str, str]:
         """Returns the keys that can be pressed, with what they do."""
-        approve = "pick and approve" if self.picks else "approve"
-        if self.shown.problem:
-            approve = APPROVE_PROBLEM
+        approve = self.label
         if self.remember != "once":
             approve += f", remembered for {_scope_text(self.remember, self.folder)}"
         edit = {"e": "edit"} if self.approval.stage == "run" else {}
         view = {"v": "view all"} if cards.clipped(self.now()) else {}
-        return {"a": approve, "d": "deny", **edit, "r": "remember…", **view}
+        return {"a": approve, "d": DENY, **edit, "r": "remember…", **view, "l": LATER}
 
 
 def _scope_text(scope: Scope, folder: str) -> str:
@@ -266,19 +302,23 @@ def _scope_text(scope: Scope, folder: str) -> str:
 class LineSurface(PersonSurface):
     """Asks by lines, without the extra `chat`.
 
-    The person writes `a` to approve, `d REASON` to deny, or numbers or `all` to approve these.
+    The person writes `a` to approve, `d REASON` to deny, numbers or `all` to approve these, or `l` to decide
+    later.
     """
 
     async def put(self, approval: Approval, question: str) -> None:
-        hint = "numbers such as 1,3 or all: approve these" if approval.shown.pick else "a: approve"
-        if approval.shown.problem:
-            hint += APPROVE_PROBLEM.removeprefix("approve")
+        shown, label = approval.shown, approve_label(approval.shown, approval.stage)
+        key = "numbers such as 1,3 or all" if shown.pickable else "all"
+        hint = f"{key if shown.pick else 'a'}: {label}"
         decision = None
         while decision is None:
             await asyncio.sleep(SETTLE_S)
             drop_typed_ahead()
-            self.screen.rows([("label", f"{question}  {hint} · d REASON: deny")])
-            decision = read_answer(await self.unless_decided(approval, read_line()), approval)
+            self.screen.rows([("label", f"{question}  {hint} · d REASON: {DENY} · l: {LATER}")])
+            answer = await self.unless_decided(approval, read_line())
+            if answer is not None and answer.strip().lower() in ("l", "later"):
+                raise _Later
+            decision = read_answer(answer, approval)
         await self.settle(approval, decision)
 
 
@@ -298,7 +338,8 @@ def read_answer(answer: str | None, approval: Approval) -> Decision | None:
     if word.lower() == "all":
         return Decision(True, picked=approval.shown.pickable)
     numbers = [int(number) for number in re.findall(r"\d+", answer)]
-    if re.fullmatch(r"[\d ,]+", answer.strip()) and all(0 < number <= len(touched) for number in numbers):
+    is_list = bool(numbers) and re.fullmatch(r"[\d ,]+", answer.strip())
+    if is_list and all(0 < number <= len(touched) for number in numbers):
         return Decision(True, picked=tuple(touched[number - 1].key for number in dict.fromkeys(numbers)))
     return None
 

@@ -92,7 +92,7 @@ class ChatApi(PageApi):
         name = " ".join(re.sub(r"[^\w .-]+", " ", kept.title).split()).strip(".")[:60] or "conversation"
         names = f"filename=\"conversation.md\"; filename*=UTF-8''{quote(name)}.md"
         headers = {"content-disposition": f"attachment; {names}"}
-        text = render(kept.messages, kept.model).encode("utf-8", "replace")
+        text = render(kept.messages, kept.model, kept.edited()).encode("utf-8", "replace")
         return Response(text, media_type="text/markdown", headers=headers)
 
     # --- changing

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, get_args
 
@@ -17,7 +17,7 @@ from toolwire.core.errors import ToolwireError
 from toolwire.surfaces.web.code import NO_AUTHORITY
 from toolwire.surfaces.web.context import PageApi, Row, body, field, invalid, number
 from toolwire.surfaces.web.sessions import Authority
-from toolwire.tools.consent import NEEDS_CODE
+from toolwire.tools.consent import NEEDS_CODE, OTHER_PROGRAM, Signer
 from toolwire.tools.contract import (
     Approval,
     Decision,
@@ -26,6 +26,7 @@ from toolwire.tools.contract import (
     Tool,
     ToolFailed,
     folder_of,
+    place_of,
     privacy_note,
     problem_note,
 )
@@ -102,10 +103,35 @@ class InboxApi(PageApi):
         if which != "pending":
             found = [one for status in _SHOWN[which] for one in await approvals.records.listed(status, limit)]
         found = sorted(found, key=lambda one: one.decided_at or one.created_at, reverse=True)[:limit]
-        return {"approvals": [self._shown(one) for one in found], "pending": len(pending)}
+        needs_code = await self._code_check(request)
+        return {"approvals": [self._shown(one, needs_code(one)) for one in found], "pending": len(pending)}
 
     async def one(self, request: Request) -> dict[str, Any]:
-        return self._shown(await self._get(request))
+        approval = await self._get(request)
+        return self._shown(approval, (await self._code_check(request))(approval))
+
+    async def _code_check(self, request: Request) -> Callable[[Approval], str]:
+        """Returns a function that says why an approval needs the code first; "" if it does not."""
+        authority: Authority = request.state.authority
+        signer, proofs = await self._signer(authority), self._web.approvals.proofs
+
+        def reason(approval: Approval) -> str:
+            if approval.status != "pending":
+                return ""
+            if not authority.decides:
+                return NO_AUTHORITY
+            is_own = signer is not None or proofs.unproven or proofs.is_own(approval)
+            return "" if is_own else OTHER_PROGRAM
+
+        return reason
+
+    async def _signer(self, authority: Authority) -> Signer | None:
+        """Returns the signer of the session; None if its code was changed since the person entered it."""
+        if authority.signer is None:
+            return None
+        record = await self._web.approvals.proofs.code.record()
+        is_current = record is not None and record.public == authority.signer.public
+        return authority.signer if is_current else None
 
     async def preview(self, request: Request) -> dict[str, Any]:
         """Returns what a call with edited arguments would do, as its tool describes it."""
@@ -146,7 +172,7 @@ class InboxApi(PageApi):
         authority: Authority = request.state.authority
         if decision.approved and not authority.decides:
             raise ToolwireError("permission", NO_AUTHORITY, code=NEEDS_CODE)
-        signer = authority.signer
+        signer = await self._signer(authority)
         decided = await self._web.approvals.decide(approval.id, token, decision, by="web", signer=signer)
         await self._changed()
         return self._shown(decided)
@@ -178,7 +204,7 @@ class InboxApi(PageApi):
 
     # --- how a question is shown
 
-    def _shown(self, approval: Approval) -> dict[str, Any]:
+    def _shown(self, approval: Approval, needs_code: str = "") -> dict[str, Any]:
         toolbox = self._toolbox(approval)
         tool = (toolbox.tools if toolbox is not None else self._described).get(approval.tool)
         about: dict[str, Any] = {"title": approval.tool, "purpose": "", "effect": "", "schema": {}}
@@ -198,6 +224,8 @@ class InboxApi(PageApi):
             "editable": toolbox is not None and approval.stage == "run" and approval.status == "pending",
             "folder": folder_of(approval.shown),
             "note": note,
+            "place": place_of(approval.surface),
+            "needs_code": needs_code,
             "hint": hint(approval) if self._web.tours.is_tour(approval.session) else "",
             "scripted": self._web.scripted(approval.model, approval.session),
         }

@@ -64,6 +64,11 @@ class StoredChat:
             said += [one["text"] for one in texts if one.get("type", "text") == "text"]
         return "\n".join(said)
 
+    def edited(self) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
+        """Returns the arguments of calls that the person edited: by call id, as asked and as run."""
+        parts = [part for entry in self.entries for part in entry.get("parts", ())]
+        return {part["id"]: tuple(part["edited"]) for part in parts if part.get("edited")}
+
 
 class Conversations:
     def __init__(self, store: Store) -> None:
@@ -297,7 +302,15 @@ class Talk:
         tool = self._toolbox.tools.get(call.name) if self._toolbox is not None else None
         title = tool.title if tool is not None else call.name
         part = {"type": "call", "id": call.id, "name": call.name, "title": title, "arguments": call.arguments}
-        return {**part, "state": "asked", "result": None, "notice": "", "shared": [], "unread": {}}
+        return {
+            **part,
+            "state": "asked",
+            "result": None,
+            "notice": "",
+            "shared": [],
+            "unread": {},
+            "edited": None,
+        }
 
     def _show_outcome(self, outcome: Outcome) -> None:
         changed = {
@@ -306,6 +319,7 @@ class Talk:
             "notice": outcome.notice,
             "shared": list(outcome.shared),
             "unread": dict(outcome.unread),
+            "edited": _as_json(outcome.edited),
         }
         asked = _asked(self.kept.entries[-1])
         part = next((part for part in asked if part["id"] == outcome.call.id), None)

@@ -185,8 +185,19 @@ export type Touched = {
   snippet: string
   missing: boolean
   reason: string
+  /** The texts in the snippet that match a search. */
+  marked?: string[]
 }
-export type Preview = { touched: Touched[]; diff: string; summary: string; pick: boolean; problem: string }
+export type Preview = {
+  touched: Touched[]
+  diff: string
+  summary: string
+  pick: boolean
+  problem: string
+  /** What an approval does, where there is nothing to pick: "Create note". */
+  action: string
+}
+export type Stage = 'run' | 'share'
 export type Scope = 'once' | 'session' | 'folder' | 'tool'
 export type Decision = {
   approved: boolean
@@ -224,7 +235,7 @@ export type Approval = {
   model: string
   vault: string
   tool: string
-  stage: 'run' | 'share'
+  stage: Stage
   title: string
   purpose: string
   effect: '' | 'read' | 'write' | 'search'
@@ -241,6 +252,10 @@ export type Approval = {
   editable: boolean
   folder: string
   note: string
+  /** Where the question comes from: "via MCP". */
+  place: string
+  /** Why an approval needs the approval code first; '' if it does not. */
+  needs_code: string
   /** What the tour says about the call; '' outside of a tour. */
   hint: string
   /** The label of a model that follows a script; '' for others. */
@@ -303,6 +318,8 @@ export type CallPart = {
   notice: string
   shared: string[]
   unread: { [path: string]: string }
+  /** The arguments that were asked for and those that ran, if the person edited them. */
+  edited?: [JsonObject, JsonObject] | null
 }
 export type Ended = {
   why: string

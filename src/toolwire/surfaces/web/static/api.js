@@ -12,7 +12,7 @@ const STORED = 'toolwire-page'
 
 let pageKey = ''
 let signedOut = () => {}
-/** @type {(message: string) => Promise<boolean>} */
+/** @type {(message: string) => Promise<boolean | null>} */
 let codeNeeded = async () => false
 
 export class ApiError extends Error {
@@ -103,7 +103,7 @@ export function onSignedOut(fn) {
   signedOut = fn
 }
 
-/** @param {(message: string) => Promise<boolean>} fn resolves to whether the code was entered */
+/** @param {(message: string) => Promise<boolean | null>} fn resolves to whether the code was entered */
 export function onCodeNeeded(fn) {
   codeNeeded = fn
 }

@@ -9,14 +9,15 @@ const CHOOSE =
   'approve in a terminal, and to remember approvals after a restart. Toolwire stores no copy of it.'
 
 /**
- * Asks for the code. Resolves to whether the session may now decide.
+ * Asks for the code. Resolves to whether the session may now decide; null if there is no code that could be
+ * entered here.
  *
  * @param {string} message why the code is needed
- * @returns {Promise<boolean>}
+ * @returns {Promise<boolean | null>}
  */
 export async function askForCode(message) {
   const { decides, code } = (await api.session()).approving
-  if (!code && !decides) return false
+  if (!code && !decides) return null
   return codeDialog(message, !code)
 }
 

@@ -1,27 +1,31 @@
 // The approval dialog. Law: nothing runs unless a person saw it here and approved it.
 //
-// Closing the dialog cancels, and cancelling denies. For half a second after the dialog opens, or after its
-// content changes, the buttons do nothing, so that nobody approves by a click or a key that was meant for
-// something else.
+// Only two buttons decide: one is named by what it does ("Share 3 results"), the other is "Deny". Escape and
+// the close button mean "Decide later": the calls wait in the inbox. For half a second after the dialog opens,
+// or after its content changes, the buttons do nothing, so that nobody decides by a click or a key that was
+// meant for something else.
 
 /** @import { Approval, Child, Context } from '../types' */
 
 import * as api from './api.js'
+import { askForCode } from './approval-code.js'
 import { frame, show } from './dialog.js'
-import { banner, clear, counted, h, text, visible } from './dom.js'
+import { banner, clear, counted, h, icon, text, visible } from './dom.js'
 import { Question } from './question.js'
 
 const INERT_MS = 500
+const MOST_REASON = 500
+const LATER = 'Decide later'
 
-/** @typedef {{ decided: number, elsewhere: string[] }} Result */
+/** @typedef {{ decided: number, elsewhere: string[], later: string[] }} Result */
 
 /** @type {Promise<Result> | null} the open dialog's result */
 let current = null
 
 /**
- * Asks the person about approvals, all in one dialog. Resolves when none of them is left to decide;
- * `elsewhere` describes those that were not decided here. Aborting `signal` closes the dialog without a
- * decision.
+ * Asks the person about approvals, all in one dialog. Resolves when the dialog is closed: `elsewhere` describes
+ * those that were not decided here, `later` has the ids of those that still wait. Aborting `signal` closes the
+ * dialog without a decision.
  *
  * @param {Approval[]} approvals
  * @param {Context} context
@@ -60,20 +64,26 @@ class Dialog {
   constructor(approvals, context, onclose, signal) {
     this.context = context
     this.onclose = onclose
-    const { dialog, heading, body, foot, close } = frame('Tool Approval Request', {
+    const { dialog, heading, body, foot, close } = frame('Tool approval request', {
       wide: true,
-      closeLabel: 'Cancel and close',
+      closeLabel: 'Close and decide later',
     })
     this.dialog = dialog
     this.close = close
     this.trouble = h('div', { class: 'approval-trouble stack' })
     this.time = h('span', { class: 'approval-time muted' })
-    this.approve = h(
-      'button',
-      { type: 'button', class: 'button primary', onclick: () => this.accept() },
-      'Approve and Execute',
-    )
-    this.deny = h('button', { type: 'button', class: 'button', onclick: () => this.cancel() }, 'Cancel')
+    this.approve = h('button', { type: 'button', class: 'button primary', onclick: () => this.accept() })
+    this.deny = h('button', { type: 'button', class: 'button danger', onclick: () => this.refuse() })
+    this.later = h('button', { type: 'button', class: 'button', onclick: () => this.postpone() }, LATER)
+    this.reason = h('input', {
+      class: 'input',
+      id: `${heading.id}-reason`,
+      type: 'text',
+      maxlength: String(MOST_REASON),
+      autocomplete: 'off',
+      placeholder: 'Optional',
+      'aria-describedby': `${heading.id}-reason-hint`,
+    })
     this.questions = approvals.map(
       (one) =>
         new Question(one, approvals.length > 1, (changed) => (changed ? this.makeInert() : this.enable())),
@@ -82,12 +92,12 @@ class Dialog {
     dialog.setAttribute('closedby', 'none')
     const id = `${heading.id}-lead`
     dialog.setAttribute('aria-describedby', id)
-    body.append(h('p', { id, class: 'approval-lead' }, lead(approvals)), this.trouble)
-    body.append(...this.questions.map((one) => one.node))
+    body.append(h('p', { id, class: 'approval-lead' }, lead(approvals, context.id)), this.trouble)
+    body.append(...this.questions.map((one) => one.node), ...this.drawReason())
     body.tabIndex = 0
     body.setAttribute('role', 'group')
     body.setAttribute('aria-label', 'Tool calls to approve')
-    foot.append(this.time, this.deny, this.approve)
+    foot.append(this.time, this.later, this.deny, this.approve)
     this.offs = [
       context.live.on('approvals', () => this.check()),
       context.live.on('lost', () => this.check()),
@@ -95,15 +105,25 @@ class Dialog {
     this.clock = setInterval(() => this.tick(), 1000)
     signal?.addEventListener('abort', () => this.finish(), { once: true })
     document.addEventListener('keydown', this.key, true)
-    close.addEventListener('click', () => this.cancel())
+    close.addEventListener('click', () => this.postpone())
     dialog.addEventListener('cancel', (event) => {
       event.preventDefault()
-      this.cancel()
+      this.postpone()
     })
     dialog.addEventListener('close', () => this.closed())
     show(dialog, heading)
     this.makeInert()
     this.tick()
+  }
+
+  drawReason() {
+    const { id } = this.reason
+    const needsCode = this.questions.find((one) => one.approval.needs_code)?.approval.needs_code
+    const label = h('label', { class: 'label', for: id }, 'Reason, if you deny')
+    const hint = h('span', { class: 'hint', id: `${id}-hint` }, 'The model receives it.')
+    const field = h('div', { class: 'approval-reason' }, label, this.reason, hint)
+    if (!needsCode) return [field]
+    return [h('p', { class: 'approval-code-note' }, icon('key', 16), h('span', null, needsCode)), field]
   }
 
   get pending() {
@@ -124,35 +144,64 @@ class Dialog {
     return this.busy || performance.now() < this.inertUntil
   }
 
+  /** Whether the approving button would do what it says. */
   get ready() {
-    return this.questions.every((one) => !one.wanted || one.ready)
+    const wanted = this.questions.filter((one) => one.wanted)
+    return wanted.length > 0 && wanted.every((one) => one.ready && !one.empty)
   }
 
   enable() {
     const { inert, pending } = this
-    const allFail = pending.length > 0 && pending.every((one) => one.shown.problem)
-    text(this.approve, allFail ? 'Approve and Tell the Model Why' : 'Approve and Execute')
+    text(this.approve, actionOf(pending))
+    text(this.deny, pending.length > 1 ? 'Deny all' : 'Deny')
     this.approve.setAttribute('aria-disabled', String(inert || !this.ready))
-    this.deny.setAttribute('aria-disabled', String(inert))
-    this.close.setAttribute('aria-disabled', String(inert))
+    for (const button of [this.deny, this.later, this.close])
+      button.setAttribute('aria-disabled', String(inert))
   }
 
   /** @param {KeyboardEvent} event */
   key = (event) => {
     if (event.key !== 'Escape' || event.isComposing) return
+    if (document.querySelector('dialog[open]:last-of-type') !== this.dialog) return // a dialog on top of it
     event.preventDefault()
     event.stopPropagation()
-    this.cancel()
+    this.postpone()
   }
 
   // --- deciding --------------------------------------------------------------------------------------------
 
-  accept() {
-    if (!this.inert && this.ready) this.decide((one) => one.wanted)
+  async accept() {
+    if (this.inert || !this.ready || !(await this.hasCode())) return
+    if (this.ready && this.dialog.open) this.decide((one) => one.wanted)
   }
 
-  cancel() {
+  refuse() {
     if (!this.inert) this.decide(() => false)
+  }
+
+  postpone() {
+    if (!this.inert) this.finish()
+  }
+
+  /** Asks for the approval code, if a call needs it. Resolves to whether the person may now approve. */
+  async hasCode() {
+    const message = this.questions.find((one) => one.wanted && one.approval.needs_code)?.approval.needs_code
+    if (!message) return true
+    this.busy = true
+    this.enable()
+    clear(this.trouble)
+    let entered = false
+    try {
+      const answer = await askForCode(message)
+      if (answer === null) this.trouble.append(banner(message, 'bad'))
+      entered = answer === true
+    } catch (error) {
+      this.trouble.append(banner(api.messageOf(error), 'bad'))
+    }
+    if (entered) for (const one of this.questions) one.approval.needs_code = ''
+    this.busy = false
+    this.enable()
+    return entered
   }
 
   /** @param {(question: Question) => boolean} approved */
@@ -162,7 +211,7 @@ class Dialog {
     clear(this.trouble)
     for (const one of this.pending) {
       try {
-        await api.post(`${path(one)}/decision`, one.decision(approved(one)))
+        await api.post(`${path(one)}/decision`, one.decision(approved(one), this.reason.value.trim()))
         one.decidedHere()
         this.decided += 1
       } catch (error) {
@@ -220,33 +269,45 @@ class Dialog {
     else this.closed()
   }
 
-  /** Cleans up. If the browser closed the dialog on its own, that denies. */
+  /** Cleans up. Closing decides nothing, also if the browser closed the dialog on its own. */
   closed() {
     clearInterval(this.clock)
     clearTimeout(this.timer)
     for (const off of this.offs.splice(0)) off()
     document.removeEventListener('keydown', this.key, true)
-    if (!this.finished) {
-      for (const one of this.pending) api.post(`${path(one)}/decision`, one.decision(false)).catch(() => {})
-    }
     const elsewhere = this.questions.map((one) => one.outcome).filter(Boolean)
-    this.onclose({ decided: this.decided, elsewhere })
+    const later = this.pending.map((one) => one.approval.id)
+    this.onclose({ decided: this.decided, elsewhere, later })
   }
 }
 
-/** @param {Approval[]} approvals @returns {Child} */
-function lead(approvals) {
-  const scripted = new Map(approvals.map((one) => [one.model, one.scripted]))
-  const models = [...scripted].map(([name, label], at) => [
-    at ? ', ' : '',
-    h('strong', { class: 'mono' }, visible(name)),
-    label ? `, ${label}` : '',
-  ])
+/** What the approving button does with these calls. @param {Question[]} pending */
+function actionOf(pending) {
+  const wanted = pending.filter((one) => one.wanted)
+  if (pending.length <= 1) return pending[0]?.label ?? ''
+  const rest = pending.length - wanted.length
+  const run = wanted.length === 1 ? wanted[0].label : `Run ${counted(wanted.length, 'call')}`
+  return rest && wanted.length ? `${run}, deny ${rest}` : run
+}
+
+/**
+ * Who asks, where, and for what. `open` is the conversation that the page shows.
+ *
+ * @param {Approval[]} approvals
+ * @param {string | undefined} open
+ * @returns {Child}
+ */
+function lead(approvals, open) {
+  /** @type {Map<string, Child[]>} by what is shown, so that nobody is named twice */
+  const askers = new Map()
+  for (const { model, session, place, scripted } of approvals) {
+    const where = session === open ? 'in this chat' : place
+    const name = h('strong', { class: 'mono' }, visible(model))
+    askers.set(`${model} ${where}`, [name, `${scripted ? ` (${scripted})` : ''} ${where}`])
+  }
+  const who = [...askers.values()].map((one, at) => [at ? ', ' : '', one])
   if (approvals.every((one) => one.stage === 'share'))
-    return ['The search is done. Choose which results ', models, ' may see:']
-  const wish =
-    approvals.length === 1
-      ? 'use the following tool'
-      : `make the following ${counted(approvals.length, 'call')}`
-  return ['The AI (', models, `) wants to ${wish}:`]
+    return ['The search is done. Choose which results ', who, ' may see:']
+  const several = `${counted(approvals.length, 'call')}`
+  return [who, approvals.length === 1 ? ' wants to use this tool:' : ` wants to make ${several}:`]
 }

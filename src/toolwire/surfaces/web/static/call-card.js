@@ -1,13 +1,14 @@
 // A tool call in the thread: what the model asked for, its state, and its result.
 
-/** @import { CallPart, Json } from '../types' */
+/** @import { CallPart, Json, JsonObject } from '../types' */
 
 import { clear, codeBlock, h, icon, visible } from './dom.js'
+import { ranArguments } from './ran-arguments.js'
 
 const MOST_SHOWN = 300_000
 /** By state: text, kind of badge, icon. */
 const STATES = new Map([
-  ['asked', ['waiting for your decision', 'parked', 'clock']],
+  ['asked', ['waiting for your decision', 'warn', 'clock']],
   ['done', ['done', 'ok', 'check']],
   ['denied', ['denied', 'bad', 'close']],
   ['expired', ['expired', 'warn', 'clock']],
@@ -70,6 +71,7 @@ export class CallCard {
 
   arguments() {
     const { part } = this
+    if (part.edited) return ranArguments(...part.edited)
     /** @type {Json} */
     let value
     try {
@@ -77,17 +79,9 @@ export class CallCard {
     } catch {
       return h('pre', { class: 'call-raw mono' }, visible(part.arguments.slice(0, 2_000)))
     }
-    /** @type {[string, Json][]} */
-    let rows = [['', value]]
-    if (value !== null && typeof value === 'object' && !Array.isArray(value)) rows = Object.entries(value)
-    if (!rows.length) return null
-    return h(
-      'dl',
-      { class: 'call-arguments' },
-      rows.map(([name, one]) =>
-        h('div', null, h('dt', null, visible(name)), h('dd', { class: 'mono' }, brief(one))),
-      ),
-    )
+    const isObject = value !== null && typeof value === 'object' && !Array.isArray(value)
+    const all = isObject ? /** @type {JsonObject} */ (value) : { '': value }
+    return Object.keys(all).length ? ranArguments(all, all) : null
   }
 
   shared() {
@@ -122,12 +116,4 @@ function paths(label, listed) {
   if (!listed?.length) return null
   const rows = listed.map((one) => h('li', { class: 'mono' }, icon('file', 13), visible(one)))
   return h('div', { class: 'call-shared' }, h('span', { class: 'muted' }, label), h('ul', null, rows))
-}
-
-/** @param {Json} value */
-function brief(value) {
-  const all = visible(typeof value === 'string' ? value : JSON.stringify(value))
-  if (all.length <= 240) return all
-  const long = h('div', { class: 'call-long' }, all)
-  return h('details', null, h('summary', null, `${all.slice(0, 200)}…`), long)
 }

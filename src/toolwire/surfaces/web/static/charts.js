@@ -5,8 +5,8 @@
 
 /** @import { Bucket } from '../types' */
 
-import { clear, h, ms, svg, text } from './dom.js'
-import { clockTime, niceTop, range, short } from './numbers.js'
+import { clear, counted, h, ms, svg, text } from './dom.js'
+import { clockTime, niceTop, range, short, timeMarks } from './numbers.js'
 
 const SHORTEST = 116
 const TALLEST = 220
@@ -29,9 +29,9 @@ const LEFT = 44
  */
 
 /**
- * Columns over time. `note` is shown beside the title.
+ * Columns over time. `note` is shown beside the title. `unit` is one of what is counted.
  *
- * @typedef {{ title: string, note: string, value: BucketKey, unit: string }} ColumnOptions
+ * @typedef {{ title: string, note: string, value: BucketKey, unit: string, units?: string }} ColumnOptions
  * @param {Buckets & ColumnOptions & { tone?: string, hatched?: boolean }} options
  */
 export function columnChart({
@@ -43,6 +43,7 @@ export function columnChart({
   tone = 'series-1',
   hatched = false,
   unit,
+  units = `${unit}s`,
 }) {
   const rows = buckets.map((bucket) => ({ at: bucket.at, count: bucket[value] ?? 0 }))
   const most = Math.max(0, ...rows.map((row) => row.count))
@@ -59,12 +60,11 @@ export function columnChart({
     title,
     note,
     label,
-    table: { head: ['Time', unit], rows: used.map((row) => [time(row.at), row.count.toLocaleString()]) },
-    readout: (index) => `${time(rows[index].at)} · ${rows[index].count.toLocaleString()} ${unit}`,
+    table: { head: ['Time', units], rows: used.map((row) => [time(row.at), row.count.toLocaleString()]) },
+    readout: (index) => `${time(rows[index].at)} · ${counted(rows[index].count, unit, units)}`,
     count: rows.length,
     draw(canvas, width, height) {
-      const times = rows.map((row) => time(row.at))
-      const plot = axes(canvas, width, height, niceTop(most), short, times)
+      const plot = axes(canvas, width, height, niceTop(most), short, periodOf(buckets, bucketSeconds))
       const step = plot.width / rows.length
       const gap = step > 5 ? 2 : step > 3 ? 1 : 0.4
       rows.forEach(({ count }, index) => {
@@ -113,7 +113,7 @@ export function lineChart({ title, buckets, bucketSeconds, series }) {
     readout: (index) => [time(index), ...series.map((one) => `${one.name} ${value(index, one)}`)].join(' · '),
     count: buckets.length,
     draw(canvas, width, height) {
-      const plot = axes(canvas, width, height, niceTop(most), tickTime, indices.map(time))
+      const plot = axes(canvas, width, height, niceTop(most), tickTime, periodOf(buckets, bucketSeconds))
       const step = plot.width / buckets.length
       for (const one of series) {
         let path = ''
@@ -136,6 +136,10 @@ export function lineChart({ title, buckets, bucketSeconds, series }) {
   })
 }
 
+/** The period that buckets cover, in seconds since 1970. @param {Bucket[]} buckets @param {number} seconds */
+const periodOf = (buckets, seconds) =>
+  buckets.length ? { start: buckets[0].at, end: buckets[buckets.length - 1].at + seconds } : null
+
 /** @param {number} value */
 const tickTime = (value) => (value ? ms(value).replace('.00 ', ' ').replace('.0 s', ' s') : '0')
 
@@ -146,7 +150,7 @@ const tickTime = (value) => (value ? ms(value).replace('.00 ', ' ').replace('.0 
  * @param {string} options.title
  * @param {{ name: string, count: number, note?: string }[]} options.rows
  * @param {string} options.tone
- * @param {string} options.unit
+ * @param {string} options.unit one of what is counted
  * @param {number} [options.most] rows that are shown at first
  * @param {string} options.none shown if there are no rows
  * @param {(name: string) => void} options.onpick gets '' when the picked row is picked again
@@ -169,7 +173,7 @@ export function rankChart({ title, rows, tone, unit, most = 6, none, onpick, pic
       },
       row.name,
     )
-    const spoken = h('span', { class: 'visually-hidden' }, ` ${unit}`)
+    const spoken = h('span', { class: 'visually-hidden' }, ` ${row.count === 1 ? unit : `${unit}s`}`)
     const count = h('span', { class: 'rank-count' }, short(row.count), spoken)
     const bar = h('span', { class: `rank-bar ${tone}`, vars: { '--share': row.count / top } })
     const track = h('span', { class: 'rank-track', 'aria-hidden': 'true' }, bar)
@@ -326,10 +330,10 @@ function numbers(title, { head, rows }) {
  * @param {number} height
  * @param {number} top the highest value of the scale
  * @param {(value: number) => string} format
- * @param {string[]} times
+ * @param {{ start: number, end: number } | null} period
  * @returns {Plot}
  */
-function axes(canvas, whole, height, top, format, times) {
+function axes(canvas, whole, height, top, format, period) {
   const left = LEFT
   const width = whole - left - 4
   /** @param {number} value */
@@ -347,17 +351,30 @@ function axes(canvas, whole, height, top, format, times) {
       ),
     )
   }
-  const marks = times.length ? Math.max(2, Math.min(5, Math.floor(width / 92))) : 0
-  for (let mark = 0; mark < marks; mark += 1) {
-    const index = Math.round((mark / (marks - 1)) * (times.length - 1))
-    const [anchor, offset] =
-      mark === 0
-        ? ['start', 0]
-        : mark === marks - 1
-          ? ['end', width]
-          : ['middle', ((index + 0.5) / times.length) * width]
-    const position = { x: left + offset, y: height + 15, 'text-anchor': anchor }
-    canvas.append(svg('text', { class: 'tick', ...position }, times[index]))
-  }
+  if (period) drawTimes(canvas, left, width, height, period)
   return { whole, left, width, height, y }
+}
+
+/**
+ * Draws the times below the axis, each where it is.
+ *
+ * @param {SVGElement} canvas
+ * @param {number} left
+ * @param {number} width
+ * @param {number} height
+ * @param {{ start: number, end: number }} period
+ */
+function drawTimes(canvas, left, width, height, { start, end }) {
+  const most = Math.max(2, Math.min(6, Math.floor(width / 56)))
+  for (const { at, label } of timeMarks(start, end, most)) {
+    const place = ((at - start) / (end - start)) * width
+    const half = label.length * 3.2
+    const middle = Math.max(half, Math.min(place, width - half))
+    if (Math.abs(middle - place) > half) continue // it would not be below its time
+    const x = Math.round(left + place) + 0.5
+    canvas.append(
+      svg('line', { class: 'base', x1: x, x2: x, y1: height, y2: height + 4 }),
+      svg('text', { class: 'tick', x: left + middle, y: height + 16, 'text-anchor': 'middle' }, label),
+    )
+  }
 }

@@ -51,6 +51,8 @@ class Chat {
   startingTour = false
   checkingApprovals = false
   checkAgain = false
+  /** @type {Set<string>} the approvals that the person decides later */
+  later = new Set()
   ended = false
   /** @type {Model[]} */
   models = []
@@ -61,7 +63,7 @@ class Chat {
   /** @param {HTMLElement} main @param {Context} context */
   constructor(main, context) {
     this.context = context
-    this.thread = new Thread({ retry: () => this.retry(), review: () => this.checkApprovals() })
+    this.thread = new Thread({ retry: () => this.retry(), review: () => this.review() })
     this.empty = h('div', { class: 'chat-empty' })
     this.scroller = new Scroller(h('div', { class: 'chat-column' }, this.empty, this.thread.node))
     this.trouble = h('div', { class: 'chat-trouble stack' })
@@ -309,6 +311,12 @@ class Chat {
     this.context.announce(brief ? `Answer: ${brief}` : 'The turn has ended.')
   }
 
+  /** Opens the dialog also for calls that the person wanted to decide later. */
+  review() {
+    this.later.clear()
+    return this.checkApprovals()
+  }
+
   /** Opens the approval dialog if calls of this conversation wait for a decision. */
   async checkApprovals() {
     const { id, left } = this
@@ -324,7 +332,9 @@ class Chat {
       do {
         this.checkAgain = false
         const { approvals } = await api.get('/approvals?status=pending&limit=200')
-        own = approvals.filter((one) => one.session === id && one.surface === 'web')
+        own = approvals.filter(
+          (one) => one.session === id && one.surface === 'web' && !this.later.has(one.id),
+        )
       } while (this.checkAgain && !own.length && this.isOpen(id))
     } catch (error) {
       this.showError(error)
@@ -337,7 +347,8 @@ class Chat {
     }
     if (!own.length || asking()) return
     const inOrder = own.reverse().sort((a, b) => a.created_at - b.created_at)
-    const { elsewhere } = await ask(inOrder, this.context, { signal: left.signal })
+    const { elsewhere, later } = await ask(inOrder, this.context, { signal: left.signal })
+    if (!left.signal.aborted) for (const one of later) this.later.add(one)
     if (!this.isOpen(id)) return
     if (elsewhere.length) this.showMessage(elsewhere.join(' '), '')
     this.checkApprovals()

@@ -33,12 +33,14 @@ export async function currentGrants() {
  */
 export function grantEntry(grant, { revoked, showError }) {
   const [scope, covers] = SCOPES.get(grant.scope) ?? [grant.scope, '']
+  const of = grant.model ? ` by ${visible(grant.model)}` : ''
+  const name = `the grant for ${visible(grant.tool)}${of}, ${scope}, ${STAGES[grant.stage] ?? grant.stage}`
   const button = h(
     'button',
     {
       type: 'button',
       class: 'button danger small',
-      'aria-label': `Revoke the grant for ${grant.tool}`,
+      'aria-label': `Revoke ${name}`,
       onclick: revoke,
     },
     'Revoke',
@@ -63,7 +65,7 @@ export function grantEntry(grant, { revoked, showError }) {
   const target = h('span', { class: 'mono' }, visible(grant.target))
   return h(
     'li',
-    { class: 'case' },
+    { class: 'case', 'aria-label': name },
     h(
       'div',
       { class: 'case-main' },

@@ -8,6 +8,7 @@ import { confirm } from './dialog.js'
 import { bytes, codeBlock, h, icon, text, visible, when } from './dom.js'
 import { fact } from './grants.js'
 import { sizeOf } from './picks.js'
+import { ranArguments } from './ran-arguments.js'
 
 const SURFACES = new Map([
   ['chat', 'Terminal chat'],
@@ -52,12 +53,12 @@ export function timeLeft(seconds) {
 export function pendingEntry(approval, context, refresh) {
   const review = h(
     'button',
-    { type: 'button', class: 'button primary', 'aria-label': `Review ${approval.title}`, onclick: look },
+    { type: 'button', class: 'button primary', 'aria-label': `Review ${nameOf(approval)}`, onclick: look },
     'Review',
   )
   const deny = h(
     'button',
-    { type: 'button', class: 'button danger', 'aria-label': `Deny ${approval.title}`, onclick: refuse },
+    { type: 'button', class: 'button danger', 'aria-label': `Deny ${nameOf(approval)}`, onclick: refuse },
     'Deny',
   )
   async function look() {
@@ -96,7 +97,7 @@ export function pendingEntry(approval, context, refresh) {
   const left = h('span', { dataset: { expires: String(approval.expires_at) } })
   return h(
     'li',
-    { class: 'case' },
+    { class: 'case', 'aria-label': nameOf(approval) },
     h(
       'div',
       { class: 'case-main' },
@@ -114,20 +115,25 @@ export function settledEntry(approval) {
   const decided = status === 'approved' ? 'Approved' : 'Denied'
   const by = status === 'expired' ? 'Nobody answered' : `${decided} ${decider(approval.decided_by)}`
   const badge = h('span', { class: `badge ${STATUS_BADGES[status]}` }, status)
+  const of = h('span', { class: 'visually-hidden' }, ` of ${nameOf(approval)}`)
   return h(
     'li',
-    { class: 'case settled' },
+    { class: 'case settled', 'aria-label': `${nameOf(approval)}, ${status}` },
     h(
       'div',
       { class: 'case-main' },
       h('div', { class: 'row' }, head(approval), badge),
-      h('p', { class: 'case-touches' }, granted(approval)),
+      h('div', { class: 'case-touches' }, granted(approval)),
       decision?.reason ? h('p', { class: 'case-reason' }, `“${visible(decision.reason)}”`) : null,
       origin(approval, h('span', null, `${by}, `, when(approval.decided_at ?? approval.expires_at))),
-      h('details', { class: 'unfold' }, h('summary', null, 'Details'), details(approval)),
+      h('details', { class: 'unfold' }, h('summary', null, 'Details', of), details(approval)),
     ),
   )
 }
+
+/** The name of a row: what is asked, and by whom. @param {Approval} approval */
+const nameOf = ({ title, stage, model, place }) =>
+  `${visible(title)}${stage === 'share' ? ', results' : ''}, asked by ${visible(model)} ${place}`
 
 /** @param {Approval} approval */
 function head(approval) {
@@ -146,8 +152,7 @@ function origin(approval, ...more) {
   return h(
     'p',
     { class: 'case-origin' },
-    h('span', { class: 'mono' }, visible(approval.model)),
-    h('span', null, surfaceName(approval.surface)),
+    h('span', null, h('span', { class: 'mono' }, visible(approval.model)), ` ${approval.place}`),
     vault ? h('span', { title: visible(approval.vault) }, icon('folder', 14), ' ', visible(vault)) : null,
     more,
   )
@@ -183,7 +188,7 @@ function totalSize(touched) {
 
 /** What exactly was granted. @param {Approval} approval @returns {Child} */
 function granted(approval) {
-  const { decision, shown } = approval
+  const { arguments: given, decision, shown } = approval
   if (!decision?.approved) return touches(approval)
   /** @type {Child[]} */
   const out = []
@@ -194,7 +199,8 @@ function granted(approval) {
   } else {
     out.push(touches(approval))
   }
-  if (decision.arguments) out.push(' ', h('span', { class: 'badge' }, 'arguments changed'))
+  if (decision.arguments)
+    out.push(' ', h('span', { class: 'badge' }, 'arguments edited'), ranArguments(given, decision.arguments))
   const remembered = rememberedFor(decision)
   if (remembered) out.push(' ', h('span', { class: 'badge' }, `remembered for ${remembered}`))
   return out
@@ -229,8 +235,6 @@ function details({ id, session, arguments: given, decision, shown, created_at: a
     ),
     h('p', { class: 'label' }, changed ? 'Arguments, as the model wrote them' : 'Arguments'),
     codeBlock(visible(JSON.stringify(given, null, 2)), 'json'),
-    changed ? h('p', { class: 'label' }, 'Arguments, as you changed them') : null,
-    changed ? codeBlock(visible(JSON.stringify(changed, null, 2)), 'json') : null,
     touched.length ? h('ul', { class: 'inbox-touched' }, touched) : null,
     shown.diff ? codeBlock(visible(shown.diff), 'diff') : null,
   )

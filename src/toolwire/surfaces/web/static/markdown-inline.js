@@ -4,19 +4,16 @@
 // text. A mark that is never closed is text. A link leads to http, https or mail only, and the page never
 // follows it; a picture becomes a link too.
 
-/** @import { Child } from '../types' */
-
 import { h } from './dom.js'
+import { addressAt, link, target } from './links.js'
 
 const MOST_OPEN = 48
 const LONGEST_TARGET = 2_000
 const LONGEST_WIKILINK = 300
-const PROTOCOLS = new Set(['http:', 'https:', 'mailto:'])
 const ESCAPABLE = /[!-/:-@[-`{-~]/
 const SPACE = /\s/
 const WORD = /[\p{L}\p{N}_]/u
 const SPECIAL = /[\\`*_~[\]!<&\nhHwW]/g
-const ADDRESS = /(?:https?:\/\/|www\.)[^\s<>"'`|\\^{}]{1,2000}/iy
 const ANGLE = /<((?:https?:\/\/|mailto:)[^\s<>]{1,2000})>/iy
 const ENTITIES = new Map([
   ['amp', '&'],
@@ -72,23 +69,6 @@ export function inline(source, unfinished = false) {
 export function settled(source) {
   const reader = new Inline(source)
   return { nodes: reader.run(false), closed: reader.closed }
-}
-
-/** An address that a link may have, or null. @param {string} written */
-export function target(written) {
-  const address = written.trim()
-  if (!/^(?:https?:\/\/|mailto:)/i.test(address)) return null
-  try {
-    const parsed = new URL(address)
-    return PROTOCOLS.has(parsed.protocol) ? parsed.href : null
-  } catch {
-    return null
-  }
-}
-
-/** @param {string} href @param {...Child} children */
-function link(href, ...children) {
-  return h('a', { href, rel: 'noopener noreferrer nofollow', target: '_blank', title: href }, ...children)
 }
 
 class Inline {
@@ -344,16 +324,9 @@ class Inline {
 
   /** A bare address in the text. */
   address() {
-    if (this.at > 0 && WORD.test(this.source[this.at - 1])) return false
-    ADDRESS.lastIndex = this.at
-    const found = ADDRESS.exec(this.source)
-    if (!found || this.has('link')) return false
-    let written = found[0].replace(/[.,;:!?*_~\]]+$/, '')
-    while (written.endsWith(')') && written.split(')').length > written.split('(').length)
-      written = written.slice(0, -1)
-    const href = target(/^www\./i.test(written) ? `https://${written}` : written)
-    const complete = /[^/:.]$|\/$/.test(written) && (written.includes('.', 4) || written.includes('//'))
-    return href && complete ? this.put(link(href, written), written.length) : false
+    if (this.has('link')) return false
+    const found = addressAt(this.source, this.at)
+    return found ? this.put(link(found.href, found.written), found.written.length) : false
   }
 }
 

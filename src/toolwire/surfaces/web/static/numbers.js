@@ -48,6 +48,37 @@ export function clockTime(at, bucketSeconds) {
   return new Date(at * 1000).toLocaleString(undefined, options)
 }
 
+const HOUR_S = 3600
+const DAY_S = 24 * HOUR_S
+/** Round steps of a time axis, in seconds. */
+const TIME_STEPS = [300, 600, 900, 1800, HOUR_S, 2 * HOUR_S, 3 * HOUR_S, 6 * HOUR_S, 12 * HOUR_S, DAY_S]
+
+/**
+ * The marks of a time axis: round times of the day between `start` and `end`, in seconds since 1970. Midnight
+ * is written as the new day, so that an axis over several days says where each begins.
+ *
+ * @param {number} start
+ * @param {number} end
+ * @param {number} most at most so many marks
+ */
+export function timeMarks(start, end, most) {
+  const step =
+    TIME_STEPS.find((one) => (end - start) / one <= most) ?? Math.ceil((end - start) / most / DAY_S) * DAY_S
+  const marks = []
+  const day = new Date(start * 1000)
+  for (day.setHours(0, 0, 0, 0); day.getTime() / 1000 <= end; ) {
+    const midnight = day.getTime() / 1000
+    day.setDate(day.getDate() + Math.max(1, step / DAY_S))
+    for (let at = midnight; at < Math.min(end + 1, day.getTime() / 1000); at += step)
+      if (at >= start) marks.push({ at, label: at === midnight ? weekday(at) : clockTime(at, 0) })
+  }
+  return marks
+}
+
+/** @param {number} at */
+const weekday = (at) =>
+  new Date(at * 1000).toLocaleDateString(undefined, { weekday: 'short', day: 'numeric' })
+
 /** A part as a percentage. @param {number} part @param {number} whole */
 export function percent(part, whole) {
   return whole ? `${((100 * part) / whole).toFixed(part * 10 < whole ? 1 : 0)} %` : ''

@@ -4,6 +4,7 @@
 /** @import { Preview, Touched } from '../types' */
 
 import { bytes, counted, h, text, visible } from './dom.js'
+import { snippet } from './snippet.js'
 
 let count = 0
 
@@ -12,13 +13,15 @@ export const sizeOf = (touched) => touched.reduce((sum, one) => sum + (one.size 
 
 export class Picks {
   /**
-   * `selected` decides which are selected at first.
+   * `selected` decides which are selected at first. `onpick` is called after each change.
    *
    * @param {Preview} shown
    * @param {string} legend
    * @param {(one: Touched) => boolean} selected
+   * @param {() => void} [onpick]
    */
-  constructor(shown, legend, selected) {
+  constructor(shown, legend, selected, onpick = () => {}) {
+    this.onpick = onpick
     this.touched = shown.touched
     this.pick = shown.pick
     /** @type {Map<string, HTMLInputElement>} by key */
@@ -32,8 +35,8 @@ export class Picks {
     const buttons = h(
       'div',
       { class: 'row tight' },
-      this.button('Select All', true),
-      this.button('Deselect All', false),
+      this.button('Select all', true),
+      this.button('Deselect all', false),
     )
     const head = h('div', { class: 'picks-head' }, this.tally, shown.pick ? buttons : null)
     this.node = h('fieldset', { class: 'picks' }, h('legend', null, legend), head, list)
@@ -55,26 +58,32 @@ export class Picks {
           : h('span', { class: 'pick-size' }, bytes(one.size)),
       ),
       name === one.path ? null : h('span', { class: 'pick-path mono' }, visible(one.path)),
-      one.snippet ? h('span', { class: 'pick-snippet' }, visible(one.snippet)) : null,
     ]
-    if (!this.pick) return h('li', { class: 'pick' }, h('span', { class: 'pick-text' }, about))
+    const piece = one.snippet ? snippet(one.snippet, one.marked) : null
+    if (!this.pick) return h('li', { class: 'pick' }, h('div', { class: 'pick-text' }, about, piece))
     const box = h('input', {
       type: 'checkbox',
       id,
       checked: selected && !one.missing,
       disabled: one.missing,
-      onchange: () => this.updateTally(),
+      onchange: () => this.changed(),
     })
     this.boxes.set(one.key, box)
-    const label = h('label', { class: 'pick-text', for: id }, about)
-    return h('li', { class: one.missing ? 'pick missing' : 'pick' }, box, label)
+    if (piece) {
+      piece.id = `${id}-piece`
+      box.setAttribute('aria-describedby', piece.id)
+      piece.addEventListener('click', () => box.click())
+    }
+    const label = h('label', { class: 'pick-label', for: id }, about)
+    const text = h('div', { class: 'pick-text' }, label, piece)
+    return h('li', { class: one.missing ? 'pick missing' : 'pick' }, box, text)
   }
 
   /** @param {string} label @param {boolean} on */
   button(label, on) {
     const all = () => {
       for (const box of this.boxes.values()) if (!box.disabled) box.checked = on
-      this.updateTally()
+      this.changed()
     }
     return h('button', { type: 'button', class: 'button small', onclick: all }, label)
   }
@@ -89,9 +98,19 @@ export class Picks {
     return this.touched.filter((one) => this.isSelected(one)).map((one) => one.key)
   }
 
+  /** How many can be picked. */
+  get pickable() {
+    return this.touched.filter((one) => !one.missing).length
+  }
+
   /** Whether everything that can be selected is selected. */
   get all() {
     return this.touched.every((one) => one.missing || this.isSelected(one))
+  }
+
+  changed() {
+    this.updateTally()
+    this.onpick()
   }
 
   updateTally() {

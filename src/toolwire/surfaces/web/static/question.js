@@ -3,12 +3,12 @@
 // Law: what is decided is what is shown. Edited arguments must be previewed by the tool itself before they
 // can be approved, and the decision carries the digest of exactly that preview.
 
-/** @import { Approval, DecisionRequest, JsonObject, Preview, Scope, Touched } from '../types' */
+/** @import { Approval, DecisionRequest, JsonObject, Preview, Scope, Stage, Touched } from '../types' */
 
 import * as api from './api.js'
 import { Arguments } from './arguments.js'
 import { drawDiff } from './diff.js'
-import { clear, h, icon, text, visible } from './dom.js'
+import { clear, counted, h, icon, text, visible } from './dom.js'
 import { Picks } from './picks.js'
 
 const WAIT_MS = 350
@@ -21,6 +21,29 @@ const SCOPES = [
 ]
 
 let count = 0
+
+const SEND_REASON = 'Send the reason'
+/** By stage: what an approval does, with what, and what if there is nothing to pick. */
+const PICKS = {
+  run: ['Read', 'note', 'Report that nothing can be read'],
+  share: ['Share', 'result', 'Share that nothing was found'],
+}
+
+/**
+ * What an approval does, as its button says it: "Search", "Share 3 results", "Create note". The same words as
+ * `approve_label` in tools/contract.py, which a test compares.
+ *
+ * @param {Preview} shown
+ * @param {Stage} stage
+ * @param {number} picked how many things are picked
+ */
+export function approveLabel(shown, stage, picked) {
+  if (shown.problem) return SEND_REASON
+  if (!shown.pick) return shown.action || 'Run'
+  const [verb, noun, nothing] = PICKS[stage]
+  if (shown.touched.every((one) => one.missing)) return nothing
+  return `${verb} ${picked ? counted(picked, noun) : `${noun}s`}`
+}
 
 export class Question {
   pending = true
@@ -83,12 +106,26 @@ export class Question {
     })
     this.scopeLabel = h('span', { class: 'muted' })
     this.node = this.draw(several)
-    this.run.addEventListener('change', () => this.node.classList.toggle('off', !this.run.checked))
+    this.run.addEventListener('change', () => {
+      this.node.classList.toggle('off', !this.run.checked)
+      this.onchange(false)
+    })
   }
 
   /** Whether an approval of the dialog approves this call. */
   get wanted() {
     return this.pending && this.run.checked
+  }
+
+  /** What an approval does. */
+  get label() {
+    return approveLabel(this.shown, this.approval.stage, this.picks?.selected.length ?? 0)
+  }
+
+  /** Whether the person has yet to pick something. */
+  get empty() {
+    const { picks, shown } = this
+    return shown.pick && picks !== null && picks.pickable > 0 && !picks.selected.length
   }
 
   /** @param {boolean} several */
@@ -176,7 +213,9 @@ export class Question {
     if (shown.summary) parts.push(h('p', { class: 'question-summary' }, sentence(visible(shown.summary))))
     if (!shown.problem && !shown.diff && shown.touched.length) {
       const what = approval.stage === 'share' ? 'results' : 'files'
-      this.picks = new Picks(shown, shown.pick ? `Select ${what} to share:` : 'Files', selected)
+      this.picks = new Picks(shown, shown.pick ? `Select ${what} to share:` : 'Files', selected, () =>
+        this.onchange(false),
+      )
       parts.push(this.picks.node)
     } else if (!shown.problem && shown.pick) {
       parts.push(h('p', { class: 'muted' }, 'Nothing was found.'))
@@ -257,12 +296,12 @@ export class Question {
 
   // --- deciding --------------------------------------------------------------------------------------------
 
-  /** @param {boolean} approved @returns {DecisionRequest} */
-  decision(approved) {
+  /** @param {boolean} approved @param {string} [reason] of a denial @returns {DecisionRequest} */
+  decision(approved, reason = '') {
     const { approval, edited, picks } = this
     /** @type {DecisionRequest} */
     const out = { token: approval.token, approved }
-    if (!approved) return out
+    if (!approved) return reason ? { ...out, reason } : out
     if (edited !== null) Object.assign(out, { arguments: edited, seen: this.digest })
     // Edited arguments with everything selected need no picks.
     const everything = edited !== null && (picks?.all ?? true)

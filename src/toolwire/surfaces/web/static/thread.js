@@ -6,7 +6,8 @@
 /** @import { AnswerEntry, CallPart, Ended, Entry, Operation, UserEntry } from '../types' */
 
 import { CallCard } from './call-card.js'
-import { banner, clear, copyButton, h, icon, text, when } from './dom.js'
+import { banner, clear, copyButton, counted, h, icon, text, when } from './dom.js'
+import { linked } from './links.js'
 import { MarkdownStream } from './markdown.js'
 
 /** @typedef {{ retry: () => unknown, review: () => unknown }} Actions */
@@ -99,7 +100,7 @@ class UserView {
     this.node = h(
       'article',
       { class: 'message user', 'aria-label': 'You' },
-      h('div', { class: 'user-text' }, entry.text),
+      h('div', { class: 'user-text' }, linked(entry.text)),
       h('div', { class: 'message-foot' }, when(entry.at), copyButton(entry.text)),
     )
   }
@@ -252,7 +253,7 @@ class AnswerView {
     clear(
       this.foot,
       when(this.entry.at),
-      tokens ? h('span', null, `${tokens.toLocaleString()} tokens`) : null,
+      tokens ? h('span', null, counted(tokens, 'token')) : null,
       this.text ? copyButton(() => this.text) : null,
       this.retry,
     )

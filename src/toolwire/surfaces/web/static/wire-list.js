@@ -34,7 +34,11 @@ export function drawRow(turn) {
   const at = new Date(turn.at * 1000)
   const link = h(
     'a',
-    { class: 'turn-link', href: `/ui/wire/${encodeURIComponent(turn.id)}` },
+    {
+      class: 'turn-link',
+      href: `/ui/wire/${encodeURIComponent(turn.id)}`,
+      'aria-label': `${clockOf(at)}, ${turn.model || 'unknown model'}, ${endBadge(turn).textContent}`,
+    },
     h('time', { datetime: at.toISOString(), title: at.toLocaleString() }, clockOf(at)),
   )
   const calls = callNames(turn.calls)
