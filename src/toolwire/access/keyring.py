@@ -101,7 +101,7 @@ class KeyRing:
 
     @property
     def due(self) -> bool:
-        """Whether the stored keys must be read: they were never read, or are old."""
+        """Whether to read the stored keys: they have not been read yet, or were last read too long ago."""
         if self._records is None or self._read_at is None:
             return self._records is not None
         now = self._ticks()

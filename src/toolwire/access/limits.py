@@ -386,7 +386,7 @@ class RateLimits:
 
 
 class Ticket:
-    """An admitted turn. Call `settle` when it has ended for any reason."""
+    """An admitted turn. Call `settle` when the turn ends, for whatever reason."""
 
     __slots__ = (
         "_characters",

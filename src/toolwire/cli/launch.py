@@ -128,7 +128,7 @@ def _without_proxy(root: str) -> dict[str, str]:
 
 
 def _shown(setup: Setup, environment: Mapping[str, str | None], command: Sequence[str]) -> str:
-    """Returns the setup as a shell would write it, with the temporary files as comments."""
+    """Returns the setup as shell commands, with the temporary files as comments."""
     removed = [name for name, value in environment.items() if value is None]
     lines = [f"unset {' '.join(removed)}"] if removed else []
     lines += [
