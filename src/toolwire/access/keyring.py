@@ -135,7 +135,7 @@ class KeyRing:
         )
 
     def _over(self, key: StoredKey) -> bool:
-        """Returns whether the key has ended. It stays ended even if the clock is set back."""
+        """Returns whether the key no longer works. It never works again, even if the clock is set back."""
         if not key.lives(self._clock()):
             self._ended.add(key.id)
         return key.revoked_at is not None and key.id in self._ended
