@@ -1,8 +1,8 @@
 """Builds and runs an image without Docker: a Debian root in namespaces, and the steps of a Dockerfile in it.
 
 The root comes from debootstrap, which needs minutes. So it is kept as an archive in the user's cache folder,
-for all checkouts, beside pip's downloads. The steps can reach the network. What is started later is alone on a
-loopback interface of its own, so that a server may listen on all addresses.
+for all checkouts, beside pip's downloads. The steps can reach the network. What is started later is alone on
+a loopback interface of its own, so that a server may listen on all addresses.
 """
 
 from __future__ import annotations
