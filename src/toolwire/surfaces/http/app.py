@@ -25,6 +25,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from toolwire.access.gate import OWN, Gate, HeaderList, Headers, Pace, Proxies, check_single, settled
 from toolwire.access.keyring import KeyRing
 from toolwire.access.keys import KeyHolder, KeyRecords
+from toolwire.access.turns import KeyTurns
 from toolwire.cluster.forward import HOP, Forwarding, Siblings
 from toolwire.core.errors import ToolwireError, status_of
 from toolwire.core.events import Failure
@@ -100,6 +101,7 @@ class App:
         self.body_limit = int(settings.server.max_body_mb * 1024 * 1024)
         self.room = Room(self.body_limit)
         self._pace = Pace()
+        self._turns = KeyTurns()
         self.socket_paths = SOCKET_PATHS
         self._sockets: Sockets | None = None
         self.slow_reader_s = settings.limits.slow_reader_s
@@ -261,6 +263,9 @@ class App:
         """
         headers = exchange.headers
         holder = await self.caller(exchange)
+        place = self._turns.wait(holder.key_id)
+        if place is not None:
+            await place
         grant = holder.grant
         if grant is not None and grant.limited:
             self._gateway.limits.check(holder.key_id, grant.limits)
