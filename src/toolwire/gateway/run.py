@@ -480,9 +480,10 @@ class Run:
             self.observe(Failure("server", "The server had an error."))
 
     def final_report(self) -> str:
-        """Returns the report. Only the answer shows whether its log probabilities had to be dropped."""
-        if self.account.drops_logprobs and self.plan is not None:
-            self._report = self.plan.without_logprobs().report_header()
+        """Returns the report, with what only the answer shows."""
+        drops, repeats = self.account.drops_logprobs, self.account.repeats
+        if (drops or repeats) and self.plan is not None:
+            self._report = self.plan.as_answered(drops, repeats).report_header()
             if self.trace is not None:
                 self.trace.report = self._report
         return self._report
