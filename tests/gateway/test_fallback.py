@@ -125,6 +125,31 @@ async def test_not_after_the_first_byte(stream: bool) -> None:
     await made.close()
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("choices", [1, 2])
+@pytest.mark.parametrize("ends", ["answered", "fell back", "failed", "not ready", "left", "refused"])
+async def test_however_a_turn_ends_no_model_is_kept_open_for_it(
+    ends: str, choices: int, stream: bool
+) -> None:
+    others = [says("second", "I am the second.")] if ends == "fell back" else []
+    works = ends in ("answered", "left", "refused")
+    failing = Failing("first", DOWN, unready=ends in ("fell back", "not ready"))
+    made, _ = gateway(says("first", "Hello.") if works else failing, *others)
+    more = {"tools": "none"} if ends == "refused" else {} if choices == 1 else {"n": choices}
+    try:
+        answer = await made.respond("chat", request("chat", stream, **more), Caller())
+        assert ends not in ("failed", "not ready", "refused")
+        if answer.stream is not None and ends == "left":
+            assert made.catalog._used
+            await answer.stream.aclose()  # type: ignore[attr-defined]
+        else:
+            await text_of(answer)
+    except ToolwireError:
+        assert ends in ("failed", "not ready", "refused")
+    assert made.catalog._used == {}
+    await made.close()
+
+
 async def test_a_model_that_is_not_ready_and_several_in_a_row() -> None:
     made, ended = gateway(
         Failing("first", DOWN, unready=True), Failing("second", DOWN), says("third", "I am the third.")
