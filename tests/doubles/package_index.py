@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
+import itertools
 import json
 import random
 import threading
@@ -31,7 +32,7 @@ def _part(number: int, content: bytes) -> Part:
     return Part(distribution, wheel, f"{name}/data/part.bin", len(content), sha256(content))
 
 
-PIECES = tuple(CONTENT[begin:end] for begin, end in zip(CUTS, CUTS[1:], strict=False))
+PIECES = tuple(CONTENT[begin:end] for begin, end in itertools.pairwise(CUTS))
 PARTS = tuple(_part(number, piece) for number, piece in enumerate(PIECES, 1))
 TINY = Known(
     id="tiny",
@@ -62,9 +63,12 @@ def wheel(part: Part, content: bytes, *, streamed: bool = False, method: int = z
     """A wheel with a member before the wanted one, and one after it."""
     file = Unseekable() if streamed else io.BytesIO()
     with zipfile.ZipFile(file, "w", method) as archive:
-        archive.writestr("tiny/__init__.py", "raise ImportError\n")
-        archive.writestr(part.member, content)
-        archive.writestr("tiny-0.2.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny\n")
+        for name, data in (
+            ("tiny/__init__.py", b"raise ImportError\n"),
+            (part.member, content),
+            ("END", b""),
+        ):
+            archive.writestr(zipfile.ZipInfo(name), data, method)
     return file.getvalue()
 
 

@@ -136,6 +136,7 @@ def _check_exposed(settings: Settings) -> None:
 
 def _show_found(gateway: Gateway) -> None:
     """Prints the models that were found because none is configured."""
+    from toolwire.backends.local.pull import BETTER, MODELS, importable, megabytes
     from toolwire.observe.logs import say
     from toolwire.settings.extras import add_extra, own_command
     from toolwire.surfaces.tables import model_rows, table
@@ -145,9 +146,15 @@ def _show_found(gateway: Gateway) -> None:
     lines = table([("MODEL", "BACKEND", "TOOLS"), *cells])
     if len(rows) > MOST_ROWS:
         lines.append(f"… and {len(rows) - MOST_ROWS} more: toolwire models")
-    if not any(row["backend"] == "local" for row in rows):
-        install = f"{add_extra('local')}, then {own_command('local pull')}"
-        lines.append(f"no embedded model: {install}; until then the scripted demo answers")
+    about = {row["id"]: gateway.catalog.about(row["id"]) for row in rows}
+    if all(one.is_trial for one in about.values()):
+        better = MODELS[BETTER]
+        steps = [own_command(f"local pull {BETTER}")]
+        if not importable():
+            steps.insert(0, add_extra("local"))
+        small = (f"{id} is {one.title}, a tiny model {one.use}" for id, one in about.items() if one.title)
+        now = next(small, "only the scripted demo answers")
+        lines.append(f"{now}; to get {better.title} ({megabytes(better.size)}): {', then '.join(steps)}")
     lines += ["no model is configured: using the models above; run toolwire doctor for details", ""]
     say("\n".join(lines), event="models", models=rows)
 

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from toolwire.backends import registry
-from toolwire.backends.base import Backend, Source
+from toolwire.backends.base import About, Backend, Source
 from toolwire.core.errors import ToolwireError
 from toolwire.settings.types import ModelSettings
 
@@ -185,6 +185,14 @@ class Catalog:
             return "" if await backend.ready() else "it does not answer, or refuses the key"
         except Exception as error:
             return " ".join(str(error).split())[:LONGEST_REASON] or type(error).__name__
+
+    def about(self, name: str) -> About:
+        """Returns what a person should know about a model before they choose it."""
+        id = self.serving(name)
+        backend = self.models.get(id)
+        if backend is None or self.kind(id) not in registry.BACKENDS:
+            return About()
+        return registry.about(self.kind(id), getattr(backend, "options", None))
 
     def _by_alias(self, name: str) -> Backend | None:
         target = self._target(name)

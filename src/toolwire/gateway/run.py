@@ -27,12 +27,11 @@ from toolwire.core.events import Failure
 from toolwire.core.turn import Api, Turn
 from toolwire.gateway.account import Account, summary
 from toolwire.gateway.answers import Answering, EventsAnswer, open_answer
-from toolwire.gateway.choices import side_by_side
 from toolwire.gateway.parked import Claim, brings_results
 from toolwire.gateway.plan import Plan, make_plan
 from toolwire.gateway.queue import QueueSlot
 from toolwire.gateway.records import Answer, Caller, OnSlow
-from toolwire.gateway.source import Opened, RunSource, Timeouts, failed, nothing
+from toolwire.gateway.source import Opened, RunSource, Timeouts, failed, nothing, side_by_side
 from toolwire.gateway.stages import RequiredCall, Stages
 from toolwire.observe.trace import Trace
 from toolwire.observe.tracing import Contents
@@ -481,9 +480,10 @@ class Run:
             self.observe(Failure("server", "The server had an error."))
 
     def final_report(self) -> str:
-        """Returns the report. Only the answer shows whether its log probabilities had to be dropped."""
-        if self.account.drops_logprobs and self.plan is not None:
-            self._report = self.plan.without_logprobs().report_header()
+        """Returns the report, with what only the answer shows."""
+        drops, repeats = self.account.drops_logprobs, self.account.repeats
+        if (drops or repeats) and self.plan is not None:
+            self._report = self.plan.as_answered(drops, repeats).report_header()
             if self.trace is not None:
                 self.trace.report = self._report
         return self._report

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from doubles.package_index import PARTS, PIECES, FakeIndex, fake_index, wheel
 
+from doubles.package_index import PARTS, PIECES, FakeIndex, fake_index, wheel
 from toolwire.backends.local.index import DEFAULT, TIMEOUT_S, Index, IndexProblem, Source
 
 PART = PARTS[0]

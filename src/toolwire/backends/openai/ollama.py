@@ -141,6 +141,10 @@ class OllamaReader:
         return self._inner.ended
 
     @property
+    def whole(self) -> bool:
+        return self._inner.whole
+
+    @property
     def finishing(self) -> bool:
         return self._inner.finishing
 

@@ -91,7 +91,7 @@ class ModelsApi(PageApi):
         return {
             "models": rows,
             "kinds": [kind.as_json() for kind in KINDS],
-            "locked": self._locked(),
+            "locked": locked(self._web.settings),
             "restart": self._restart(),
             "file": settings.page_file,
             "problem": settings.page_problem,
@@ -200,7 +200,7 @@ class ModelsApi(PageApi):
     @asynccontextmanager
     async def _change(self) -> AsyncIterator[tuple[Path, page_file.PageSettings]]:
         """Yields the page's file and its content, for one change at a time."""
-        if why := self._locked():
+        if why := locked(self._web.settings):
             raise ToolwireError("invalid_request", why)
         async with self._changing:
             try:
@@ -263,13 +263,6 @@ class ModelsApi(PageApi):
         for model in settings.models:
             if id in model.fallback:
                 raise invalid(f"{id} is a fallback of {model.id}. Change that first.", "id")
-
-    def _locked(self) -> str:
-        """Returns why the page cannot change settings; "" if it can."""
-        settings = self._web.settings
-        if settings.store.url.startswith("postgres"):
-            return "This server shares its store with other nodes. Set models and the vault in toolwire.toml."
-        return "" if settings.page_file else "This server has no folder to keep the page's settings in."
 
     def _restart(self) -> str:
         several = self._web.settings.server.workers > 1
@@ -334,6 +327,13 @@ class ModelsApi(PageApi):
         steps = await trip.run(self._test_s)
         ms = round((time.perf_counter() - began) * 1000)
         return {"ok": all(step["ok"] for step in steps), "model": id, "ms": ms, "steps": steps}
+
+
+def locked(settings: Settings) -> str:
+    """Returns why the pages cannot change settings; "" if they can."""
+    if settings.store.url.startswith("postgres"):
+        return "This server shares its store with other nodes. Set models and the vault in toolwire.toml."
+    return "" if settings.page_file else "This server has no folder to keep the page's settings in."
 
 
 def _alone(settings: Settings, model: ModelSettings) -> Settings:
