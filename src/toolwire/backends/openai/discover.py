@@ -194,7 +194,8 @@ async def facts_of(probe: ServerProbe, profile: ServerProfile, model: str) -> Fa
         return Facts(_template_tools(_object(props)), lark, window)
     if profile.name == "lmstudio":
         entry = await probe.json(f"{probe.root}/api/v0/models/{quote(model, safe='/')}")
-        return Facts(window=_number(entry.get("loaded_context_length")))
+        window = _number(entry.get("loaded_context_length"))
+        return Facts(window=window) if window else None  # not loaded: it has no window yet
     return Facts()
 
 
