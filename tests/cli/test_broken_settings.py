@@ -223,6 +223,11 @@ CASES = [
         True,
         {"OLLAMA_HOST": "http://[bad"},
     ),
+    Case(
+        "a text as gguf",
+        lambda machine: model(f'backend = "local"\ngguf = "{machine.program("x.gguf", "text")}"'),
+        ("model x", "not a GGUF file|llama.cpp is not installed"),
+    ),
     # the rest
     Case(
         "no vault",

@@ -142,8 +142,20 @@ async def _local(settings: Settings) -> Findings:
     for subject, options in (models or {"embedded model": LocalOptions()}).items():
         if lacks := lacking(options):
             yield absent(subject, *lacks)
+        elif not _is_gguf(file := key_of(options)[0]):
+            yield problem(
+                subject, f"{file} is not a GGUF file that you can read", "correct gguf of the model"
+            )
         else:
-            yield ok(subject, f"{os.path.basename(key_of(options)[0])}, tools constrained")
+            yield ok(subject, f"{os.path.basename(file)}, tools constrained")
+
+
+def _is_gguf(path: str) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return file.read(4) == b"GGUF"
+    except OSError:
+        return False
 
 
 async def _servers(settings: Settings) -> Findings:
