@@ -279,7 +279,7 @@ async def test_a_cancelled_request_uses_no_other_model(stream: bool) -> None:
     await made.close()
 
 
-REQUIRED = {"tools": [TOOL], "tool_choice": "required"}
+REQUIRED: dict[str, Any] = {"tools": [TOOL], "tool_choice": "required"}
 
 
 async def test_a_required_call_may_come_from_the_next_model() -> None:
