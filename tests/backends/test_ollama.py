@@ -269,6 +269,17 @@ async def test_other_servers_that_read_only_a_part_are_found_out(profile: str, s
     [
         ("lmstudio", {"/api/v0/models/m": {"id": "m", "loaded_context_length": 4096}}),
         (
+            "lmstudio",  # 0.4
+            {
+                "/api/v1/models": {
+                    "models": [
+                        {"key": "other", "loaded_instances": [{"id": "o", "config": {"context_length": 9}}]},
+                        {"key": "m", "loaded_instances": [{"id": "m", "config": {"context_length": 4096}}]},
+                    ]
+                }
+            },
+        ),
+        (
             "llamacpp",
             {
                 "/props": {"default_generation_settings": {"n_ctx": 4096}},
