@@ -277,3 +277,49 @@ async def test_a_turn_that_fell_back_can_be_replayed(stream: bool, tools: Any) -
     lines = "".join(write(recording)).splitlines()
     assert (await asyncio.to_thread(replay, read(lines))).differences == []
     await made.close()
+
+
+class Hanging(ScriptedBackend):
+    """A model that never answers."""
+
+    def __init__(self, id: str) -> None:
+        super().__init__(id, ScriptedOptions())
+        self.running = asyncio.Event()
+
+    async def run(self, turn: Turn) -> AsyncGenerator[Batch, None]:
+        self.running.set()
+        await asyncio.Event().wait()
+        yield []
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_cancelled_request_uses_no_other_model(stream: bool) -> None:
+    first, second = Hanging("first"), says("second", "never")
+    made, _ = gateway(first, second)
+    asking = asyncio.ensure_future(made.respond("chat", request("chat", stream), Caller()))
+    await first.running.wait()
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    assert asking.cancelled() and not second.seen
+    await made.close()
+
+
+REQUIRED: dict[str, Any] = {"tools": [TOOL], "tool_choice": "required"}
+
+
+async def test_a_required_call_may_come_from_the_next_model() -> None:
+    made, _ = gateway(
+        Failing("first", DOWN), ScriptedBackend("second", ScriptedOptions(script="call look {}"))
+    )
+    answer = await made.respond("chat", request("chat", **REQUIRED), Caller())
+    assert '"name":"look"' in await text_of(answer) and header(answer, "x-toolwire-model") == "second"
+    await made.close()
+
+
+async def test_a_model_that_does_not_make_a_required_call_is_not_replaced() -> None:
+    second = says("second", "never")
+    made, _ = gateway(says("first", "No call."), second)
+    with pytest.raises(ToolwireError) as error:
+        await made.respond("chat", request("chat", **REQUIRED), Caller())
+    assert error.value.failure.kind == "no_tool_call" and not second.seen
+    await made.close()
