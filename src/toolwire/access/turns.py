@@ -2,8 +2,8 @@
 
 The event loop works on all requests alternately. A key with many connections would therefore delay every
 request of another key by one request for each of its connections. Instead, keys take turns: one request
-begins in each pass of the event loop. While only one key sends requests, none waits, because beginning many at
-once is cheaper.
+begins in each pass of the event loop. While only one key sends requests, none waits, because beginning many
+at once is cheaper.
 """
 
 from __future__ import annotations

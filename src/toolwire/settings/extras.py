@@ -2,8 +2,8 @@
 
 If this Toolwire did not come from a package index, the commands never install a package called `toolwire`
 from an index, because that may be another program. Where packages can be added to an environment (pip, pipx),
-the commands name the packages of the extra. Where the environment is built again (uvx, uv tool, pipx run), they
-name the wheel, folder or repository that `direct_url.json` records, or the exact version that an index
+the commands name the packages of the extra. Where the environment is built again (uvx, uv tool, pipx run),
+they name the wheel, folder or repository that `direct_url.json` records, or the exact version that an index
 delivered. An image is built again with the extra.
 """
 

@@ -37,7 +37,7 @@ OWN, SIGNED = "own:", "code:"
 SHORTEST_CODE, LONGEST_CODE = 8, 200
 NEEDS_CODE = "approval_code"
 """The error code if a decision needs the approval code, or a session that may approve calls."""
-OTHER_PROGRAM = "Another program asks this. To approve it, enter your approval code."
+OTHER_PROGRAM = "This call comes from another program. To approve it, enter your approval code."
 _RECORD = "approval_code"
 
 # --- the server's key ---

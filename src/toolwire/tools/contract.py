@@ -318,10 +318,10 @@ def privacy_note(effect: Effect, stage: Stage, model: str) -> str:
 
 
 DENY, LATER = "Deny", "Decide later"
-SEND_REASON = "Send the reason"
+SEND_REASON = "Tell the model why"
 _PICKS = {
-    "run": ("Read", "note", "Report that nothing can be read"),
-    "share": ("Share", "result", "Share that nothing was found"),
+    "run": ("Read", "note", "Tell the model that nothing can be read"),
+    "share": ("Share", "result", "Tell the model that nothing was found"),
 }
 
 
