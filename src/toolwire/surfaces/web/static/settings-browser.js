@@ -16,13 +16,14 @@ const THEMES = [
 const STORED = 'toolwire-theme'
 
 const NO_CODE =
-  'No approval code is set. Until you set one, any program that runs under your user account can set one and ' +
-  'use it to approve calls from MCP clients.'
+  'No approval code is set. Until you set one, any program that runs under your user account can set one ' +
+  'and use it to approve calls from MCP clients.'
 const CANNOT =
-  'This browser cannot approve any call until you enter the code, or open the link that “toolwire serve” prints.'
+  'This browser cannot approve any call until you enter the code, or open the link that “toolwire serve” ' +
+  'prints when it starts.'
 const OWN_CALLS =
-  'This browser can approve calls from the chat on these pages. To approve calls from other programs, it needs ' +
-  'the code.'
+  'This browser can approve calls from the chat on these pages. To approve calls from other programs, it ' +
+  'needs the code.'
 
 /** A panel of the settings page. @param {string} name @param {string} about @param {...Child} children */
 export function section(name, about, ...children) {
