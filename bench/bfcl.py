@@ -32,7 +32,7 @@ from bench.bfcl_cases import NO_CALL, Call, Case, read, sample, wheel
 from bench.bfcl_tables import CUT, CUT_PARALLEL, HELD, TOOLS, Measured, report
 from toolwire.backends.local import LocalBackend, LocalOptions
 from toolwire.backends.local.model import key_of, llama_cpp, parameters
-from toolwire.backends.local.pull import MODELS, models_folder
+from toolwire.backends.local.pull import MODELS
 from toolwire.core.errors import ToolwireError
 from toolwire.core.events import CallArgs, CallBegin, Failure, Text, Usage
 from toolwire.emulate.scanner import parse
@@ -332,7 +332,7 @@ def collect(models: Mapping[str, str], per: int, seed: int, keep: bool) -> Measu
 
 def here() -> dict[str, str]:
     """Returns the known models whose files are on this machine, and their files."""
-    files = {name: models_folder() / known.file for name, known in MODELS.items()}
+    files = {name: known.path for name, known in MODELS.items()}
     return {name: str(file) for name, file in files.items() if file.is_file()}
 
 
