@@ -266,7 +266,7 @@ async def speed(gateway: Gateway, pool: Sequence[Case]) -> dict[str, Any]:
             messages = [{"role": "system", "content": f"You have {number} tools."}]
             messages.append({"role": "user", "content": f"{word} {question.messages[-1]['content']}"})
             offered = list(tools.values())[:number]
-            body = request(question, messages=messages, tools=offered, tool_choice="required", max_tokens=16)
+            body = request(question, messages=messages, tools=offered, tool_choice="required", max_tokens=48)
             answers.append(await ask(gateway, body))
         calls[number] = [answer.first for answer in answers]
         rates["reading"] = [answers[0].tokens[0] / one for one in answers[0].first or ()]
