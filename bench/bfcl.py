@@ -21,7 +21,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -274,21 +274,20 @@ async def speed(gateway: Gateway, pool: Sequence[Case]) -> dict[str, Any]:
 
 
 def by_llama(part: Part, cases: Sequence[Case], gguf: str, template: bool) -> None:
-    server = LlamaServer(LocalOptions(gguf=gguf))
-    sides: dict[str, Callable[[Case], Answer]] = {
-        "llama.cpp": lambda case: server.chat(case, tool_choice="auto"),
-        "llama.cpp required": lambda case: server.chat(case, tool_choice="required"),
-    }
-    if template:
-        sides = {"template": server.free, **sides}
     seen: dict[str, int] = {}
+    wanted: list[tuple[str, Case]] = []
     for case in cases:
         seen[case.category] = seen.get(case.category, 0) + 1
-        for side, answer in sides.items():
-            held = side.endswith("required")
-            wanted = not held or (case.category != NO_CALL and seen[case.category] <= HELD)
-            if wanted and part.missing(side, case.id):
-                part.add(side, case.id, graded(case, answer(case)))
+        held = case.category != NO_CALL and seen[case.category] <= HELD
+        sides = [*(["template"] if template else []), "llama.cpp", *(["llama.cpp required"] if held else [])]
+        wanted += [(side, case) for side in sides if part.missing(side, case.id)]
+    if not wanted:
+        return  # a server that got no request cannot be closed
+    server = LlamaServer(LocalOptions(gguf=gguf))
+    for side, case in wanted:
+        choice = "required" if side.endswith("required") else "auto"
+        answer = server.free(case) if side == "template" else server.chat(case, tool_choice=choice)
+        part.add(side, case.id, graded(case, answer))
 
 
 def graded(case: Case, answer: Answer) -> dict[str, Any]:
