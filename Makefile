@@ -7,7 +7,7 @@ PYTEST_JOBS ?= 3
 NODE := tests/browser tests/clients tests/web tests/codex/new tests/codex/old tests/claude-code $(patsubst %/package-lock.json,%,$(wildcard tests/acp-agents/*/package-lock.json))
 # package:command, for what tests watch, compare with, or run against
 SYSTEM := strace:strace ripgrep:rg chromium:chromium redis-server:redis-server nginx:nginx haproxy:haproxy postgresql:/usr/lib/postgresql/*/bin/postgres \
-  libfaketime:/usr/lib/*/faketime/libfaketime.so.1 openssl:openssl
+  libfaketime:/usr/lib/*/faketime/libfaketime.so.1 openssl:openssl debootstrap:debootstrap
 # Extras of pyproject.toml whose versions are in constraints.txt.
 LOCKED := test lint docs dist
 # Folders whose tests need nothing but this process; the few that start one are marked `process`.

@@ -242,7 +242,7 @@ async def directly(port: int) -> tuple[Ask, Callable[[], Awaitable[None]]]:
         await worker.request("thread/inject_items", {**thread, "items": injected})
         await worker.request("turn/start", {**thread, **begin})
         await heard.over
-        worker.tell("thread/unsubscribe", thread)
+        worker.notify("thread/unsubscribe", thread)
         worker.detach(thread["threadId"])
         return Times(heard.first - began, heard.said)
 

@@ -123,6 +123,16 @@ def read_rows(data: Any) -> Reading:
     return Reading(figures, passed, "\n".join([markdown(rows), *([""] if notes else []), *notes]))
 
 
+def read_tables(data: Any) -> Reading:
+    """Reads tables of plain cells, each with a row of headings first, as `bench/bfcl.py` writes them."""
+    tables = []
+    for head, *rows in data["tables"]:
+        lines = [head, ["---"] * len(head), *rows]
+        tables.append("\n".join(f"| {' | '.join(cells)} |" for cells in lines))
+    notes = "\n".join(f"- {note}" for note in data["notes"])
+    return Reading(data["figures"], None, "\n\n".join([*tables, notes]))
+
+
 def read_tests(data: str) -> Reading:
     """Reads pytest's XML report, which includes the lines that a test printed."""
     suite = ElementTree.fromstring(data).find("testsuite")
@@ -181,9 +191,10 @@ FUZZ, SCANNER, GATEWAY, CODEX = (
     WORK / "codex.json",
 )
 DIALECTS = WORK / "dialects.json"
-HOSTILE = WORK / "hostile.json"
+HOSTILE, ONE_HOSTILE = WORK / "hostile.json", WORK / "one-hostile.json"
 FAULTS, FIRST = WORK / "faults.json", WORK / "first-minute.json"
 LOCAL, LOCAL_CALLS, VAULT = WORK / "local.json", WORK / "local-calls.json", WORK / "vault.json"
+BFCL = WORK / "bfcl.json"
 
 
 def tested(name: str, title: str, file: str, which: str, variables: Mapping[str, tuple[str, str]]) -> Section:
@@ -236,7 +247,7 @@ SECTIONS: tuple[Section, ...] = (
     Section(
         "gateway",
         "The gateway compared with its baselines",
-        ("-m", "bench", "gateway", "--rounds", "7", "--json", str(GATEWAY)),
+        ("-m", "bench", "gateway", "--rounds", "3", "--json", str(GATEWAY)),
         ("-m", "bench", "gateway", "--quick", "--json", str(GATEWAY)),
         GATEWAY,
         read_rows,
@@ -286,6 +297,14 @@ SECTIONS: tuple[Section, ...] = (
         ("-m", "bench", "local", "--quick", "--json", str(LOCAL)),
         LOCAL,
         read_rows,
+    ),
+    Section(
+        "bfcl",
+        "The embedded models: cases of BFCL, speed, memory, and tasks in a vault",
+        ("-m", "bench.bfcl", "--per", "5", "--json", str(BFCL)),
+        ("-m", "bench.bfcl", "--per", "1", "--json", str(BFCL)),
+        BFCL,
+        read_tables,
     ),
     tested(
         "cursor-park",
@@ -380,6 +399,14 @@ SECTIONS: tuple[Section, ...] = (
         ("-m", "bench.hostile", "--seconds", "60", "--json", str(HOSTILE)),
         ("-m", "bench.hostile", "--seconds", "5", "--json", str(HOSTILE)),
         HOSTILE,
+        read_rows,
+    ),
+    Section(
+        "one-hostile",
+        "Other clients beside one hostile WebSocket or one hostile key, without limits",
+        ("-m", "bench.one_hostile", "--seconds", "20", "--json", str(ONE_HOSTILE)),
+        ("-m", "bench.one_hostile", "--seconds", "2", "--rounds", "1", "--json", str(ONE_HOSTILE)),
+        ONE_HOSTILE,
         read_rows,
     ),
     tested(

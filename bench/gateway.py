@@ -21,6 +21,7 @@ from statistics import median
 from typing import Any
 
 from bench import peers as other_gateways
+from bench.load import MARKS
 from bench.process import LOAD_CORE, WORK, Process, answer, answers, free_port, is_compiled, tool
 from bench.report import Row, figure
 from bench.side import Side
@@ -139,6 +140,34 @@ class Failed(RuntimeError):
     """A target gave a wrong answer, so its figures are worthless."""
 
 
+def stream_text(stream: str) -> str:
+    """Returns the text of a complete stream of any of the three APIs; "" if it broke off."""
+    text = ""
+    for line in stream.splitlines():
+        if not line.startswith("data: {"):
+            continue
+        data = json.loads(line[6:])
+        text += "".join(choice["delta"].get("content") or "" for choice in data.get("choices", ()))
+        delta = data.get("delta")
+        if data.get("type") == "response.output_text.delta":
+            text += delta
+        elif data.get("type") == "content_block_delta":
+            text += delta.get("text", "")
+    return text if any(mark.decode() in stream for mark in MARKS) else ""
+
+
+def problem(target: Target, measure: Measure, expected: str) -> str:
+    """Returns what is wrong with a target's answer, or ""; `expected` is the text of every stream."""
+    status, said = answer(target.port, measure.path, target.headers, measure.body)
+    if status != 200:
+        return f"the answer has status {status}: {said[:200]}"
+    if measure.holds:
+        return "" if measure.holds in said else f"the answer does not hold {measure.holds}"
+    if measure.body.get("stream") and stream_text(said) != expected:
+        return f"the stream is not complete, or its text is not the upstream's: …{said[-200:]}"
+    return ""
+
+
 def load(target: Target, measure: Measure, *, watch: Any = None) -> dict[str, float]:
     """Runs one load.
 
@@ -181,17 +210,15 @@ def measure_all(targets: Sequence[Target], rounds: int) -> tuple[Figures, list[s
     found: dict[tuple[str, str], list[dict[str, float]]] = {}
     notes: list[str] = []
     lost: set[tuple[str, str]] = set()
+    upstream = next(target for target in targets if target.name == "upstream")
+    expected = stream_text(answer(upstream.port, CHAT, upstream.headers, chat("bench-burst"))[1])
     for target in targets:
         for measure in MEASURES:
-            if (
-                measure.holds
-                and target.name in measure.only
-                and measure.holds not in answer(target.port, measure.path, target.headers, measure.body)[1]
-            ):
+            if measure.only and target.name not in measure.only:
+                continue
+            if wrong := problem(target, measure, expected):
                 lost.add((target.name, measure.name))
-                notes.append(
-                    f"failed: {target.name}, {measure.name}: the answer does not hold {measure.holds}"
-                )
+                notes.append(f"failed: {target.name}, {measure.name}: {wrong}")
     for target in targets:
         try:
             warm(target)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import json
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from statistics import median
 from time import process_time_ns
@@ -202,9 +203,7 @@ def costs(quick: bool = False) -> list[Row]:
         for name, size in sizes.items():
             stream = stream_of(size)
             _checked(kind, stream)
-            by_size[name] = _cost(
-                lambda kind=kind, before=stream[0]: _opened(kind, before), _pieces(stream[1]), rounds
-            )  # type: ignore[misc]
+            by_size[name] = _cost(partial(_opened, kind, stream[0]), _pieces(stream[1]), rounds)
         middle = median(by_size.values())
         spread = max(abs(cost / middle - 1) for cost in by_size.values()) * 100
         detail = ", ".join(f"{name} {figure(cost)}" for name, cost in by_size.items())

@@ -79,18 +79,16 @@ def picture(sides: Sequence[Side]) -> str:
     scale.
     """
     relay = next((side for side in sides if side.name.startswith("byte relay")), None)
-    shown = [side for side in sides if side.plain_cpu_ms and side.paced_cpu_ms]
-    if relay is None or relay not in shown:
+    shown = [
+        (side.name, side.plain_cpu_ms, side.paced_cpu_ms)
+        for side in sides
+        if side.plain_cpu_ms and side.paced_cpu_ms
+    ]
+    if relay is None or not relay.plain_cpu_ms or not relay.paced_cpu_ms:
         return ""
     bars = [
-        (
-            side.name,
-            {
-                "plain": side.plain_cpu_ms / relay.plain_cpu_ms,
-                "paced": side.paced_cpu_ms / relay.paced_cpu_ms,
-            },
-        )  # type: ignore[operator]
-        for side in shown
+        (name, {"plain": plain / relay.plain_cpu_ms, "paced": paced / relay.paced_cpu_ms})
+        for name, plain, paced in shown
     ]
     low = min(0.1, *(min(values.values()) for _, values in bars))
     high = max(10.0, *(max(values.values()) for _, values in bars))

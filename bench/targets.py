@@ -37,27 +37,29 @@ class Target:
             self.process.stop()
 
 
-def toolwire_config(upstream: int) -> Path:
+def toolwire_config(upstream: int, home: Path) -> Path:
     """Writes Toolwire's settings file. Keys, logs and metrics are on, as in real use."""
-    lines = ["[server]", f'keys = ["{KEY}"]', "[store]", f'url = "sqlite:///{WORK / "bench.db"}"']
-    for name in (*MODELS, *EMULATED):
+    lines = ["[server]", f'keys = ["{KEY}"]', "[store]", f'url = "sqlite:///{home / "bench.db"}"']
+    others = {**EMULATED, MESSAGES_MODEL: "bench-paced"}
+    for name in (*MODELS, *others):
         lines += [
             f"[models.{name}]",
             'backend = "openai"',
             f'base_url = "http://127.0.0.1:{upstream}/v1"',
-            f'model = "{EMULATED.get(name, name)}"',
+            f'model = "{others.get(name, name)}"',
         ]
         lines.append(f'tools = "{"emulated" if name in EMULATED else "native"}"')
-    lines += ["[aliases]", f'{MESSAGES_MODEL} = "bench-paced"']
-    path = WORK / "toolwire.toml"
+    path = home / "toolwire.toml"
     path.write_text("\n".join(lines) + "\n")
     return path
 
 
-def start_toolwire(upstream: int) -> Target:
-    shutil.rmtree(
-        WORK / "journal", ignore_errors=True
-    )  # an earlier journal would be loaded and count as memory
+def start_toolwire(upstream: int, name: str = "toolwire", source: Path | None = None) -> Target:
+    """Starts Toolwire. `source` is the `src` folder of another version, with a name of its own."""
+    home = WORK / name
+    shutil.rmtree(home, ignore_errors=True)  # an earlier journal would be loaded and count as memory
+    home.mkdir(parents=True)
+    env = {} if source is None else {"PYTHONPATH": str(source)}
     port = free_port()
     command = [
         sys.executable,
@@ -65,19 +67,19 @@ def start_toolwire(upstream: int) -> Target:
         "toolwire",
         "serve",
         "--config",
-        str(toolwire_config(upstream)),
+        str(toolwire_config(upstream, home)),
         "--port",
         str(port),
         "--log-level",
         "info",
     ]
-    process = Process(command, core=GATEWAY_CORE, log="toolwire")
+    process = Process(command, core=GATEWAY_CORE, log=name, env=env)
     try:
         cold = process.wait_until(lambda: answers(port, "/readyz"))
     except RuntimeError:
         process.stop()
         raise
-    return Target("toolwire", port, process, AUTHORIZATION, cold)
+    return Target(name, port, process, AUTHORIZATION, cold)
 
 
 def start_relay(upstream: int) -> Target:

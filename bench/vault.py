@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from random import Random
@@ -230,9 +231,7 @@ def _query_rows(size: str, root: Path, cache: Path, quick: bool) -> Iterator[Row
             if program is None:
                 yield Row(beside, None, f"{mine}; {NOT_MEASURED}", "at least", 20)
                 continue
-            theirs = timed(
-                lambda query, program=program: asked_by_ripgrep(program, root, query), asked, TIMES["ripgrep"]
-            )  # type: ignore[misc]
+            theirs = timed(partial(asked_by_ripgrep, program, root), asked, TIMES["ripgrep"])
             yield Row(beside, theirs / ours, f"{mine}, ripgrep {figure(theirs)} ms", "at least", 20)
 
 

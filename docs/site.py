@@ -40,6 +40,10 @@ LINK = re.compile(r"(\]\()([^)\s]+)(\))")
 FILE_NAME = re.compile(r"\[(?:docs/)?([\w-]+\.md)\](?=\(\1[)#])")
 
 
+TABLE = re.compile(r"(?s)<table>.*?</table>")
+TAG = re.compile(r"<[^>]+>")
+
+
 class SiteError(Exception):
     """A problem with the site. The message is one line."""
 
@@ -129,6 +133,21 @@ def laid_out(text: str, pages: Path, titles: dict[str, str]) -> str:
     return outside_fences(text, change)
 
 
+def with_columns(table: re.Match[str]) -> str:
+    """Returns a table whose cells carry the names of their columns, for phones: see assets/site.css."""
+    names = [TAG.sub("", name).strip() for name in re.findall(r"(?s)<th[^>]*>(.*?)</th>", table[0])]
+
+    def row(match: re.Match[str]) -> str:
+        column = iter(names)
+        return re.sub(
+            r"(?s)<td([^>]*)>(.*?)</td>",
+            lambda cell: f'<td{cell[1]} data-column="{next(column, "")}"><span>{cell[2]}</span></td>',
+            match[0],
+        )
+
+    return re.sub(r"(?s)<tr>.*?</tr>", row, table[0])
+
+
 def copy(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(source, target)
@@ -167,7 +186,8 @@ def build(folder: Path, out: Path) -> None:
             re.sub(r"\x1b\[[\d;]*m", "", done.stdout + done.stderr).partition("Traceback")[0].strip()
         )
     for page in (folder / "site").glob("*.html"):
-        page.write_text(OWN_SCRIPT[0].sub(OWN_SCRIPT[1], page.read_text("utf-8")), "utf-8")
+        text = OWN_SCRIPT[0].sub(OWN_SCRIPT[1], page.read_text("utf-8"))
+        page.write_text(TABLE.sub(with_columns, text), "utf-8")
     shutil.rmtree(out, ignore_errors=True)
     shutil.copytree(folder / "site", out)
 

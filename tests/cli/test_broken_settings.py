@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from toolwire.cli.main import main
+from toolwire.settings import page_file
 from toolwire.surfaces.http import server as http_server
 
 DEMO = '[models.demo]\nbackend = "scripted"\n'
@@ -117,9 +118,29 @@ CASES = [
     ),
     Case("no file", lambda machine: machine.folder / "none.toml", ("--config", "there is no file"), False),
     Case("nested", f"[server]\nkeys = {'[' * 5000}{']' * 5000}\n", ("toolwire.toml", "nested"), False),
+    Case(
+        "many digits",
+        f"[server]\nport = {'9' * 5000}\n",
+        ("toolwire.toml", "not valid TOML", "digits"),
+        False,
+    ),
+    Case(
+        "models in a list",
+        '[[models]]\nbackend = "scripted"\n',
+        ("models", "expected a table [models]"),
+        False,
+    ),
     Case("wrong type", '[server]\nport = "many"\n', ("server.port", "an integer", "correct"), False),
     Case("out of range", "[server]\nport = 99999\n", ("server.port", "65535"), False),
     Case("unknown key", "[server]\nprot = 1\n", ("server.prot", "did you mean server.port"), False),
+    Case("empty host", '[server]\nhost = ""\n', ("server.host", "such as 127.0.0.1"), False),
+    Case("NUL", '[server]\nhost = "a\\u0000b"\n', ("server.host", "NUL"), False),
+    Case(
+        "long path",
+        lambda machine: Path("x" * 5000),
+        ("--config", "there is no file", "name the settings"),
+        False,
+    ),
     Case("unknown section", "[servr]\nport = 1\n", ("servr", "did you mean server"), False),
     Case("key outside", "port = 1\n", ("port", "below [server]"), False),
     Case("wrong variable", DEMO, ("TOOLWIRE_SERVER__PORT", "unset"), False, {"TOOLWIRE_SERVER__PORT": "x"}),
@@ -148,6 +169,18 @@ CASES = [
         "unknown fallback", model('backend = "scripted"\nfallback = ["dmo"]'), ("model x", "fallback", "demo")
     ),
     Case("fallback circle", model('backend = "scripted"\nfallback = ["x"]'), ("model x", "leads back to x")),
+    Case(
+        "dot in a name",
+        '[models.gpt-4.1]\nbackend = "scripted"\n' + DEMO,
+        ("gpt-4", '[models."gpt-4.1"]', "quotes"),
+    ),
+    Case(
+        "NUL in an option",
+        model('backend = "openai"\napi_key = "file:/a\\u0000b"'),
+        ("model x", "api_key", "NUL"),
+    ),
+    Case("empty backend", model('backend = ""'), ("model x", 'unknown backend ""')),
+    Case("empty fallback", model('backend = "scripted"\nfallback = [""]'), ("model x", 'no model ""')),
     # its server or program
     Case(
         "dead server",
@@ -183,6 +216,13 @@ CASES = [
     ),
     Case("no agent", model('backend = "acp"\ncommand = ["no-agent"]'), ("model x", "no-agent")),
     Case("no gguf", model('backend = "local"\ngguf = "/no.gguf"'), ("model x", "correct gguf|toolwire")),
+    Case(
+        "bad OLLAMA_HOST",
+        model('backend = "ollama"'),
+        ("model x", "base_url"),
+        True,
+        {"OLLAMA_HOST": "http://[bad"},
+    ),
     # the rest
     Case(
         "no vault",
@@ -202,6 +242,28 @@ CASES = [
         ("store", "is not a folder", "store.url"),
         False,
     ),
+    Case(
+        "store at a link to itself", lambda machine: _circular(machine), ("store", "cannot be opened"), False
+    ),
+    Case(
+        "dead PostgreSQL",
+        f'{DEMO}[store]\nurl = "postgresql://u:pw@127.0.0.1:9/x"\n',
+        ("store", "refused", "start PostgreSQL"),
+        False,
+    ),
+    Case(
+        "dead Redis",
+        f'{DEMO}[store]\nredis = "redis://:pw@127.0.0.1:9"\n',
+        ("redis", "cannot be reached", "start Redis"),
+    ),
+    Case(
+        "bad Redis", f'{DEMO}[store]\nredis = "127.0.0.1:6379"\n', ("redis", "store.redis", "redis://"), False
+    ),
+    Case(
+        "damaged page file",
+        lambda machine: _damaged_page(machine),
+        ("settings page", "not valid TOML", "delete"),
+    ),
     Case("unknown store", f'{DEMO}[store]\nurl = "mysql://x"\n', ("store", "sqlite:///PATH"), False),
     Case(
         "port in use",
@@ -215,6 +277,12 @@ CASES = [
     ),
     Case("bad proxies", f'{DEMO}[server]\ntrusted_proxies = ["x"]\n', ("server", "trusted_proxies"), False),
     Case("no redis", f"{DEMO}[server]\nworkers = 2\n", ("server.workers", "store.redis"), False),
+    Case(
+        "bad collector",
+        f'{DEMO}[telemetry]\notlp = "http://[bad"\n',
+        ("tracing", "telemetry.otlp", "expected the URL", "correct"),
+        False,
+    ),
     Case("bad proxy", DEMO, ("HTTPS_PROXY", "unset"), True, {"HTTPS_PROXY": "http://[bad"}),
 ]
 
@@ -223,6 +291,17 @@ def _corrupt(machine: Machine) -> str:
     path = machine.folder / "corrupt.db"
     path.write_text("certainly not a database " * 200)
     return f'{DEMO}[store]\nurl = "sqlite:///{path}"\n'
+
+
+def _circular(machine: Machine) -> str:
+    path = machine.folder / "circle.db"
+    path.symlink_to(path)
+    return f'{DEMO}[store]\nurl = "sqlite:///{path}"\n'
+
+
+def _damaged_page(machine: Machine) -> str:
+    (machine.folder / page_file.FILE_NAME).write_text("[[[")
+    return f'{DEMO}[store]\nurl = "sqlite:///{machine.folder}/x.db"\n'
 
 
 @pytest.fixture

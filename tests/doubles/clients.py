@@ -1,7 +1,8 @@
 """Clients on raw sockets for a server under load: one runs tool loops, others are hostile.
 
 `ToolLoop.run` judges every answer and records its times. Each function in `HOSTILE` attacks the server until
-it is cancelled, and does not check the answers.
+it is cancelled, and does not check the answers. `SocketFlood` is a hostile WebSocket, and `holds_memory` a
+client that keeps the server's memory for bodies busy.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 import json
 import random
 import socket
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -81,8 +83,14 @@ class ToolLoop:
     key: str = ""
     leaves: float = 0.0
     chance: random.Random = field(default_factory=lambda: random.Random(1))
+    pause_s: float = 0.0
+    """How long the client waits after each loop."""
+    cpu_s: Callable[[], float] | None = None
+    """Returns the CPU seconds of the server so far."""
     times: list[float] = field(default_factory=list)
     """The duration of each completed loop, in seconds."""
+    cpu_times: list[float] = field(default_factory=list)
+    """The server's CPU seconds during each of them, also for other clients; empty without `cpu_s`."""
     left: int = 0
     wrong: list[str] = field(default_factory=list)
 
@@ -96,6 +104,8 @@ class ToolLoop:
                             await self._leave(reader, writer)
                             break
                         await self._loop(reader, writer)
+                        if self.pause_s:
+                            await asyncio.sleep(self.pause_s)
 
     async def _leave(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         api = self.chance.choice(["chat", "responses"])
@@ -107,7 +117,7 @@ class ToolLoop:
     async def _loop(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         api, model = self.chance.choice(["chat", "responses"]), self.chance.choice(self.models)
         request = _first(api, model)
-        began = time.monotonic()
+        began, cpu = time.monotonic(), self.cpu_s() if self.cpu_s is not None else 0.0
         try:
             for wanted in ("call", "text"):
                 writer.write(post(PATHS[api], request, self.key))
@@ -126,6 +136,8 @@ class ToolLoop:
             self.wrong.append(f"{api} {model}: {error!r}")
             raise
         self.times.append(time.monotonic() - began)
+        if self.cpu_s is not None:
+            self.cpu_times.append(self.cpu_s() - cpu)
 
 
 def _first(api: str, model: str) -> dict[str, Any]:
@@ -261,6 +273,15 @@ async def floods(port: int, key: str) -> None:
             await read_answer(reader)
 
 
+async def floods_streams(port: int, key: str) -> None:
+    """Requests one stream after the other, with tools, as fast as they are sent."""
+    async with connected(port) as (reader, writer):
+        request = post(PATHS["responses"], _first("responses", SHORT), key)
+        while True:
+            writer.write(request)
+            await read_answer(reader)
+
+
 async def pipelines(port: int, key: str) -> None:
     """Sends thousands of requests at once on one connection and reads no answer."""
     async with connected(port) as (_, writer):
@@ -282,3 +303,75 @@ async def harass(harm: Harm, port: int, key: str = "") -> None:
         with suppress(OSError, asyncio.IncompleteReadError, ValueError, IndexError):
             await harm(port, key)
         await asyncio.sleep(BACK_AFTER_S)
+
+
+# --- one hostile client ---
+
+
+def _frame(opcode: int, data: bytes = b"") -> bytes:
+    return bytes([opcode, 0x80 | len(data)]) + b"\0\0\0\0" + data
+
+
+SOCKET_FLOODS = {
+    "pings": (b"", _frame(0x89)),
+    "pongs": (b"", _frame(0x8A)),
+    "empty fragments": (_frame(0x01), _frame(0x00)),
+    "fragments of a byte": (_frame(0x01), _frame(0x00, b"x")),
+    "messages of a byte": (b"", _frame(0x81, b"x")),
+}
+"""What a hostile WebSocket sends first, and what it repeats."""
+
+
+class SocketFlood(threading.Thread):
+    """A WebSocket client that sends as fast as it can and never reads.
+
+    If cut off, it reconnects.
+    """
+
+    def __init__(self, port: int, kind: str, key: str) -> None:
+        super().__init__(daemon=True)
+        self._port = port
+        self._first, again = SOCKET_FLOODS[kind]
+        self._blob = again * 20_000
+        self._handshake = (
+            f"GET {PATHS['responses']} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {key}\r\n"
+            "Connection: Upgrade\r\nUpgrade: websocket\r\n"
+            "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+        ).encode()
+        self._over = threading.Event()
+        self.running = threading.Event()
+
+    def run(self) -> None:
+        while not self._over.is_set():
+            with (
+                suppress(OSError),
+                socket.create_connection(("127.0.0.1", self._port), timeout=1) as connection,
+            ):
+                connection.sendall(self._handshake)
+                connection.recv(1000)
+                connection.sendall(self._first)
+                while not self._over.is_set():
+                    self.running.set()
+                    connection.sendall(self._blob)
+            time.sleep(0.02)
+
+    def stop(self) -> None:
+        self._over.set()
+        self.join()
+
+
+HELD_BODY, HELD_PIECE = 24 * 1024 * 1024, b" " * 65536
+
+
+async def holds_memory(port: int, key: str) -> None:
+    """Sends a large body at once, except for its end, which then arrives just fast enough."""
+    async with connected(port) as (_, writer):
+        head = post(PATHS["chat"], b"", key).replace(b"Content-Length: 0", b"Content-Length: %d" % HELD_BODY)
+        writer.write(head)
+        for _ in range(HELD_BODY // len(HELD_PIECE) - 1):
+            writer.write(HELD_PIECE)
+            await writer.drain()
+        while True:
+            writer.write(HELD_PIECE[:4096])
+            await writer.drain()
+            await asyncio.sleep(EVERY_S)

@@ -10,17 +10,26 @@ import inspect
 import json
 import logging
 import socket
-import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from statistics import median
 from typing import Any
 
 import pytest
 import uvloop
 
-from doubles.clients import HOSTILE, PATHS, ToolLoop, connected, harass, post, read_answer
+from doubles.clients import (
+    HOSTILE,
+    PATHS,
+    SOCKET_FLOODS,
+    SocketFlood,
+    ToolLoop,
+    connected,
+    harass,
+    post,
+    read_answer,
+)
 from doubles.watched import Watched
 from toolwire.backends.base import Batch
 from toolwire.core.events import Finish, Text
@@ -97,11 +106,11 @@ Start = Callable[..., AbstractAsyncContextManager[Server]]
 def start(on_a_socket: Socket) -> Start:
     @asynccontextmanager
     async def serving(
-        model: Callable[[Turn], AsyncGenerator[Batch, None]], **limits: Any
+        model: Callable[[Turn], AsyncGenerator[Batch, None]], keys: tuple[str, ...] = (), **limits: Any
     ) -> AsyncIterator[Server]:
         backend = ScriptedBackend("m")
         backend.run = model  # type: ignore[method-assign, assignment]
-        settings = Settings(server=ServerSettings(), limits=LimitSettings(**limits))
+        settings = Settings(server=ServerSettings(keys=keys), limits=LimitSettings(**limits))
         gateway = Gateway(settings, backends={"m": backend})
         async with on_a_socket(gateway, settings) as url:
             yield Server(url, gateway)
@@ -109,8 +118,9 @@ def start(on_a_socket: Socket) -> Start:
     return serving
 
 
-def asks(stream: bool = True) -> bytes:
-    return post(CHAT, {"model": "m", "messages": [{"role": "user", "content": "?"}], "stream": stream})
+def asks(stream: bool = True, key: str = "") -> bytes:
+    messages = [{"role": "user", "content": f"{key}?"}]
+    return post(CHAT, {"model": "m", "messages": messages, "stream": stream}, key)
 
 
 async def quiet(turn: Turn) -> AsyncGenerator[Batch, None]:
@@ -325,6 +335,30 @@ async def test_too_many_pipelined_requests_are_cut_off(start: Start) -> None:
         await asyncio.wait_for(model.ended.wait(), 10)
 
 
+@both_loops
+async def test_a_key_with_many_connections_does_not_hold_up_a_request_of_another(start: Start) -> None:
+    """All requests are there at the same time; without turns, the other key's request would begin last."""
+    begun: list[str] = []
+
+    async def model(turn: Turn) -> AsyncGenerator[Batch, None]:
+        begun.append(str(turn.items))
+        yield [Text("fine"), Finish("stop")]
+
+    async with start(model, keys=("other", "many")) as server, AsyncExitStack() as connections:
+        clients = [
+            (key, *await connections.enter_async_context(connected(server.port)))
+            for key in [*["many"] * 20, "other"]
+        ]
+        for key, reader, writer in (clients[-1], *clients):  # the first request shows that two keys are used
+            writer.write(asks(False, key))
+            if not begun:
+                assert (await read_answer(reader))[0] == 200
+        for _, reader, _ in clients:
+            assert (await read_answer(reader))[0] == 200
+    places = [place for place, asked in enumerate(begun[1:]) if "other?" in asked]
+    assert len(begun) == 22 and places[0] <= 3
+
+
 # --- all at once ---
 
 SETTINGS = """
@@ -396,57 +430,6 @@ NOISE_S = 0.001
 """Shorter times cannot be measured reliably."""
 
 
-def _frame(opcode: int, data: bytes = b"") -> bytes:
-    return bytes([opcode, 0x80 | len(data)]) + b"\0\0\0\0" + data
-
-
-FLOODS = {
-    "pings": (b"", _frame(0x89)),
-    "pongs": (b"", _frame(0x8A)),
-    "empty fragments": (_frame(0x01), _frame(0x00)),
-    "fragments of a byte": (_frame(0x01), _frame(0x00, b"x")),
-    "messages of a byte": (b"", _frame(0x81, b"x")),
-}
-
-
-class Flood(threading.Thread):
-    """A WebSocket client that sends as fast as it can and never reads.
-
-    If cut off, it reconnects.
-    """
-
-    def __init__(self, port: int, first: bytes, again: bytes) -> None:
-        super().__init__(daemon=True)
-        self._port, self._first, self._blob = port, first, again * 20_000
-        self._over = threading.Event()
-        self.running = threading.Event()
-
-    def run(self) -> None:
-        while not self._over.is_set():
-            with (
-                suppress(OSError),
-                socket.create_connection(("127.0.0.1", self._port), timeout=1) as connection,
-            ):
-                connection.sendall(HANDSHAKE)
-                connection.recv(1000)
-                connection.sendall(self._first)
-                while not self._over.is_set():
-                    self.running.set()
-                    connection.sendall(self._blob)
-            time.sleep(0.02)
-
-    def stop(self) -> None:
-        self._over.set()
-        self.join()
-
-
-HANDSHAKE = (
-    b"GET /v1/responses HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer hostile\r\n"
-    b"Connection: Upgrade\r\nUpgrade: websocket\r\n"
-    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
-)
-
-
 async def _work(server: Watched) -> float:
     """Returns the event loop's CPU time from a request to its answer (99th percentile).
 
@@ -463,7 +446,7 @@ async def _work(server: Watched) -> float:
     return sorted(spent)[int(EACH * 0.99)]
 
 
-@pytest.mark.parametrize("kind", FLOODS)
+@pytest.mark.parametrize("kind", SOCKET_FLOODS)
 async def test_a_websocket_flood_affects_neither_other_clients_nor_memory(
     watched: Watched, kind: str
 ) -> None:
@@ -473,7 +456,7 @@ async def test_a_websocket_flood_affects_neither_other_clients_nor_memory(
     calm, flooded = [], []
     for _ in range(ROUNDS):
         calm.append(await _work(watched))
-        flood = Flood(watched.port, *FLOODS[kind])
+        flood = SocketFlood(watched.port, kind, "hostile")
         flood.start()
         try:
             await asyncio.to_thread(flood.running.wait, 10)

@@ -32,7 +32,6 @@ from toolwire.backends.agents.processes import Child
 from toolwire.backends.codex.home import environment as codex_environment
 from toolwire.backends.codex.options import CodexOptions
 from toolwire.backends.cursor.bridge import BridgeHome
-from toolwire.backends.local.pull import seen_by_pip
 from toolwire.core.errors import ToolwireError
 from toolwire.core.turn import ImagePart, Message, OtherPart, Turn
 from toolwire.gateway.images import ImageFetcher, ImageLimits, checked, is_public
@@ -548,7 +547,6 @@ def test_child_processes_do_not_inherit_keys(monkeypatch: pytest.MonkeyPatch, tm
         seen = {
             "codex": codex_environment(CodexOptions(), tmp_path),
             "cursor": cursor.environment(os.environ),
-            "pip": seen_by_pip(os.environ),
             **{
                 f"acp:{name}": dict(
                     launch(AcpOptions(command=("agent",)), profile, "agent", "/h", "/t", os.environ).env

@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 
+from toolwire.backends.local.pull import BETTER, DEFAULT
 from toolwire.cli.main import main
+from toolwire.gateway.catalog import Catalog
 from toolwire.gateway.pipeline import Gateway
 from toolwire.settings import discover as first_run
 from toolwire.settings.discover import address, beside, discover
@@ -42,7 +44,7 @@ def test_what_a_variable_such_as_ollama_host_means(named: str, meant: str) -> No
 @pytest.fixture
 def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """An empty environment: no server answers, and no model was downloaded."""
-    monkeypatch.setattr("toolwire.backends.local.pull.available", lambda: False)
+    monkeypatch.setattr("toolwire.backends.local.pull.available", lambda name: False)
     return {
         "HOME": str(tmp_path),
         "PATH": str(tmp_path),
@@ -55,12 +57,28 @@ async def test_a_bare_machine_has_the_demo(empty: dict[str, str]) -> None:
     assert await discover(empty) == DEFAULT_MODELS
 
 
-async def test_the_embedded_model_comes_first_and_the_demo_last(
+async def test_a_downloaded_model_comes_first_and_those_for_trials_last(
     empty: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("toolwire.backends.local.pull.available", lambda: True)
+    pulled = {DEFAULT}
+    monkeypatch.setattr("toolwire.backends.local.pull.available", lambda name: name in pulled)
     found = await discover({**empty, "OPENAI_API_KEY": "sk-x"})
-    assert [model.id for model in found] == ["local", "openai", "demo"]
+    assert [model.id for model in found] == ["openai", "local", "demo"]
+    pulled.add(BETTER)
+    found = await discover({**empty, "OPENAI_API_KEY": "sk-x"})
+    assert [model.id for model in found] == [BETTER, "openai", "local", "demo"]
+    assert found[0] == ModelSettings(BETTER, "local", {"gguf": BETTER})
+    catalog = Catalog(found)
+    assert {id: catalog.about(id).is_trial for id in (BETTER, "local", "demo")} == {
+        BETTER: False,
+        "local": True,
+        "demo": True,
+    }
+    assert (
+        catalog.about("local").title == "SmolLM2 135M" and catalog.about("local").use == "for trying the wire"
+    )
+    assert catalog.about("local").no_tools and not catalog.about(BETTER).no_tools
+    assert not catalog.about("no-such-model").is_trial
 
 
 async def test_codex_is_offered_if_somebody_has_logged_in(empty: dict[str, str], tmp_path: Path) -> None:

@@ -139,6 +139,13 @@ def test_a_uv_tool_is_installed_again_or_extended_where_its_wheel_is_gone(enviro
     assert words(extras.add_extra("local"))[:4] == ["uv", "pip", "install", "--python"]
 
 
+def test_an_image_is_built_again_with_the_extras_it_already_has(environment: Any) -> None:
+    here = environment("opt/toolwire")
+    here.packages.add("rich")
+    (here.prefix / extras.IMAGE_MARK).write_text("")
+    assert extras.add_extra("local") == "TOOLWIRE_EXTRAS=chat,local docker compose up --build --detach"
+
+
 def test_a_repository_is_named_with_its_revision(environment: Any) -> None:
     here = environment("uv/archive-v0/x")
     here.origin = {

@@ -101,6 +101,8 @@ class Site:
     config: dict[str, Any]
     port: int = 0
     link: str = ""
+    program: tuple[str, ...] = ("-m", "toolwire")
+    environ: dict[str, str] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
     @property
@@ -120,9 +122,14 @@ class Site:
             if not name.startswith(("TOOLWIRE_", "PROXY_")) and name != "PORT"
         }
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "toolwire", "serve", "--config", "toolwire.toml"],
+            [sys.executable, *self.program, "serve", "--config", "toolwire.toml"],
             cwd=self.folder,
-            env={**inherited, "HOME": str(self.folder), "XDG_CACHE_HOME": str(self.folder / "cache")},
+            env={
+                **inherited,
+                "HOME": str(self.folder),
+                "XDG_CACHE_HOME": str(self.folder / "cache"),
+                **self.environ,
+            },
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
@@ -193,6 +200,8 @@ def site(tmp_path: Path) -> Iterator[OpenSite]:
         models: dict[str, Any] | None = None,
         notes: dict[str, str] | None = None,
         on: bool = True,
+        program: tuple[str, ...] = ("-m", "toolwire"),
+        environ: dict[str, str] | None = None,
         **sections: Any,
     ) -> Site:
         folder = tmp_path / f"site{len(started)}"
@@ -205,13 +214,13 @@ def site(tmp_path: Path) -> Iterator[OpenSite]:
             "server": {"host": "127.0.0.1", "drain_s": 2, **sections.pop("server", {})},
             "models": {
                 id: {"backend": "scripted", **options}
-                for id, options in (models or {"m": {"script": "say Hello."}}).items()
+                for id, options in ({"m": {"script": "say Hello."}} if models is None else models).items()
             },
             "vault": {"root": str(vault), "enabled": on},
             "store": {"url": f"sqlite:///{folder}/toolwire.db"},
             **sections,
         }
-        opened = Site(folder, config).start()
+        opened = Site(folder, config, program=program, environ=environ or {}).start()
         started.append(opened)
         return opened
 

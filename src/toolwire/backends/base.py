@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 from weakref import ref
 
@@ -17,6 +18,20 @@ from toolwire.core.events import Event
 from toolwire.core.turn import Result, Turn
 
 Batch = list[Event]
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What a person should know about a model before they choose it."""
+
+    title: str = ""
+    """Its name for people; "": the id."""
+    use: str = ""
+    """What it is good for, after the title: "for …"."""
+    no_tools: str = ""
+    """Why a vault's tools are not offered to it; "" if they are."""
+    is_trial: bool = False
+    """Whether it is only for trying things out. Any other model is chosen before it."""
 
 
 class Backend(Protocol):

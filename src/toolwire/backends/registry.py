@@ -12,7 +12,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from importlib import import_module
 from typing import Any, Literal, Union, get_args, get_origin
 
-from toolwire.backends.base import Backend, Source
+from toolwire.backends.base import About, Backend, Source
 
 # name → (module, options class, backend class)
 BACKENDS: dict[str, tuple[str, str, str]] = {
@@ -159,6 +159,13 @@ def lacking(backend: str, options: Any) -> tuple[str, str] | None:
     look = getattr(import_module(module), "lacking", None)
     found: tuple[str, str] | None = None if look is None else look(options)
     return found
+
+
+def about(backend: str, options: Any) -> About:
+    """Returns what a person should know about a model. `options`: the result of `check`."""
+    module, _, _ = BACKENDS[backend]
+    look = getattr(import_module(module), "about", None)
+    return About() if look is None else look(options)
 
 
 def build(id: str, backend: str, options: dict[str, Any]) -> Backend:

@@ -66,8 +66,12 @@ def _loaded(config: str | None) -> tuple[Settings, list[Finding]]:
         settings = load(config, os.environ, {}, exposed=False, problems=problems)
     except Exception as error:
         settings = Settings(models=DEFAULT_MODELS)
-        problems.append(f"the settings cannot be read: {first_line(error)}")
-    return settings, [problem("settings", line, _settings_fix(line)) for line in problems]
+        problems.append(first_line(error))
+    findings = [problem("settings", line, _settings_fix(line)) for line in problems]
+    if settings.page_problem:
+        fix = f"correct or delete {settings.page_file}; then use the settings page again"
+        findings.append(problem("settings page", settings.page_problem, fix))
+    return settings, findings
 
 
 def _settings_fix(line: str) -> str:
@@ -79,6 +83,8 @@ def _settings_fix(line: str) -> str:
         return f"name the settings file with {where}"
     if "environment variable" in line:
         return f"set the variable, or correct {where}"
+    if not os.path.exists(where):
+        return "correct the settings; docs/configuration.md has every key"
     if "cannot be read" in line:
         return f"make the file readable, for example with: chmod u+r {where}"
     return f"correct {where}; docs/configuration.md has every key"
@@ -105,21 +111,20 @@ OWN_CHECK = ("local", "codex", "cursor", "acp")
 
 async def _configured(settings: Settings) -> Findings:
     """Checks whether each model in the settings could answer now."""
-    from toolwire.gateway.pipeline import Gateway
+    from toolwire.gateway.catalog import Catalog
 
-    gateway = Gateway(settings)
-    catalog = gateway.catalog
+    catalog = Catalog(settings.models)
     try:
         for model in settings.models:
             if reason := catalog.unavailable.get(model.id):
                 fix = f"correct [models.{model.id}] in {model.where or 'the settings'}"
                 fix = f"set the variable, or {fix}" if "environment variable" in reason else fix
                 yield problem(f"model {model.id}", reason, fix)
-        ids = [id for id in (*gateway.models, *catalog.sources) if catalog.kind(id) not in OWN_CHECK]
-        for finding in await asyncio.gather(*(_model(catalog, id, gateway.models.get(id)) for id in ids)):
+        ids = [id for id in (*catalog.models, *catalog.sources) if catalog.kind(id) not in OWN_CHECK]
+        for finding in await asyncio.gather(*(_model(catalog, id, catalog.models.get(id)) for id in ids)):
             yield finding
     finally:
-        await gateway.close()
+        await catalog.close()
 
 
 async def _model(catalog: Catalog, id: str, backend: Backend | None) -> Finding:
@@ -171,9 +176,9 @@ async def _codex(settings: Settings) -> Findings:
         if not facts["installed"]:
             yield absent(subject, f"no command {options.bin!r}", "npm install -g @openai/codex")
         elif facts["logged_in"] is False:
-            yield problem(subject, f"{about}, not logged in", "codex login")
+            yield absent(subject, f"{about}, not logged in", "codex login")
         elif facts["problem"]:
-            yield problem(subject, facts["problem"], "correct bin of the model, or install Codex again")
+            yield absent(subject, facts["problem"], "correct bin of the model, or install Codex again")
         else:
             yield ok(subject, f"{about}, {'logged in' if facts['logged_in'] else 'another provider'}")
 
@@ -250,7 +255,11 @@ async def _agents(settings: Settings) -> Findings:
     from toolwire.backends.acp.profiles import PROFILES
 
     for subject, options in _of_backend(settings, "acp").items():
-        title, failed = await inspect(options)
+        try:
+            async with asyncio.timeout(MODEL_S):
+                title, failed = await inspect(options)
+        except TimeoutError:
+            title, failed = "", f"{options.command[0]} does not answer as an ACP agent within {MODEL_S:g} s"
         if failed:
             reason, _, fix = failed.partition(" Install it with: ")
             yield problem(subject, reason, fix or "install the agent, or correct command of the model")
@@ -279,7 +288,7 @@ async def _vault(settings: Settings) -> Findings:
         os.scandir(root).close()
     except OSError as error:
         fix = "create the folder, or correct vault.root"
-        yield problem("vault", f"{root} cannot be read: {error.strerror or error}", fix)
+        yield problem("vault", f"{root or 'vault.root'} cannot be read: {error.strerror or error}", fix)
     else:
         yield ok("vault", f"{root}, for {', '.join(settings.vault.models) or 'no model'}")
 
@@ -310,10 +319,20 @@ async def _address(settings: Settings) -> Findings:
         if "another Toolwire" in str(error):
             yield ok("address", f"a Toolwire runs at {base_url(server.host, server.port)}")
         else:
-            yield problem("address", str(error), "stop that program, or set another server.port or host")
+            fix = "stop that program, or set another server.port" if "in use" in str(error) else ""
+            yield problem("address", str(error), fix or "set another server.host or server.port")
     else:
         if not wrong:
             yield ok("address", f"{base_url(server.host, server.port)} is free")
+
+
+async def _tracing(settings: Settings) -> Findings:
+    """Checks the settings of traces. Sends none."""
+    from toolwire.observe.tracing import tracing_of
+
+    if tracing := tracing_of(settings):
+        await tracing.close()
+        yield ok("tracing", "traces are sent to the collector in telemetry.otlp")
 
 
 PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
@@ -342,7 +361,28 @@ async def _store(settings: Settings) -> Findings:
         yield ok("store", await asyncio.to_thread(Store(settings.store.url).check))
     except ToolwireError as error:
         fix = "make it readable and writable for you, or set another store.url"
+        if "store.url: " in str(error):
+            fix = "correct store.url"
+        elif not settings.store.url.startswith("sqlite:"):
+            fix = "start PostgreSQL, or correct store.url"
         yield problem("store", str(error).removeprefix("store "), fix)
+
+
+async def _redis(settings: Settings) -> Findings:
+    """Asks the Redis of the settings for a sign of life."""
+    from toolwire.cluster.nodes import connect
+
+    if not settings.store.redis:
+        return
+    redis = connect(settings.store.redis)
+    try:
+        await redis.ping()
+        yield ok("redis", "answers")
+    except Exception as error:
+        fix = "start Redis, or correct store.redis"
+        yield problem("redis", f"store.redis cannot be reached: {first_line(error)}", fix)
+    finally:
+        await redis.aclose()
 
 
 CHECKS: tuple[Callable[[Settings], Findings], ...] = (
@@ -355,6 +395,8 @@ CHECKS: tuple[Callable[[Settings], Findings], ...] = (
     _keys,
     _vault,
     _store,
+    _redis,
+    _tracing,
     _address,
     _proxies,
 )
@@ -374,9 +416,11 @@ async def examine(settings: Settings) -> list[Finding]:
                     out.append(finding)
         except TimeoutError:
             out.append(problem(name, f"no answer within {LOOK_S:g} s", "start it again, or remove it"))
+        except ConfigError as error:
+            out.append(problem(name, str(error), f"correct {settings.file or 'the settings'}"))
         except Exception as error:
             out.append(
-                problem(name, f"{type(error).__name__}: {first_line(error)}", "toolwire doctor --debug")
+                problem(name, f"{type(error).__name__}: {first_line(error)}", "toolwire --debug doctor")
             )
     return out
 

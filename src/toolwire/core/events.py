@@ -187,6 +187,8 @@ class Finish:
     """The stop sequence that ended the answer; None: unknown, or none did."""
     window: bool = False
     """With reason `length`: the context window was full. False: the answer reached its own limit."""
+    repeats: bool = False
+    """With reason `length`: Toolwire ended the answer, because it repeated itself without end."""
     extra: Mapping[str, Any] | None = None
     """More members of the end of a message, for clients of Anthropic's API: `stop_details`, `container`,
     `context_management`, or a `stop_reason` that no other API has, such as `pause_turn`."""

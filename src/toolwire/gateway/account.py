@@ -37,6 +37,7 @@ class Account:
         "finish",
         "model",
         "policies",
+        "repeats",
         "ticket",
     )
 
@@ -55,6 +56,8 @@ class Account:
         """The id of the model that answers; "" if it is the requested one."""
         self.drops_logprobs = False
         """Whether log probabilities were dropped, because a thought was separated from their text."""
+        self.repeats = False
+        """Whether Toolwire ended the answer, because it repeated itself."""
 
     @property
     def wants_text(self) -> bool:
@@ -73,6 +76,7 @@ class Account:
                 self.call_times.append(perf_counter() - self._started)
             elif kind is Finish:
                 self.finish = event.reason  # type: ignore[union-attr]
+                self.repeats = self.repeats or event.repeats  # type: ignore[union-attr]
             elif kind is Usage:
                 self._usages[choice] = event  # type: ignore[assignment]
 
@@ -87,14 +91,12 @@ class Account:
 
     def called(self) -> tuple[int, bool, str]:
         """Returns the number of calls sent, whether any were dropped, and the `stop_after` rule."""
-        if len(self.policies) == 1:
-            return self.policies[0].called
-        shown = [policy.called for policy in self.policies.values()]
-        return (
-            sum(count for count, _, _ in shown),
-            any(cut for _, cut, _ in shown),
-            shown[0][2] if shown else "off",
-        )
+        count, truncated, mode = 0, False, ""
+        for policy in self.policies.values():
+            count += len(policy.names)
+            truncated = truncated or policy.truncated
+            mode = mode or policy.rules.stop_after
+        return count, truncated, mode or "off"
 
     @property
     def call_names(self) -> tuple[str, ...]:
@@ -118,6 +120,7 @@ class Account:
         cut = "true" if truncated else "false"
         calls = f'"tool_call_count":{count},"tool_call_truncated":{cut}'
         dropped = ',"logprobs":"ignored"' if self.drops_logprobs else ""
+        dropped += ',"answer":"repetition"' if self.repeats else ""
         model = f',"model":{json.dumps(self.model)}' if self.model else ""
         return f'{{{calls},"stop_after_tools_mode":"{mode}"{dropped}{model}}}'
 

@@ -165,7 +165,6 @@ class Gateway:
             run.asks(turn, id)
             if caller.grant is not None:
                 run.account.ticket = await self._admit(caller.grant, turn, id, caller.key_id)
-            run.others = self._fallbacks(id, caller.grant)
             run.body, run.answering = body, answering
             plan = await run.plans(turn, backend, self._missing(turn, id) if backend is None else None)
             assert run.turn is not None
@@ -180,19 +179,16 @@ class Gateway:
                 )
             if trace is not None and self.journal is not None and self.journal.listeners:
                 self.journal.planned(trace)
-            return await (run.stream(on_slow) if turn.stream else run.whole())
+            return await run.answers(on_slow)
         except ToolwireError as error:
-            run.abandon()
             if run.account.ticket is None and caller.grant is not None:
                 self.limits.fault(caller.key_id, caller.grant.limits, error.failure)
             run.observe(error.failure)
             raise
         except asyncio.CancelledError:
-            run.abandon()
             run.observe(None, cancelled=True)
             raise
         except Exception:
-            run.abandon()
             run.observe(Failure("server", "The server had an error."))
             raise
         finally:
@@ -251,7 +247,7 @@ class Gateway:
         if caller.grant is not None:
             caller.grant.check(turn, id)
         if backend is None:
-            others = map(self.catalog.find, self._fallbacks(id, caller.grant))
+            others = map(self.catalog.find, self.fallbacks(id, caller.grant))
             backend = next(filter(None, others), None)
         if backend is None:
             raise ToolwireError.of(self._missing(turn, id))
@@ -273,7 +269,7 @@ class Gateway:
         plan = make_plan(checked(turn), backend, self.settings.tools, self.ids)
         return await backend.count(plan.turn)
 
-    def _fallbacks(self, id: str, grant: KeyGrant | None) -> list[str]:
+    def fallbacks(self, id: str, grant: KeyGrant | None) -> list[str]:
         """Returns the ids of the models that may answer instead of this one, if the key may use them."""
         return [other for other in self.catalog.fallbacks(id) if grant is None or grant.may_use(other)]
 
@@ -283,10 +279,11 @@ class Gateway:
     async def fitted(self, run: Run, turn: Turn, backend: Backend) -> Turn:
         """Prepares the backend. Returns the turn in the form that the backend takes."""
         await run.in_time(backend.prepare())
-        if not backend.capabilities.image_urls:
+        capabilities = backend.capabilities
+        if not capabilities.image_urls:
             turn = await run.in_time(self._with_images(turn, run.trace))
         turn = checked(turn)
-        if turn.api in backend.capabilities.speaks:
+        if turn.api in capabilities.speaks:
             turn = replace(turn, thoughts="shown")  # the model shows what the client asked for
         return turn
 

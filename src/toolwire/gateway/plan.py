@@ -108,10 +108,15 @@ class Plan(msgspec.Struct, frozen=True):
         """Returns the plan with a report which says that another model than the requested one answers."""
         return msgspec.structs.replace(self, report=tuple({**dict(self.report), "model": "fallback"}.items()))
 
-    def without_logprobs(self) -> Plan:
-        """Returns the plan with a report which says that log probabilities were dropped."""
-        dropped = dict.fromkeys(sorted(self.turn.sent & TOKENS), "ignored")
-        return msgspec.structs.replace(self, report=tuple({**dict(self.report), **dropped}.items()))
+    def as_answered(self, drops_logprobs: bool, repeats: bool) -> Plan:
+        """Returns the plan with a report that also has what only the answer shows.
+
+        `drops_logprobs`: its log probabilities were dropped. `repeats`: Toolwire ended it, because it
+        repeated itself.
+        """
+        known = dict.fromkeys(sorted(self.turn.sent & TOKENS) if drops_logprobs else (), "ignored")
+        ended = {"answer": "repetition"} if repeats else {}
+        return msgspec.structs.replace(self, report=tuple({**dict(self.report), **known, **ended}.items()))
 
     def retry(self, answer: str, issues: Sequence[str]) -> Turn:
         """Returns the turn for the second attempt, with the first answer and a corrective message.

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable, Sequence
+from collections.abc import AsyncGenerator, Awaitable
 from contextlib import aclosing, nullcontext
 from functools import partial
 from time import perf_counter
@@ -27,14 +27,12 @@ from toolwire.core.events import Failure
 from toolwire.core.turn import Api, Turn
 from toolwire.gateway.account import Account, summary
 from toolwire.gateway.answers import Answering, EventsAnswer, open_answer
-from toolwire.gateway.choices import side_by_side
 from toolwire.gateway.parked import Claim, brings_results
 from toolwire.gateway.plan import Plan, make_plan
 from toolwire.gateway.queue import QueueSlot
 from toolwire.gateway.records import Answer, Caller, OnSlow
-from toolwire.gateway.source import Opened, RunSource, failed, nothing
+from toolwire.gateway.source import Opened, RunSource, Timeouts, failed, nothing, side_by_side
 from toolwire.gateway.stages import RequiredCall, Stages
-from toolwire.gateway.timeouts import Timeouts
 from toolwire.observe.trace import Trace
 from toolwire.observe.tracing import Contents
 from toolwire.wire.obsidian import ObsidianXml
@@ -60,8 +58,6 @@ class Run:
     answering: EventsAnswer | None = None
     body: dict[str, Any]
     claim: Claim | None = None
-    others: Sequence[str] = ()
-    """The ids of the models that may answer instead, in order."""
     fell_back = False
     """Whether another model than the requested one answers."""
     model = backend_kind = _report = ""
@@ -69,6 +65,9 @@ class Run:
     """The value of the header `x-toolwire-turn`: `new`, `resumed` or `replayed`."""
     first_byte: float | None = None
     committed = _observed = _asked_again = False
+    _others: list[str] | None = None
+    _asked = ""
+    """The id of the requested model."""
     _decoded: Turn | None = None
     """The turn as it was decoded, before it was fitted to a backend."""
     _recorded = (0, 0)
@@ -93,6 +92,7 @@ class Run:
     def asks(self, turn: Turn, id: str) -> None:
         """Sets the model. From now on the turn counts for this model, even if it is refused later."""
         self.turn, self.model = turn, id if self.fell_back else turn.model
+        self._asked = self._asked or id
         self.backend_kind = self._gateway.catalog.kind(id)
         if self.trace is not None:
             self.trace.backend_id, self.trace.backend_kind = id, self.backend_kind
@@ -100,7 +100,7 @@ class Run:
     async def plans(self, turn: Turn, backend: Backend | None, failure: Failure | None) -> Plan:
         """Plans the turn, opens its answer and joins the model's queue.
 
-        If the model is not available (`backend` is None) or not ready, uses the first of the `others` that
+        If the model is not available (`backend` is None) or not ready, uses the first of its fallbacks that
         is. Raises the last failure if there is none. `failure`: why there is no `backend`.
         """
         gateway, trace = self._gateway, self.trace
@@ -109,8 +109,7 @@ class Run:
         self._decoded = turn
         while True:
             if backend is not None:
-                self.backend = backend
-                self.asks(turn, backend.id)
+                self._use(backend)
                 try:
                     fitted = await gateway.fitted(self, turn, backend)
                     plan = self.planned(fitted)
@@ -125,6 +124,14 @@ class Run:
             if backend is None:
                 raise ToolwireError.of(failure)
 
+    def _use(self, backend: Backend | None) -> None:
+        """Sets the model that answers. It is not closed until another one answers, or the turn has ended."""
+        if self.backend is not None:
+            self._gateway.catalog.release(self.backend)
+        self.backend = backend
+        if backend is not None:
+            self._gateway.catalog.hold(backend)
+
     def _opened(self, turn: Turn) -> Answering:
         caller = self.caller
         answer = open_answer(
@@ -134,16 +141,24 @@ class Run:
 
     def _other(self, failure: Failure) -> Backend | None:
         """Returns the next model to try after this failure; None if there is none."""
-        while failure.kind in FALLS_BACK and self.others:
-            id, *self.others = self.others
+        assert self._decoded is not None
+        while failure.kind in FALLS_BACK and self._fallbacks():
+            id = self._fallbacks().pop(0)
             found = self._gateway.catalog.find(id)
             if found is not None:
                 log.info("model %s failed (%s): trying %s", self.model, failure.kind, id)
                 self.fell_back, self.account.model = True, found.id
                 if self.trace is not None:
                     self.trace.restart(*self._recorded)
+                self.asks(self._decoded, found.id)
                 return found
         return None
+
+    def _fallbacks(self) -> list[str]:
+        """Returns the ids of the models that may still answer instead, in order."""
+        if self._others is None:
+            self._others = self._gateway.fallbacks(self._asked, self.caller.grant)
+        return self._others
 
     def planned(self, turn: Turn) -> Plan:
         """Plans the turn, for the first time or again after the backend refused the strategy."""
@@ -168,12 +183,6 @@ class Run:
         if claim is not None and self.trace is not None:
             self.trace.resumes(claim.park.turn_id, claim.waited_s)
 
-    def abandon(self) -> None:
-        """Drops the claimed parked run if no source has read it."""
-        claim, self.claim = self.claim, None
-        if claim is not None:
-            self._gateway.parking.drop(claim.park)
-
     def _is(self, kind: str) -> None:
         self.kind = kind
         if self.trace is not None:
@@ -195,7 +204,11 @@ class Run:
         with self if alone else nullcontext():  # with several choices, `_loops` enters `self` once for all
             refusal = await self._admission() if alone and self.place is not None else None
             stages = self._stages(self.plan, choice)
-            source = self._first_source(choice) if refusal is None else failed(refusal)
+            source = (
+                self._source(self.plan, self.plan.turn, choice, claim=self.claim)
+                if refusal is None
+                else failed(refusal)
+            )
             stages.begin(parks=source.live is not None)
             try:
                 while True:
@@ -226,7 +239,9 @@ class Run:
                         following, more = await self._over(source, stages)
                         block += more
                     if block:
-                        self._sends(block)
+                        self.first_byte = self.first_byte or perf_counter()
+                        if trace is not None:
+                            trace.sent(block)
                         yield block
                     if following is not None:
                         unfit, source = source, following
@@ -238,9 +253,6 @@ class Run:
                 await source.close()
             if alone:
                 yield await self._end()
-        if alone:
-            assert self.answer is not None
-            self.observe(self.answer.failure)
 
     async def _loops(self, choices: int) -> AsyncGenerator[bytes, None]:
         """Yields the blocks of several choices as they arrive, then the end of the answer."""
@@ -258,7 +270,6 @@ class Run:
             else:
                 raise ToolwireError.of(refusal)
             yield await self._end()
-        self.observe(answer.failure)
 
     async def _end(self) -> bytes:
         """Returns the last block of the answer, after the answer was stored."""
@@ -267,13 +278,10 @@ class Run:
         last = answer.finish(self.account.comment() if self.turn.stream else "")
         if answer.keep is not None:
             last = await answer.keep(last)
-        self._sends(last)
-        return last
-
-    def _sends(self, block: bytes) -> None:
         self.first_byte = self.first_byte or perf_counter()
         if self.trace is not None:
-            self.trace.sent(block)
+            self.trace.sent(last)
+        return last
 
     def _stages(self, plan: Plan, choice: int) -> Stages:
         assert self.answer is not None
@@ -305,27 +313,25 @@ class Run:
             return error.failure
         return None
 
-    def _first_source(self, choice: int) -> RunSource:
-        assert self.turn is not None and self.plan is not None
-        claim, self.claim = self.claim, None
-        if not self.turn.generate:
-            return RunSource(self.turn.model, nothing(), self._number("run", choice))
-        if claim is None:
-            return self._source(self.plan, self.plan.turn, choice)
-        number, live = self._number("resume", choice), claim.live
-        return RunSource(self.turn.model, live.segment(), number, live, claim)
+    def _source(
+        self, plan: Plan, turn: Turn, choice: int, how: str = "", claim: Claim | None = None
+    ) -> RunSource:
+        """Starts a run of the backend, or continues the parked run of `claim`.
 
-    def _source(self, plan: Plan, turn: Turn, choice: int, how: str = "") -> RunSource:
-        """Starts a new run of the backend. `how` is its label in the journal."""
+        `how` is the run's label in the journal.
+        """
         assert self.backend is not None
-        if plan.strategy != "parked":
-            return RunSource(turn.model, self.backend.run(turn), self._number(how or "run", choice))
-        live = cast(ParkingBackend, self.backend).open(turn)
-        return RunSource(turn.model, live.segment(), self._number(how or "open", choice), live)
-
-    def _number(self, how: str, choice: int) -> int:
-        """Returns the number of a new run in the journal; 0 without a journal."""
-        return 0 if self.trace is None else self.trace.begin_run(how, choice)
+        live = None
+        if claim is not None:
+            self.claim, live, how = None, claim.live, "resume"
+        elif plan.strategy == "parked" and turn.generate:
+            live, how = cast(ParkingBackend, self.backend).open(turn), how or "open"
+        if live is not None:
+            batches = live.segment()
+        else:
+            batches = self.backend.run(turn) if turn.generate else nothing()
+        number = 0 if self.trace is None else self.trace.begin_run(how or "run", choice)
+        return RunSource(turn.model, batches, number, live, claim)
 
     async def _instead(
         self, source: RunSource, failure: Failure, stages: Stages
@@ -357,20 +363,17 @@ class Run:
         Only before the first byte: a client must not get the beginning of one model's answer and the end of
         another's. For the same reason, a turn with several choices does not change its model.
         """
-        assert self.turn is not None and self.backend is not None and self._decoded is not None
+        assert self.turn is not None and self._decoded is not None
         sent = self.first_byte is not None or self._asked_again
-        if not self.others or sent or self.turn.n > 1 or failure.kind not in FALLS_BACK:
+        if sent or self.turn.n > 1 or failure.kind not in FALLS_BACK or not self._fallbacks():
             return failure
         if self.place is not None:
             self.place.leave()
             self.place = None
-        self._gateway.catalog.release(self.backend)
         try:
             plan = await self.plans(self._decoded, None, failure)
         except ToolwireError as error:
             return error.failure
-        finally:
-            self._gateway.catalog.hold(self.backend)
         refusal = await self._admission() if self.place is not None else None
         if refusal is not None:
             return await self._fall_back(refusal, choice)
@@ -427,22 +430,18 @@ class Run:
 
     # --- a whole body, a stream ---
 
-    def _blocks(self) -> AsyncGenerator[bytes, None]:
-        assert self.turn is not None
-        return self._loop() if self.turn.n == 1 else self._loops(self.turn.n)
+    async def answers(self, on_slow: OnSlow | None) -> Answer:
+        """Returns the whole answer, or the stream when its first block is known.
 
-    async def whole(self) -> Answer:
-        body = b""
-        async for block in self._blocks():
-            body += block  # almost always one block, at the end
-        return Answer(self._headers(whole=True), body=body)
-
-    async def stream(self, on_slow: OnSlow | None) -> Answer:
-        """Returns the stream when its first block is known.
-
-        If the model is slow, `on_slow` gets the headers before that.
+        If the model is slow, `on_slow` gets the headers of the stream before that.
         """
-        blocks = self._blocks()
+        assert self.turn is not None
+        blocks = self._loop() if self.turn.n == 1 else self._loops(self.turn.n)
+        if not self.turn.stream:
+            body = b""
+            async for block in blocks:
+                body += block  # almost always one block, at the end
+            return Answer(self._headers(whole=True), body=body)
         timer = asyncio.get_running_loop().call_later(
             self._gateway.settings.server.commit_after_s, self._commit, on_slow
         )
@@ -465,33 +464,26 @@ class Run:
         if on_slow is not None:
             on_slow(self._headers(whole=False))
 
-    def __enter__(self) -> None:
-        """Keeps the model open until the answer has ended."""
-        assert self.backend is not None
-        self._gateway.catalog.hold(self.backend)
-
-    def __exit__(self, kind: type[BaseException] | None, error: object, traceback: object) -> None:
-        """Releases the model, the parked run and the queue slot.
-
-        Reports an answer that ended early to the observers.
-        """
-        assert self.backend is not None
-        self._gateway.catalog.release(self.backend)
-        if kind is not None and issubclass(kind, (asyncio.CancelledError, GeneratorExit)):
-            self.observe(None, cancelled=True)
-        elif kind is not None and self.first_byte is not None:  # earlier failures are observed by `respond`
-            self.observe(Failure("server", "The server had an error."))
-        if self.claim is not None:
-            self.abandon()
-        if self.place is not None:
-            self.place.leave()
-
     # --- the end of a turn ---
 
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, traceback: object) -> None:
+        """Ends the turn, whether its answer is complete or broke off."""
+        assert self.answer is not None
+        if kind is None:
+            self.observe(self.answer.failure)
+        elif issubclass(kind, (asyncio.CancelledError, GeneratorExit)):
+            self.observe(None, cancelled=True)
+        elif self.first_byte is not None:  # earlier failures are observed by `respond`
+            self.observe(Failure("server", "The server had an error."))
+
     def final_report(self) -> str:
-        """Returns the report. Only the answer shows whether its log probabilities had to be dropped."""
-        if self.account.drops_logprobs and self.plan is not None:
-            self._report = self.plan.without_logprobs().report_header()
+        """Returns the report, with what only the answer shows."""
+        drops, repeats = self.account.drops_logprobs, self.account.repeats
+        if (drops or repeats) and self.plan is not None:
+            self._report = self.plan.as_answered(drops, repeats).report_header()
             if self.trace is not None:
                 self.trace.report = self._report
         return self._report
@@ -506,10 +498,16 @@ class Run:
         return [*headers, *self.account.headers()] if whole else headers
 
     def observe(self, failure: Failure | None, cancelled: bool = False) -> None:
-        """Settles the limits of the turn and calls the observers. Only the first call has an effect."""
+        """Ends the turn: releases what it holds, settles its limits and calls the observers.
+
+        Only the first call has an effect.
+        """
         if self._observed:
             return
         self._observed = True
+        self._use(None)
+        if self.claim is not None:  # no source has read the parked run
+            self._gateway.parking.drop(self.claim.park)
         if self.place is not None:
             self.place.leave()
         ran = self.plan is not None and (failure is None or self.first_byte is not None)

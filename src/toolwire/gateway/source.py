@@ -1,19 +1,85 @@
-"""Backend runs as the loop reads them, and streams whose first block has been read."""
+"""What a turn reads: runs of a backend within time limits, several choices at once, and an opened stream."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from typing import TypeVar
 
 from toolwire.backends.base import Batch, LiveRun
 from toolwire.core.errors import ToolwireError
-from toolwire.core.events import Failure, Finish, Usage
+from toolwire.core.events import CallArgs, CallBegin, Failure, Finish, Refusal, Text, Thought, Usage
+from toolwire.gateway.answers import Answering
 from toolwire.gateway.parked import Claim
-from toolwire.gateway.timeouts import Timeouts, has_words
+from toolwire.settings.types import LimitSettings
 
 log = logging.getLogger("toolwire.gateway")
+T = TypeVar("T")
+WORDS = (Text, Thought, Refusal, CallBegin, CallArgs)
+MOST_AT_ONCE = 8
+"""The most runs of one request at a time, so that a request cannot flood a backend."""
+MOST_WAITING = 64
+"""How many blocks all runs together may be ahead of the client."""
 CUT = Failure("backend_cut", "The model's answer broke off before it was complete.")
+
+
+# --- time limits ---
+#
+# Until the first output, between two outputs, and in total. For the first two, only waiting for the model
+# counts. Time in the queue before it, or for a slow client after it, does not. The total limit counts
+# everything from the request on. A turn that takes too long is cancelled at the backend and ends with a
+# failure of kind `timeout`: an HTTP error before the first byte, an error in the stream after it.
+
+
+def has_words(batch: Batch) -> bool:
+    """Whether the batch contains output of the model, such as text or a call.
+
+    Usage is no output.
+    """
+    return any(isinstance(event, WORDS) for event in batch)
+
+
+class Timeouts:
+    """The time limits of one turn. The total time starts when the instance is created."""
+
+    def __init__(self, limits: LimitSettings) -> None:
+        self._limits = limits
+        self._loop = asyncio.get_running_loop()
+        self._end = self._loop.time() + limits.total_s if limits.total_s else None
+
+    async def whole(self, work: Awaitable[T]) -> T:
+        """Runs work other than the model's, within the rest of the total limit."""
+        return await self._within(work, 0, "")
+
+    async def batch(self, work: Awaitable[Batch], begun: bool) -> Batch:
+        """Returns the model's next batch in time. `begun`: the model has already produced output."""
+        limits = self._limits
+        if begun:
+            return await self._within(
+                work, limits.idle_s, f"The model was silent for {limits.idle_s:g} s (limits.idle_s)."
+            )
+        words = f"The model did not begin to answer within {limits.first_token_s:g} s (limits.first_token_s)."
+        return await self._within(work, limits.first_token_s, words)
+
+    async def _within(self, work: Awaitable[T], wait_s: float, words: str) -> T:
+        due = self._loop.time() + wait_s if wait_s else None
+        if self._end is not None and (due is None or self._end < due):
+            due, words = (
+                self._end,
+                f"The request took longer than {self._limits.total_s:g} s (limits.total_s).",
+            )
+        try:
+            async with asyncio.timeout_at(due) as scope:
+                return await work
+        except TimeoutError:
+            if not scope.expired():
+                raise  # the work raised it, not this time limit
+            raise ToolwireError("timeout", words) from None
+
+
+# --- runs ---
 
 
 class GraceOver(Exception):
@@ -134,3 +200,44 @@ def failed(failure: Failure) -> RunSource:
         yield [failure]
 
     return RunSource("", run())
+
+
+# --- several choices ---
+
+
+async def side_by_side(
+    loop: Callable[[int], AsyncGenerator[bytes, None]], choices: int, answer: Answering
+) -> AsyncGenerator[bytes, None]:
+    """Yields the blocks of all choices as they arrive.
+
+    The failure of one choice ends all of them.
+    """
+    waiting: asyncio.Queue[bytes | BaseException | None] = asyncio.Queue(MOST_WAITING)
+    gate = asyncio.Semaphore(MOST_AT_ONCE)
+
+    async def read(choice: int) -> None:
+        try:
+            async with gate, aclosing(loop(choice)) as blocks:
+                async for block in blocks:
+                    await waiting.put(block)
+            await waiting.put(None)
+        except Exception as error:
+            await waiting.put(error)
+
+    readers = [asyncio.create_task(read(choice)) for choice in range(choices)]
+    try:
+        while choices and answer.failure is None:
+            got = await waiting.get()
+            if got is None:
+                choices -= 1
+            elif isinstance(got, BaseException):
+                raise got
+            else:
+                yield got
+        while not waiting.empty():  # blocks that arrived before one of the choices failed
+            if isinstance(got := waiting.get_nowait(), bytes):
+                yield got
+    finally:
+        for reader in readers:
+            reader.cancel()
+        await asyncio.gather(*readers, return_exceptions=True)

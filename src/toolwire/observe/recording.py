@@ -1,7 +1,7 @@
 """A recorded turn as plain data.
 
 Recorded are the output of the backend and what the client received. `computed` adds what happened in between.
-A recording contains secrets: `masked_recording.py` removes them before anything leaves memory. Pure.
+A recording contains secrets: `fixture.py` masks them before anything leaves memory. Pure.
 """
 
 from __future__ import annotations
@@ -71,6 +71,7 @@ NOTES = {
     "passed": "unknown to Toolwire, sent to the backend unchanged",
     "healed": "repaired by Toolwire; the name after the colon says how",
     "retried": "not met at first: Toolwire asked the model once more",
+    "repetition": "ended by Toolwire, because the model repeated itself without end",
     "fallback": "the requested model could not answer: a model of its fallback list did",
 }
 """By how a field was served, without details: `healed` for `healed:moved_call:2`."""
@@ -331,8 +332,9 @@ def _compute(recording: Recording, turn: Turn) -> None:
         rejected = stages[choice].rejected
         if rejected is not None and is_last and not stages[choice].may_ask_again:
             stages[choice].fail(rejected.failure)
-    if account.drops_logprobs:
-        recording.plans.append(_plan(plans[-1].without_logprobs(), turn))
+    if account.drops_logprobs or account.repeats:
+        answered = plans[-1].as_answered(account.drops_logprobs, account.repeats)
+        recording.plans.append(_plan(answered, turn))
 
 
 def _plan(plan: Plan, turn: Turn) -> dict[str, Json]:

@@ -1,7 +1,7 @@
 """Finds models on this machine: if the settings contain none, or beside those in the settings.
 
-Each function in `LOOKS` is quick and sends no request to a model. The embedded model comes first and the
-scripted demo last, so that there is always a model.
+Each function in `LOOKS` is quick and sends no request to a model. A downloaded model comes first. The
+small default model and the scripted demo, which are for trials, come last: there is always a model.
 """
 
 from __future__ import annotations
@@ -35,10 +35,21 @@ KEYS: tuple[tuple[str, tuple[str, ...], str, dict[str, str]], ...] = (
 )
 
 
-async def _embedded(environ: Environment) -> Found:
-    from toolwire.backends.local.pull import available
+def embedded() -> Found:
+    """Returns the models that run inside Toolwire and were downloaded, the small default last."""
+    from toolwire.backends.local.pull import DEFAULT, MODELS, available
 
-    return [ModelSettings("local", "local")] if available() else []
+    better = [name for name in MODELS if name != DEFAULT and available(name)]
+    found = [ModelSettings(MODELS[name].id, "local", {"gguf": name}) for name in better]
+    return [*found, ModelSettings(MODELS[DEFAULT].id, "local")] if available(DEFAULT) else found
+
+
+async def _embedded(environ: Environment) -> Found:
+    return [model for model in embedded() if model.options]
+
+
+async def _small(environ: Environment) -> Found:
+    return [model for model in embedded() if not model.options]
 
 
 async def _codex(environ: Environment) -> Found:
@@ -115,7 +126,10 @@ async def _cursor(environ: Environment) -> Found:
     return [ModelSettings("cursor", "cursor", {"model": "*"})]
 
 
-LOOKS: tuple[Callable[[Environment], Awaitable[Found]], ...] = (_embedded, _codex, _cursor, _servers, _keys)
+LOOKS: tuple[Callable[[Environment], Awaitable[Found]], ...] = (
+    *(_embedded, _codex, _cursor, _servers, _keys),
+    _small,
+)
 
 
 async def discover(environ: Environment | None = None) -> tuple[ModelSettings, ...]:

@@ -3,7 +3,8 @@
 The commands never send a person to an index for a package called `toolwire` that this one did not come from.
 Where packages can be added to an environment (pip, pipx), the commands name the packages of the extra. Where
 the environment is built again (uvx, uv tool, pipx run), they name the wheel, folder or repository that
-`direct_url.json` records, or the exact version that an index delivered.
+`direct_url.json` records, or the exact version that an index delivered. An image is built again with
+the extra.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 DEVELOPMENT = frozenset({"test", "lint", "dist", "docs", "lock"})
 """Extras for work on Toolwire itself."""
+IMAGE_MARK = "built-by-dockerfile"
+"""The file by which the Dockerfile marks its environment."""
 _EXTRA = re.compile(r"""\bextra\s*==\s*["']([\w.-]+)["']""")
 _NAME = re.compile(r"[\w.-]+")
 
@@ -35,7 +38,7 @@ class Installation:
     """How this Toolwire was installed."""
 
     kind: str
-    """`uvx`, `uv tool`, `pipx`, `pipx run`, `uv` (an environment without pip), `system` or `pip`."""
+    """`image`, `uvx`, `uv tool`, `pipx`, `pipx run`, `uv` (an environment without pip), `system` or `pip`."""
     python: str
     folder: str = ""
     """The checkout that the code runs from, if it does."""
@@ -61,6 +64,9 @@ class Installation:
         """Returns the shell command that adds an extra."""
         if self.folder:
             return shlex.join([*self._pip(), "-e", f"{_shown(self.folder)}[{extra}]"])
+        if self.kind == "image":
+            names = ",".join(sorted({*self.present, extra}))
+            return f"TOOLWIRE_EXTRAS={names} docker compose up --build --detach"
         if self.kind in ("uvx", "pipx run"):
             return self.run(_subcommand(), [extra])
         if self.kind == "uv tool" and self.available:
@@ -146,6 +152,8 @@ def own_command(arguments: str) -> str:
 
 
 def _kind(prefix: Path) -> str:
+    if (prefix / IMAGE_MARK).is_file():
+        return "image"
     if (prefix / "uv-receipt.toml").is_file():
         return "uv tool"
     if (prefix / "pipx_metadata.json").is_file():

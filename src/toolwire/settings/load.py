@@ -179,9 +179,9 @@ def find_file(path: str | None, environ: Mapping[str, str]) -> Path | None:
     for named, by in ((path, "--config"), (environ.get("TOOLWIRE_CONFIG"), "TOOLWIRE_CONFIG")):
         if named:
             file = Path(os.path.expanduser(named))
-            if file.is_dir():
+            if os.path.isdir(file):
                 raise ConfigError(f"{by}: {named} is a folder; name the settings file in it")
-            if not file.is_file():
+            if not os.path.isfile(file):
                 raise ConfigError(f"{by}: there is no file {named}")
             return file
     candidates = [Path(FILE_NAME)]
@@ -201,7 +201,7 @@ def _from_file(file: Path, problems: list[str] | None = None) -> dict[Key, Given
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise ConfigError(f"{file}: line {line} is not UTF-8 text; save the file as UTF-8") from error
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # not only TOMLDecodeError: a number may have too many digits
         raise ConfigError(f"{file}: not valid TOML: {error}") from error
     except RecursionError as error:
         raise ConfigError(f"{file}: not valid TOML: tables are nested too deeply") from error
@@ -211,7 +211,8 @@ def _from_file(file: Path, problems: list[str] | None = None) -> dict[Key, Given
     folder = file.resolve().parent
     for section, table in document.items():
         with noted(problems):
-            if not isinstance(table, dict) and (owner := _owner(section)):
+            owner = "" if section in TABLES else _owner(section)
+            if not isinstance(table, dict) and owner:
                 raise ConfigError(f"{file}: {section}: write this key below [{owner}]")
             check_known(section, TABLES, str(file), "section")
             if not isinstance(table, dict):
@@ -357,6 +358,8 @@ def _value(entry: Given, hint: Any, key: str, environ: Mapping[str, str]) -> Any
         raise ConfigError(f"{entry.where}: {key}: {expected}, got {value:g}")
     if key in KEY_LISTS and any(not each.strip() for each in value):
         raise ConfigError(f"{entry.where}: {key}: a key cannot be empty")
+    if key == "server.host" and not value.strip():
+        raise ConfigError(f"{entry.where}: {key}: an address is needed, such as 127.0.0.1")
     return value
 
 

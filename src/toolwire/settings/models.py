@@ -18,7 +18,7 @@ from toolwire.backends import registry
 from toolwire.backends.registry import BACKENDS, SHORTHANDS
 from toolwire.settings.discover import address, key_in
 from toolwire.settings.types import ConfigError, ModelSettings
-from toolwire.settings.values import Given, check_known, convert, noted, read_text, resolve, shown
+from toolwire.settings.values import NAMELESS, Given, check_known, convert, noted, read_text, resolve, shown
 
 
 def read_models(
@@ -43,14 +43,18 @@ def page_model(id: str, table: Mapping[str, Any], where: str, environ: Mapping[s
 def _model(name: str, table: dict[str, Given], environ: Mapping[str, str]) -> ModelSettings:
     """Returns a model. A mistake in its table is the model's `problem`."""
     where = next(iter(table.values())).where
-    if not name.strip():
-        raise ConfigError(f"{where}: a model needs a name: [models.NAME]")
+    if not name.strip() or not name.isprintable():
+        raise ConfigError(f"{where}: a model needs a printable name: [models.NAME]")
     whole, backend, fallback = table.pop("", None), table.pop("backend", None), table.pop("fallback", None)
     problems: list[str] = []
     kind, options, secret, others = "", {}, set[str](), ()
     with noted(problems):
         if whole is not None and not isinstance(whole.value, dict):
             raise ConfigError(f"expected a table [models.{name}], got {shown(whole.value)}")
+        inner = next((key for key, entry in table.items() if _is_model(entry.value)), None)
+        if backend is None and inner is not None:
+            quoted = json.dumps(f"{name}.{inner}", ensure_ascii=False)
+            raise ConfigError(f"a name with a dot needs quotes: write [models.{quoted}]")
         kind = _backend(backend)
     short = SHORTHANDS.get(kind)
     hints = _option_hints(short.backend if short else kind) if kind and _has_text(table) else {}
@@ -71,6 +75,10 @@ def _model(name: str, table: dict[str, Given], environ: Mapping[str, str]) -> Mo
             _check_options(kind, options)
     problem = "; ".join(problems)
     return ModelSettings(name, kind, options, frozenset(secret), others, problem, where)
+
+
+def _is_model(value: Any) -> bool:
+    return isinstance(value, dict) and ("backend" in value or any(map(_is_model, value.values())))
 
 
 def _backend(entry: Given | None) -> str:
@@ -127,7 +135,7 @@ def _with_fallbacks(models: list[ModelSettings]) -> tuple[ModelSettings, ...]:
         if unknown:
             near = difflib.get_close_matches(unknown[0], known, 1, 0.5)
             hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
-            problem, fallback = problem or f"fallback: there is no model {unknown[0]}; {hint}", ()
+            problem, fallback = problem or f"fallback: there is no model {unknown[0] or NAMELESS}; {hint}", ()
         elif circle := _circle(model.id, known):
             problem = (
                 problem or f"fallback: {' → '.join(circle)} leads back to {model.id}; remove one of them"

@@ -70,7 +70,7 @@ def read(path: Path) -> PageSettings:
         raise PageFileError("is too large")
     try:
         document = tomllib.loads(raw.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise PageFileError(f"is not valid TOML: {error}") from None
     vault, models = document.pop("vault", {}), document.pop("models", {})
     root = vault.pop("root", "") if isinstance(vault, dict) else None

@@ -19,6 +19,8 @@ from toolwire.settings.types import ConfigError
 TRUE = ("true", "1", "yes", "on")
 FALSE = ("false", "0", "no", "off")
 KEY_LISTS = ("server.keys", "server.admin_keys")
+NAMELESS = '""'
+"""How messages show a name that is empty."""
 SECRET_KEYS = (*KEY_LISTS, "store.url", "store.redis", "server.node_secret", "telemetry.otlp")
 
 
@@ -60,6 +62,7 @@ def convert(entry: Given, hint: Any, key: str) -> Any:
         value = read_json(value, list, 'a JSON list of strings, such as ["a", "b"]', where)
     elif entry.text:
         value = read_text(value, hint)
+    _check_text(value, where)
     try:
         return registry.fitted(value, hint)
     except registry.OptionError as error:
@@ -80,6 +83,13 @@ def read_text(text: str, hint: Any) -> Any:
     return text
 
 
+def _check_text(value: Any, where: str) -> None:
+    """Raises if a text contains a NUL character. No path, address, command or header can have one."""
+    texts = value if isinstance(value, list | tuple) else (value,)
+    if any(isinstance(text, str) and "\0" in text for text in texts):
+        raise ConfigError(f"{where}: a NUL character is not allowed")
+
+
 # --- secrets
 
 
@@ -89,6 +99,7 @@ def resolve(value: Any, where: str, folder: Path | None, environ: Mapping[str, s
     Also returns whether there was one.
     """
     if isinstance(value, str):
+        _check_text(value, where)
         found = secret(value, where, environ, folder)
         return (value, False) if found is None else (found, True)
     if isinstance(value, dict):
@@ -133,7 +144,7 @@ def check_known(word: str, known: Sequence[str], where: str, what: str, prefix: 
         return
     near = difflib.get_close_matches(word, known, 1, 0.5)
     hint = f"did you mean {prefix}{near[0]}?" if near else f"known: {', '.join(known)}"
-    raise ConfigError(f"{where + ': ' if where else ''}unknown {what} {prefix}{word}; {hint}")
+    raise ConfigError(f"{where + ': ' if where else ''}unknown {what} {prefix}{word or NAMELESS}; {hint}")
 
 
 def read_json(text: str, cls: type[Any], expected: str, where: str) -> Any:

@@ -58,7 +58,7 @@ class SqliteEngine(Engine):
         path = Path(self.path)
         if reason := not_writable(path):
             raise not_opened(self.path, reason)
-        if not path.exists():
+        if not os.path.lexists(path):
             return f"{path}, created at first use"
         try:
             with closing(

@@ -25,6 +25,7 @@ from toolwire.tools.executor import Executor
 from toolwire.wire.chat.encode import usage_object
 
 Message = dict[str, Any]
+REPEATED = "The model repeated itself without end, so Toolwire ended the answer."
 LEAST_S = 30.0
 """The minimum time for the model's last answer when the budget is spent."""
 
@@ -68,7 +69,10 @@ class Did:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The end of a turn. `length`: the token limit cut the answer off. `words`: details."""
+    """The end of a turn. `length`: the answer was cut, at the token limit unless `words` say why.
+
+    `words`: details.
+    """
 
     why: Literal["done", "length", "budget", "failed"]
     words: str = ""
@@ -151,7 +155,8 @@ class Conversation:
             if ended is None and last and (calls or not answer.said):
                 ended = Ended("budget", "the tools of one turn are used up", answer.usage)
             elif ended is None and not calls:
-                ended = Ended("length" if answer.finish == "length" else "done", usage=answer.usage)
+                why: Literal["length", "done"] = "length" if answer.finish == "length" else "done"
+                ended = Ended(why, REPEATED if answer.repeats else "", answer.usage)
             # Every call gets a placeholder as its result at once: without a result the conversation could not
             # continue.
             not_run = "not run: the tools of this turn are used up" if last else "interrupted"
@@ -209,6 +214,7 @@ class _Answer:
         self._text: list[str] = []
         self._calls: dict[int, ToolCall] = {}
         self.finish: str | None = None
+        self.repeats = False
         self.usage: dict[str, Any] = {}
 
     def read(self, batch: list[Event]) -> list[Happening]:
@@ -227,7 +233,7 @@ class _Answer:
             elif isinstance(event, events.Usage):
                 self.usage = usage_object(event)
             elif isinstance(event, events.Finish):
-                self.finish = event.reason
+                self.finish, self.repeats = event.reason, event.repeats
         return out
 
     @property

@@ -24,6 +24,7 @@ from toolwire.backends.local.model import (
     lacking,
     take,
 )
+from toolwire.backends.local.repetition import RepetitionGuard
 from toolwire.core.capabilities import Capabilities, Strategy
 from toolwire.core.errors import ToolwireError
 from toolwire.core.events import END_EVENTS, Event, Failure, Finish, Text, Thought, Usage
@@ -126,6 +127,10 @@ class _Usage(msgspec.Struct):
     prompt_tokens_details: _Details = msgspec.field(default_factory=_Details)
 
 
+class _Progress(msgspec.Struct):
+    total: int = 0
+
+
 class _Error(msgspec.Struct):
     code: int = 500
     message: str = ""
@@ -137,6 +142,7 @@ class _Error(msgspec.Struct):
 class _Chunk(msgspec.Struct):
     choices: list[_Choice] = []
     usage: _Usage | None = None
+    prompt_progress: _Progress | None = None
     error: _Error | None = None
 
 
@@ -150,6 +156,9 @@ class LocalReader:
     def __init__(self, api: Api) -> None:
         self._api = api
         self._reason: str | None = None
+        self._guard = RepetitionGuard()
+        self._prompt = self._pieces = 0
+        """The tokens of the prompt, and those of the answer, which come one by one."""
         self.ended = False
 
     def read(self, chunks: Iterable[Chunk]) -> Batch:
@@ -173,12 +182,19 @@ class LocalReader:
         read = _decode(chunk)
         if read.error is not None:
             return [self._failure(read.error)]
+        if read.prompt_progress is not None:
+            self._prompt = read.prompt_progress.total
         out: list[Event] = []
         for choice in read.choices:
-            if choice.delta.reasoning_content:
-                out.append(Thought(choice.delta.reasoning_content))
-            if choice.delta.content:
-                out.append(Text(choice.delta.content))
+            thought, text = choice.delta.reasoning_content, choice.delta.content
+            if thought:
+                out.append(Thought(thought))
+            if text:
+                out.append(Text(text))
+            self._pieces += bool(thought or text)
+            if self._guard.feed(f"{thought or ''}{text or ''}"):
+                counted = Usage(self._prompt, self._pieces)  # llama.cpp reports none if it is stopped
+                return [*out, counted, Finish("length", repeats=True)]
             self._reason = choice.finish_reason or self._reason
         if (usage := read.usage) is not None:
             cached = usage.prompt_tokens_details.cached_tokens

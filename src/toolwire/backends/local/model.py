@@ -27,7 +27,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from toolwire.backends.local.pull import default_path, importable
+from toolwire.backends.base import About
+from toolwire.backends.local.pull import DEFAULT, MODELS, Known, importable
 from toolwire.core.errors import unavailable
 from toolwire.emulate.schemas.bounding import SchemaLimits
 from toolwire.emulate.schemas.constrain import probes
@@ -54,7 +55,7 @@ class LocalOptions:
     """The keys of `[models.ID]` with `backend = "local"`."""
 
     gguf: str = ""
-    """The path of a GGUF file; empty: the model of `toolwire local pull`."""
+    """The path of a GGUF file, or the name of a model of `toolwire local list`; empty: the small default."""
     context: int = 8192
     """The most tokens of a request, prompt and answer together."""
     parallel: int = 2
@@ -186,7 +187,9 @@ class LocalModel:
         path = self.key[0]
         if not Path(path).is_file():
             problem = f"The model's file is not there ({Path(path).name})."
-            raise unavailable(f"{problem} For the small default model, run: toolwire local pull")
+            name = next((name for name, known in MODELS.items() if str(known.path) == path), "")
+            what = "To download it" if name else "For the small default model"
+            raise unavailable(f"{problem} {what}, run: {own_command(f'local pull {name}'.strip())}")
         llama = llama_cpp()
         self.size = os.path.getsize(path)
         _read_into_page_cache(path)
@@ -273,7 +276,8 @@ _models_lock = threading.Lock()
 
 
 def key_of(options: LocalOptions) -> Key:
-    path = Path(options.gguf).expanduser() if options.gguf else default_path()
+    named = MODELS.get(options.gguf or DEFAULT)
+    path = Path(options.gguf).expanduser() if named is None else named.path
     return (os.path.realpath(path), options.context, options.parallel, options.cores, options.batch)
 
 
@@ -286,10 +290,21 @@ def lacking(options: LocalOptions) -> tuple[str, str] | None:
         return "llama.cpp is not installed", add_extra("local")
     if os.path.isfile(key_of(options)[0]):
         return None
-    if options.gguf:
+    if options.gguf and options.gguf not in MODELS:
         how = f"correct gguf of the model, or leave it out and run: {own_command('local pull')}"
         return f"no file {options.gguf}", how
-    return "no model was pulled", own_command("local pull")
+    return "no model was pulled", own_command(f"local pull {options.gguf}".strip())
+
+
+def about(options: LocalOptions) -> About:
+    known = _known(options)
+    return About(known.title, known.use, known.no_tools, is_trial=bool(known.no_tools)) if known else About()
+
+
+def _known(options: LocalOptions) -> Known | None:
+    """Returns the model that can be downloaded and that these options mean, if they do."""
+    by_file = {known.file: known for known in MODELS.values()}
+    return MODELS.get(options.gguf or DEFAULT) or by_file.get(Path(options.gguf).name)
 
 
 def take(options: LocalOptions) -> LocalModel:

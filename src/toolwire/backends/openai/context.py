@@ -23,8 +23,9 @@ PER_TOKEN = 6
 CHARACTERS_PER_TOKEN = 3
 PER_MESSAGE = 8
 """Tokens that a chat template adds to a message."""
-ANSWER = 2048
-"""Tokens of the window that are kept for an answer without a limit."""
+ANSWER, LARGEST_ANSWER = 4096, 8192
+"""Tokens of the window that are kept for an answer without a limit, and at the most. Coding agents allow
+answers of 32,000 tokens and more, and a window for them may not fit into the memory."""
 SMALLEST_WINDOW = 4096
 
 READ = frozenset({"system", "developer", "user", "tool"})
@@ -42,9 +43,18 @@ def _texts(body: Body, roles: frozenset[str]) -> Iterator[str]:
             yield from (part["text"] for part in content if part["type"] == "text")
 
 
-def words(body: Body) -> int:
-    """Returns how many tokens the messages have at the least."""
-    return sum(len(text.split()) + _unspaced(text) // PER_TOKEN for text in _texts(body, READ))
+def fitting(body: Body, window: int | None) -> int:
+    """Returns how many tokens the messages have at the least.
+
+    Raises if they do not fit into the window (None: unknown).
+    """
+    least = sum(len(text.split()) + _unspaced(text) // PER_TOKEN for text in _texts(body, READ))
+    if window is not None and least > window:
+        message = (
+            f"The prompt has at least {least} tokens, but the model's context length is {window} tokens."
+        )
+        raise ToolwireError("context_length", message, param="messages")
+    return least
 
 
 def _unspaced(text: str) -> int:
@@ -57,7 +67,8 @@ def needed(body: Body) -> int:
     characters = sum(len(text) + (CHARACTERS_PER_TOKEN - 1) * _unspaced(text) for text in texts)
     limits = (body.get(name) for name in ("max_tokens", "max_completion_tokens"))
     answer = next((limit for limit in limits if isinstance(limit, int)), ANSWER)
-    return characters // CHARACTERS_PER_TOKEN + PER_MESSAGE * len(body["messages"]) + answer
+    prompt = characters // CHARACTERS_PER_TOKEN + PER_MESSAGE * len(body["messages"])
+    return prompt + min(answer, LARGEST_ANSWER)
 
 
 def window_for(need: int, current: int, most: int | None) -> int:
@@ -71,22 +82,13 @@ def window_for(need: int, current: int, most: int | None) -> int:
     return window if most is None else min(window, most)
 
 
-def check_fits(least: int, window: int | None) -> None:
-    """Raises if a prompt of at least `least` tokens does not fit. `window` None: unknown."""
-    if window is not None and least > window:
-        message = (
-            f"The prompt has at least {least} tokens, but the model's context length is {window} tokens."
-        )
-        raise ToolwireError("context_length", message, param="messages")
-
-
 def check_read(batch: Batch, least: int) -> Batch:
     """Returns the batch, or a failure in its place if the server did not read the whole prompt.
 
     The number of prompt tokens that the server reports shows that. In a stream, text that was already sent
     stays, and the response ends with the failure.
     """
-    usage = next((event for event in batch if isinstance(event, Usage)), None) if least else None
+    usage = next((event for event in batch if isinstance(event, Usage)), None)
     if usage is None or not 0 < usage.input_tokens < least:  # 0: not counted
         return batch
     message = (

@@ -41,10 +41,11 @@ class UpstreamReply(Protocol):
         """Returns the next bytes of the body, or no bytes at its end. Raises `TransportFault`."""
         ...
 
-    def release(self) -> None:
+    def release(self, whole: bool = False) -> None:
         """Ends the response.
 
-        If it is not complete, its connection is closed, so that the server stops.
+        If it is not complete, its connection is closed, so that the server stops. `whole`: all of its content
+        was read, so that the server has stopped already.
         """
         ...
 
@@ -67,15 +68,10 @@ class Transport:
             trust_env=proxy_from_env,
         )
         self._client = None if proxy_from_env else Http1Client()
-
-    def usable(self) -> bool:
-        return not self.session.closed and self.loop.is_running()
-
-    def post(self, request: Request, body: bytes) -> Awaitable[UpstreamReply]:
+        self.post: Callable[[Request, bytes], Awaitable[UpstreamReply]] = (
+            self._post_by_proxy if self._client is None else self._client.post
+        )
         """Returns the response when its head is complete. Raises `TransportFault`."""
-        if self._client is not None:
-            return self._client.post(request, body)
-        return self._post_by_proxy(request, body)
 
     async def leave(self, user: object) -> None:
         self.users.discard(user)
@@ -104,11 +100,12 @@ class Transport:
 _transports: dict[tuple[asyncio.AbstractEventLoop, bool], Transport] = {}
 
 
-def shared_transport(proxy_from_env: bool) -> Transport:
+def shared_transport(proxy_from_env: bool, user: object) -> Transport:
     """Returns the running event loop's transport. It is closed when its last user leaves."""
     key = (asyncio.get_running_loop(), proxy_from_env)
-    if key not in _transports or not _transports[key].usable():
+    if key not in _transports:
         _transports[key] = Transport(proxy_from_env)
+    _transports[key].users.add(user)
     return _transports[key]
 
 
@@ -127,7 +124,7 @@ class _ProxiedReply:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise fault(error, started=True) from error
 
-    def release(self) -> None:
+    def release(self, whole: bool = False) -> None:
         self._response.close()
 
 

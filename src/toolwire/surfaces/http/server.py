@@ -302,8 +302,9 @@ def bind(host: str, port: int) -> list[socket.socket]:
     """
     try:
         found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except OSError as error:
-        raise ConfigError(f"server.host: {host} cannot be resolved: {error.strerror or error}") from error
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or "not a name of a host"
+        raise ConfigError(f"server.host: {host} cannot be resolved: {reason}") from error
     sockets: list[socket.socket] = []
     for family, kind, protocol, _, address in sorted(
         dict.fromkeys(found), key=lambda entry: entry[0] != socket.AF_INET

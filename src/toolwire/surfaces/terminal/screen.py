@@ -78,7 +78,7 @@ def show(screen: Screen, happening: loop.Happening, model: str = "") -> None:
     else:
         screen.pause()
         warnings = {
-            "length": "the answer was cut off at the token limit",
+            "length": happening.words or "the answer was cut at the token limit",
             "budget": happening.words,
             "failed": f"the model failed: {happening.words}{model and f' ({model})'}",
         }

@@ -135,13 +135,16 @@ class TerminalSession:
         return f"model {one_line(model, 80)}{url}; toolwire doctor shows what is wrong"
 
     def may_use_tools(self, model: str) -> bool:
-        """Whether `vault.models` allows the model."""
-        return any(fnmatchcase(model, pattern) for pattern in self.settings.vault.models)
+        """Whether `vault.models` allows the model, and the model can cope with tools."""
+        allowed = any(fnmatchcase(model, pattern) for pattern in self.settings.vault.models)
+        return allowed and not self.gateway.catalog.about(model).no_tools
 
     def withheld(self, model: str) -> str:
         """Returns a message if the model may not use the open vault; else ""."""
         if self.toolbox is None or self.may_use_tools(model):
             return ""
+        if reason := self.gateway.catalog.about(model).no_tools:
+            return f"{one_line(model, 80)} gets no tools: {reason}"
         return f"{one_line(model, 80)} is not in vault.models, so it gets no tools"
 
     def print_withheld(self, model: str) -> None:

@@ -61,9 +61,19 @@ class ChatApi(PageApi):
     # --- reading
 
     async def models(self, request: Request) -> dict[str, Any]:
-        catalog, may = self._web.gateway.catalog, self._web.tools.may_use_tools
+        catalog = self._web.gateway.catalog
         catalog.listed()  # refreshes old lists of models in the background
-        return {"models": [{**row, "may_use_tools": may(row["id"])} for row in model_rows(catalog)]}
+        return {"models": [{**row, **self._about(row["id"])} for row in model_rows(catalog)]}
+
+    def _about(self, id: str) -> dict[str, Any]:
+        about = self._web.gateway.catalog.about(id)
+        return {
+            "title": about.title,
+            "use": about.use,
+            "trial": about.is_trial,
+            "no_tools": about.no_tools,
+            "may_use_tools": self._web.may_use_tools(id),
+        }
 
     async def listed(self, request: Request) -> dict[str, Any]:
         words, limit = request.query_params.get("q", "")[:200], number(request, "limit", 100, MOST_LISTED)

@@ -179,6 +179,10 @@ class Web:
             return LABEL
         return "scripted" if self.gateway.catalog.kind(model) == "scripted" else ""
 
+    def may_use_tools(self, model: str) -> bool:
+        """Returns whether the vault's tools are offered to a model."""
+        return self.tools.may_use_tools(model) and not self.gateway.catalog.about(model).no_tools
+
     def base_url(self, request: Request) -> str:
         """Returns the base URL of the API, at the address under which the page was opened."""
         return f"{request.url.scheme}://{request.url.netloc}/v1"

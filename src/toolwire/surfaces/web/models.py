@@ -20,6 +20,7 @@ from typing import Any
 from starlette.requests import Request
 
 from toolwire.backends import registry
+from toolwire.core.display import counted
 from toolwire.core.errors import ToolwireError
 from toolwire.gateway.pipeline import Gateway
 from toolwire.gateway.records import TurnSummary
@@ -90,7 +91,7 @@ class ModelsApi(PageApi):
         return {
             "models": rows,
             "kinds": [kind.as_json() for kind in KINDS],
-            "locked": self._locked(),
+            "locked": locked(self._web.settings),
             "restart": self._restart(),
             "file": settings.page_file,
             "problem": settings.page_problem,
@@ -131,27 +132,14 @@ class ModelsApi(PageApi):
 
     async def _state(self, id: str) -> dict[str, Any]:
         catalog = self._web.gateway.catalog
-        if problem := catalog.problem(id):
-            return {"ok": False, "reason": problem}
         try:
             async with asyncio.timeout(CHECK_S):
-                if id in catalog.sources:
-                    await catalog.refresh(id)
-                    names = await catalog.sources[id].names()
-                    return {"ok": True, "reason": f"{len(names)} {'model' if len(names) == 1 else 'models'}"}
-                backend = catalog.models.get(id)
-                if backend is None:
-                    return {"ok": False, "reason": "It is not loaded: restart the server."}
-                await backend.prepare()
-                if await backend.ready():
-                    return {"ok": True, "reason": ""}
-            return {"ok": False, "reason": "It does not answer, or refuses the key."}
+                if reason := await catalog.trouble(id):
+                    return {"ok": False, "reason": reason}
         except TimeoutError:
-            return {"ok": False, "reason": f"It did not answer within {CHECK_S:g} s."}
-        except ToolwireError as error:
-            return {"ok": False, "reason": str(error)}
-        except Exception as error:
-            return {"ok": False, "reason": " ".join(str(error).split())[:300] or type(error).__name__}
+            return {"ok": False, "reason": f"it did not answer within {CHECK_S:g} s"}
+        listed = counted(len(catalog.listed_of(id)), "model") if id in catalog.sources else ""
+        return {"ok": True, "reason": listed}
 
     async def folders(self, request: Request) -> dict[str, Any]:
         return await self._folders.listed(request.query_params.get("path", "")[:2000])
@@ -212,7 +200,7 @@ class ModelsApi(PageApi):
     @asynccontextmanager
     async def _change(self) -> AsyncIterator[tuple[Path, page_file.PageSettings]]:
         """Yields the page's file and its content, for one change at a time."""
-        if why := self._locked():
+        if why := locked(self._web.settings):
             raise ToolwireError("invalid_request", why)
         async with self._changing:
             try:
@@ -275,13 +263,6 @@ class ModelsApi(PageApi):
         for model in settings.models:
             if id in model.fallback:
                 raise invalid(f"{id} is a fallback of {model.id}. Change that first.", "id")
-
-    def _locked(self) -> str:
-        """Returns why the page cannot change settings; "" if it can."""
-        settings = self._web.settings
-        if settings.store.url.startswith("postgres"):
-            return "This server shares its store with other nodes. Set models and the vault in toolwire.toml."
-        return "" if settings.page_file else "This server has no folder to keep the page's settings in."
 
     def _restart(self) -> str:
         several = self._web.settings.server.workers > 1
@@ -346,6 +327,13 @@ class ModelsApi(PageApi):
         steps = await trip.run(self._test_s)
         ms = round((time.perf_counter() - began) * 1000)
         return {"ok": all(step["ok"] for step in steps), "model": id, "ms": ms, "steps": steps}
+
+
+def locked(settings: Settings) -> str:
+    """Returns why the pages cannot change settings; "" if they can."""
+    if settings.store.url.startswith("postgres"):
+        return "This server shares its store with other nodes. Set models and the vault in toolwire.toml."
+    return "" if settings.page_file else "This server has no folder to keep the page's settings in."
 
 
 def _alone(settings: Settings, model: ModelSettings) -> Settings:

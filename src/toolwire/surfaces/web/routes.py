@@ -32,6 +32,7 @@ from toolwire.surfaces.web.connect import ConnectApi
 from toolwire.surfaces.web.context import Handler, Hub, Json, PageApi, Row, Web, body, field
 from toolwire.surfaces.web.inbox import InboxApi
 from toolwire.surfaces.web.inspector import WireApi
+from toolwire.surfaces.web.local import LocalApi
 from toolwire.surfaces.web.models import ModelsApi
 from toolwire.surfaces.web.sessions import LIFETIME_S, OPEN, Sessions
 from toolwire.surfaces.web.tools import Preferences, SettingsApi, Source, WebTools, vault_tools
@@ -93,7 +94,9 @@ class Pages:
         self.secret = ""
         """The secret in the record of this server; "": it has no record."""
         self._keys = keys
-        apis: tuple[type[PageApi], ...] = (ChatApi, InboxApi, SettingsApi, ModelsApi, WireApi, ConnectApi)
+        apis: tuple[type[PageApi], ...] = (
+            *(ChatApi, InboxApi, SettingsApi, ModelsApi, LocalApi, WireApi, ConnectApi),
+        )
         self._apis = [api(self.web) for api in apis]
         self._files = _files()
         self._starting: asyncio.Task[None] | None = None

@@ -261,7 +261,7 @@ class Talk:
         if self.is_tour:
             async with web.tours.using(self.kept.id) as sample:
                 yield sample.toolbox, str(sample.root)
-        elif web.tools.enabled and web.tools.may_use_tools(model) and web.tools.toolbox is not None:
+        elif web.tools.enabled and web.may_use_tools(model) and web.tools.toolbox is not None:
             self.with_tools = True
             yield web.tools.toolbox, str(web.tools.root.resolve())
         else:

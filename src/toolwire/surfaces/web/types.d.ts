@@ -116,7 +116,43 @@ export type Settings = {
   config: string
   config_path: string
 }
-export type Model = { id: string; backend: string; tools: string; may_use_tools: boolean }
+/**
+ * `title` and `use` are for people. `trial`: only for trying things out. `no_tools`: why the vault's tools are
+ * not offered to it, '' if they are.
+ */
+export type Model = {
+  id: string
+  backend: string
+  tools: string
+  title: string
+  use: string
+  trial: boolean
+  no_tools: string
+  may_use_tools: boolean
+}
+/** The model that the page offers to download. `lacks`: the command that installs llama.cpp, '' if it is here. */
+export type LocalState = {
+  model: {
+    name: string
+    id: string
+    title: string
+    use: string
+    size: number
+    memory: number
+    licence: string
+  }
+  offered: boolean
+  lacks: string
+  locked: string
+  download: {
+    name: string
+    state: 'running' | 'stopped' | 'failed' | 'done'
+    phase: string
+    done: number
+    total: number
+    error: string
+  } | null
+}
 
 /** A choice of the form that adds a model. */
 export type ModelKind = {
@@ -167,7 +203,7 @@ export type Client = {
 }
 export type Connect = {
   base_url: string
-  models: Omit<Model, 'may_use_tools'>[]
+  models: Pick<Model, 'id' | 'backend' | 'tools'>[]
   model: string
   needs_key: boolean
   clients: Client[]
@@ -477,31 +513,33 @@ export type GetReply<Path extends string> = Path extends `${infer Route}?${strin
             ? FolderList
             : Path extends '/models'
               ? { models: Model[] }
-              : Path extends '/connect'
-                ? Connect
-                : Path extends '/conversations'
-                  ? { conversations: ConversationRow[] }
-                  : Path extends `/conversations/${string}`
-                    ? Conversation
-                    : Path extends '/approvals'
-                      ? { approvals: Approval[]; pending: number }
-                      : Path extends `/approvals/${string}`
-                        ? Approval
-                        : Path extends '/grants'
-                          ? { grants: Grant[] }
-                          : Path extends '/audit'
-                            ? { audit: AuditRow[] }
-                            : Path extends '/charts'
-                              ? Charts
-                              : Path extends '/turns'
-                                ? { turns: TurnLine[]; more: boolean }
-                                : Path extends `/turns/${string}/frames`
-                                  ? { rows: Row[]; total: number }
-                                  : Path extends `/turns/${string}/curl`
-                                    ? { curl: string }
-                                    : Path extends `/turns/${string}`
-                                      ? TurnReply
-                                      : never
+              : Path extends '/local'
+                ? LocalState
+                : Path extends '/connect'
+                  ? Connect
+                  : Path extends '/conversations'
+                    ? { conversations: ConversationRow[] }
+                    : Path extends `/conversations/${string}`
+                      ? Conversation
+                      : Path extends '/approvals'
+                        ? { approvals: Approval[]; pending: number }
+                        : Path extends `/approvals/${string}`
+                          ? Approval
+                          : Path extends '/grants'
+                            ? { grants: Grant[] }
+                            : Path extends '/audit'
+                              ? { audit: AuditRow[] }
+                              : Path extends '/charts'
+                                ? Charts
+                                : Path extends '/turns'
+                                  ? { turns: TurnLine[]; more: boolean }
+                                  : Path extends `/turns/${string}/frames`
+                                    ? { rows: Row[]; total: number }
+                                    : Path extends `/turns/${string}/curl`
+                                      ? { curl: string }
+                                      : Path extends `/turns/${string}`
+                                        ? TurnReply
+                                        : never
 
 /** What `POST /ui/api{Path}` returns. */
 export type PostReply<Path extends string> = Path extends '/session'
@@ -510,25 +548,27 @@ export type PostReply<Path extends string> = Path extends '/session'
     ? { url: string }
     : Path extends '/session/code'
       ? Nothing
-      : Path extends '/settings/models'
-        ? ModelList
-        : Path extends '/settings/names'
-          ? { names: string[] }
-          : Path extends '/settings/test'
-            ? ModelTest
-            : Path extends '/conversations' | '/tours'
-              ? Conversation
-              : Path extends `/conversations/${string}`
-                ? Nothing
-                : Path extends `/approvals/${string}/preview`
-                  ? { shown: Preview; digest: string; problem_note: string }
-                  : Path extends `/approvals/${string}/decision`
-                    ? Approval
-                    : Path extends `/connect/${string}/test`
-                      ? ConnectTest
-                      : Path extends `/turns/${string}/replay`
-                        ? Replay
-                        : never
+      : Path extends '/local/download'
+        ? LocalState
+        : Path extends '/settings/models'
+          ? ModelList
+          : Path extends '/settings/names'
+            ? { names: string[] }
+            : Path extends '/settings/test'
+              ? ModelTest
+              : Path extends '/conversations' | '/tours'
+                ? Conversation
+                : Path extends `/conversations/${string}`
+                  ? Nothing
+                  : Path extends `/approvals/${string}/preview`
+                    ? { shown: Preview; digest: string; problem_note: string }
+                    : Path extends `/approvals/${string}/decision`
+                      ? Approval
+                      : Path extends `/connect/${string}/test`
+                        ? ConnectTest
+                        : Path extends `/turns/${string}/replay`
+                          ? Replay
+                          : never
 
 /** What `PUT /ui/api{Path}` returns. */
 export type PutReply<Path extends string> = Path extends '/settings'
@@ -549,6 +589,7 @@ export type LiveEvents = {
   approvals: { pending?: number }
   conversations: Nothing
   settings: Nothing
+  local: LocalState
   chat: Operation
   turn: { turn?: TurnLine }
 }

@@ -12,6 +12,7 @@ import { ChatHead } from './chat-head.js'
 import { Composer } from './composer.js'
 import { ConversationList } from './conversations.js'
 import { banner, clear, h, text } from './dom.js'
+import { LocalOffer } from './local-offer.js'
 import { ModelPicker, preferred, remember } from './model-picker.js'
 import { Scroller } from './scroller.js'
 import { Thread } from './thread.js'
@@ -105,6 +106,8 @@ class Chat {
       live.on('lost', () => this.loadAll()),
       live.on('settings', () => this.loadSettings()),
     ]
+    this.offer = new LocalOffer(context, (model) => this.useNew(model))
+    this.offer.load()
     this.modelsLoaded = this.loadModels()
     this.list.load()
   }
@@ -122,6 +125,7 @@ class Chat {
     this.left.abort()
     for (const off of this.offs) off()
     this.list.end()
+    this.offer.end()
     this.picker.end()
     this.scroller.end()
   }
@@ -179,6 +183,7 @@ class Chat {
 
   async loadAll() {
     this.loadModels()
+    this.offer.load()
     if (this.id) await this.load()
   }
 
@@ -238,7 +243,7 @@ class Chat {
     if (nothing && !this.missing)
       clear(
         this.empty,
-        welcome(this.context.session, this.picker.model, (idea) => this.composer.set(idea)),
+        welcome(this.context.session, this.picker.model, (idea) => this.composer.set(idea), this.offer.node),
       )
     text(this.hint, hint(this.context.session, this.picker.model, state.tour))
   }
@@ -255,6 +260,15 @@ class Chat {
     } catch (error) {
       this.showError(error)
     }
+  }
+
+  /** Chooses a model that was downloaded, unless a conversation is open. @param {string} model */
+  async useNew(model) {
+    await this.loadModels()
+    if (this.id || !this.state || !this.models.some((one) => one.id === model)) return
+    this.state.model = model
+    this.picker.set(this.models, model)
+    this.update()
   }
 
   async loadSettings() {

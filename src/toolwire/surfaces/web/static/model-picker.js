@@ -16,8 +16,15 @@ const STORED = 'toolwire-model'
 
 let count = 0
 
+/** A model's name for people. @param {Model} model */
+export function label(model) {
+  if (!model.title) return model.id
+  return model.trial ? `${model.title}, ${model.use}` : model.title
+}
+
 /** @param {Model} model */
 function about(model) {
+  if (model.no_tools) return 'gets no tools of your vault'
   if (model.may_use_tools || model.tools === 'none') return ABOUT.get(model.tools) ?? ''
   return 'is not allowed to use tools'
 }
@@ -90,7 +97,10 @@ export class ModelPicker {
   set(models, value) {
     this.models = models
     this.value = value
-    text(this.name, value || (models.length ? 'Choose a model' : 'No model'))
+    text(
+      this.name,
+      (this.model ? label(this.model) : value) || (models.length ? 'Choose a model' : 'No model'),
+    )
     const missing = value ? h('span', { class: 'badge bad' }, 'not available') : null
     clear(this.badge, this.model ? strategyBadge(this.model.tools) : missing)
     if (this.opened) this.draw()
@@ -117,7 +127,7 @@ export class ModelPicker {
   get shown() {
     const words = this.input.value.toLowerCase().split(/\s+/).filter(Boolean)
     return this.models.filter((one) => {
-      const searched = `${one.id} ${one.backend} ${one.tools}`.toLowerCase()
+      const searched = `${one.id} ${one.title} ${one.backend} ${one.tools}`.toLowerCase()
       return words.every((word) => searched.includes(word))
     })
   }
@@ -158,10 +168,14 @@ export class ModelPicker {
         h(
           'span',
           { class: 'picker-name' },
-          h('span', { class: 'picker-id' }, model.id),
+          h('span', { class: 'picker-id' }, label(model)),
           strategyBadge(model.tools),
         ),
-        h('span', { class: 'picker-about' }, `${model.backend} · ${about(model)}`),
+        h(
+          'span',
+          { class: 'picker-about' },
+          [...new Set([model.title ? model.id : model.backend, model.backend, about(model)])].join(' · '),
+        ),
       ),
     )
   }
@@ -221,7 +235,11 @@ export class ModelPicker {
   }
 }
 
-/** The model that was chosen last, or else the first that may use tools. @param {Model[]} models */
+/**
+ * The model that was chosen last, or else the first that may use tools. One for trials comes after all others.
+ *
+ * @param {Model[]} models
+ */
 export function preferred(models) {
   let last = ''
   try {
@@ -229,7 +247,9 @@ export function preferred(models) {
   } catch {
     // Without storage there is no last choice.
   }
-  const model = models.find((one) => one.id === last) ?? models.find((one) => one.may_use_tools) ?? models[0]
+  const real = models.filter((one) => !one.trial)
+  const choice = real.length ? real : models
+  const model = choice.find((one) => one.id === last) ?? choice.find((one) => one.may_use_tools) ?? choice[0]
   return model?.id ?? ''
 }
 

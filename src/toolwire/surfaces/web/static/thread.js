@@ -15,7 +15,7 @@ import { MarkdownStream } from './markdown.js'
 
 /** Why an answer ended, where that needs to be said: kind of banner ('' for plain text), message. */
 const ENDS = /** @type {const} */ ({
-  length: ['warn', 'The answer was cut off: the model reached its token limit.'],
+  length: ['warn', 'Cut at the token limit: the answer is not complete.'],
   budget: ['warn', 'The turn reached its limit of tool rounds, time or shared data.'],
   failed: ['bad', 'The turn failed.'],
   stopped: ['', 'Stopped.'],

@@ -3,6 +3,7 @@
 /** @import { Model, Session } from '../types' */
 
 import { banner, h, icon, visible } from './dom.js'
+import { label } from './model-picker.js'
 
 /** An idea that ends with a space is to be completed by the person. */
 const IDEAS = [
@@ -32,9 +33,10 @@ const POINTS = [
  * @param {Session} session
  * @param {Model | undefined} model
  * @param {(message: string) => void} suggest
+ * @param {HTMLElement} offer the offer of a better model
  */
-export function welcome(session, model, suggest) {
-  const ready = session.tool_calling && session.vault.open
+export function welcome(session, model, suggest, offer) {
+  const ready = session.tool_calling && session.vault.open && !model?.no_tools
   const about = ready
     ? [
         'Ask about your vault ',
@@ -62,6 +64,7 @@ export function welcome(session, model, suggest) {
     h('h2', null, 'What would you like to know?'),
     h('p', { class: 'muted' }, about),
     missing(session, model),
+    offer,
     ready ? h('ul', { class: 'welcome-ideas' }, ideas) : null,
     tour(),
     h('ul', { class: 'welcome-points' }, points),
@@ -89,9 +92,10 @@ function missing(session, model) {
       null,
       settings,
     )
+  if (model?.no_tools) return banner(`${model.title} does not get your vault’s tools: ${model.no_tools}.`, '')
   if (model && !model.may_use_tools) {
     const why = model.tools === 'none' ? 'cannot call tools' : 'is not allowed to use tools'
-    return banner(`${model.id} ${why}.`, '', null, settings)
+    return banner(`${label(model)} ${why}.`, '', null, settings)
   }
   return null
 }
@@ -119,6 +123,7 @@ export function hint(session, model, tour) {
   if (tour) return 'A tour with a sample vault. Your own notes are not touched.'
   if (!session.tool_calling) return 'Tool calling is off: the model sees only what you write.'
   if (model?.tools === 'none') return 'This model cannot call tools.'
+  if (model?.no_tools) return 'This model does not get your vault’s tools: it is too small to choose them.'
   if (model && !model.may_use_tools)
     return 'This model is not allowed to use tools. You can change that in Settings.'
   return 'Enter sends, Shift+Enter adds a line.'

@@ -1,0 +1,88 @@
+"""The figures of `bench/bfcl.py` as tables: accuracy by category, speed and memory, tasks in a vault."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bench import vault_tasks
+from bench.bfcl_cases import CATEGORIES, LICENCE, PACKAGE, VERSION
+from toolwire.settings.extras import add_extra, own_command
+
+CUT, CUT_PARALLEL = 128, 256
+"""The token limits of an answer: with one call or text, and with several calls."""
+HELD = 2
+"""How many cases of a category llama.cpp gets with `required`: without a grammar for the model's format it
+writes up to the limit each time."""
+TOOLS = (1, 5, 20)
+SIDES = {
+    "auto": "Toolwire, `auto`",
+    "required": "Toolwire, `required`",
+    "template": "the model's own template, decoded freely",
+    "llama.cpp": "llama.cpp's own server, `auto`",
+    "llama.cpp required": "llama.cpp's own server, `required`",
+}
+Measured = dict[str, dict[str, dict[str, Any]]]
+"""By model, kind and id."""
+Table = list[list[str]]
+
+
+def accuracy(measured: Measured) -> Table:
+    table = [["model", "side", *CATEGORIES, "all"]]
+    for name, data in measured.items():
+        for side, title in SIDES.items():
+            results = list(data.get(side, {}).values())
+            if results:
+                kinds = [[one for one in results if one["category"] == kind] for kind in CATEGORIES]
+                table.append([name, title, *map(share, kinds), share(results)])
+    return table
+
+
+def share(results: Sequence[Mapping[str, Any]]) -> str:
+    return f"{sum(one['right'] for one in results)} / {len(results)}" if results else "–"
+
+
+def speeds(measured: Measured) -> Table:
+    head = ["model", "writes", "reads", "peak memory"]
+    table = [[*head, *(f"first call, {number} tools" for number in TOOLS)]]
+    for name, data in measured.items():
+        one = data["resources"][""]
+        times = [" / ".join(map(in_seconds, one["first_call"][str(number)])) for number in TOOLS]
+        rates = ["{:.0f} tokens/s ({:.0f})".format(*one[what]) for what in ("writing", "reading")]
+        table.append([name, *rates, f"{one['memory'] / 1e9:.1f} GB", *times])
+    return table
+
+
+def in_seconds(time: Sequence[float] | None) -> str:
+    return "{:.1f} s ({:.1f})".format(*time) if time else "no call"
+
+
+def vault(measured: Measured) -> Table:
+    done = {
+        name: [data["tasks"][task.asked]["right"] for task in vault_tasks.TASKS]
+        for name, data in measured.items()
+    }
+    table = [["task", *measured]]
+    for number, task in enumerate(vault_tasks.TASKS):
+        table.append([task.asked, *("done" if right[number] else "not done" for right in done.values())])
+    return [*table, ["all", *(f"{sum(right)} / {len(right)}" for right in done.values())]]
+
+
+def report(measured: Measured, per: int, seed: int) -> dict[str, Any]:
+    if not measured:
+        missing = f"no embedded model is here: {add_extra('local')}, then {own_command('local pull')}"
+        return {"figures": "nothing measured", "tables": [], "notes": [missing]}
+    tables = [accuracy(measured), speeds(measured), vault(measured)]
+    rights = [f"{row[0]} {row[-1]}" for row in tables[0] if row[1] == SIDES["auto"]]
+    done = [f"{name} {count}" for name, count in zip(measured, tables[2][-1][1:], strict=True)]
+    notes = [
+        f"The cases are those of {PACKAGE} {VERSION} ({LICENCE}): {per} of each category, seed {seed}. "
+        f"Temperature 0, at most {CUT} tokens an answer, {CUT_PARALLEL} with several calls.",
+        f"llama.cpp's own server gets {HELD} cases of a category with `required`.",
+        "The machine is shared, so the times vary. In brackets: per second of one processor, or in such "
+        "seconds, which do not depend on what else runs.",
+        "First call: with a new prompt / with the same tools and another question.",
+        "Memory includes the mapped model file.",
+    ]
+    figures = f"BFCL, `auto`: {', '.join(rights)}; vault tasks: {', '.join(done)}"
+    return {"figures": figures, "tables": tables, "notes": notes}

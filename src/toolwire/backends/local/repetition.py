@@ -1,0 +1,94 @@
+"""Notices that a model repeats the same passage without end.
+
+Small models do that, and would go on until their token limit. The guard looks for text that continues exactly
+as it did a fixed number of characters before. Prose may repeat a passage a few times. Tables, code, numbers
+and filler may repeat for much longer, because there it is often meant.
+
+Pure. The cost of a piece depends only on its length, and memory is bounded (law 7).
+"""
+
+from __future__ import annotations
+
+GRAM = 16
+"""A passage is found again by this many characters."""
+WINDOW = 4096
+"""The longest passage whose repetition is noticed, in characters."""
+PROSE = (1000, 4)
+"""How much prose may be repeated: characters, and repetitions of the passage, whichever is more."""
+OTHER = (4000, 15)
+"""The same for text that is not prose."""
+_SYMBOLS = frozenset("|{}[]<>;=`\\/_")
+_FENCE = "```"
+_IDEOGRAPHS = "\u2e80"
+
+
+class RepetitionGuard:
+    def __init__(self) -> None:
+        self._text = ""
+        self._seen: dict[str, int] = {}
+        """The last position of each gram in the window, the oldest first."""
+        self._position = 0
+        """How many characters were fed."""
+        self._period = 0
+        """The text continues as it did this many characters before; 0: it does not."""
+        self._run = 0
+        """For how many characters."""
+        self._limit = 0
+        """How many are allowed."""
+        self._is_other = False
+        """Whether the limit is the one for text that is not prose."""
+        self._is_code = False
+
+    def feed(self, piece: str) -> bool:
+        """Takes the next piece of the answer. Returns True if the answer should end."""
+        before = len(self._text)
+        self._text += piece
+        found = any(self._step(end) for end in range(before + 1, len(self._text) + 1))
+        if len(self._text) > 2 * WINDOW:
+            self._text = self._text[-WINDOW:]
+        return found
+
+    def _step(self, end: int) -> bool:
+        """Takes one character, the last one before `end`."""
+        text = self._text
+        self._position += 1
+        if text[max(0, end - 3) : end] == _FENCE:
+            self._is_code = not self._is_code
+        last = self._remember(text[end - GRAM : end]) if end >= GRAM else 0
+        if self._period and end > self._period and text[end - 1] == text[end - 1 - self._period]:
+            self._run += 1
+        elif last and self._position - last < end:
+            self._period, self._run, self._is_other = self._position - last, 1, False
+            self._limit = max(PROSE[0], PROSE[1] * self._period)
+        else:
+            self._period = self._run = 0
+        return self._run > self._limit and self._is_endless(text[end - self._period : end])
+
+    def _remember(self, gram: str) -> int:
+        """Returns where the gram was last, 0 if it is new, and stores where it is now."""
+        seen = self._seen
+        last = seen.pop(gram, 0)
+        seen[gram] = self._position
+        oldest = next(iter(seen))
+        if seen[oldest] <= self._position - WINDOW:
+            del seen[oldest]
+        return last
+
+    def _is_endless(self, passage: str) -> bool:
+        """Decides when the limit is exceeded. Looks at a passage once, so that the cost stays linear."""
+        if self._is_other or (not self._is_code and _is_prose(passage)):
+            return True
+        self._is_other, self._limit = True, max(OTHER[0], OTHER[1] * self._period)
+        return False
+
+
+def _is_prose(passage: str) -> bool:
+    """Returns whether a passage consists of words in sentences."""
+    has_words = " " in passage or any(character > _IDEOGRAPHS for character in passage)
+    letters = sum(map(str.isalpha, passage))
+    return (
+        has_words
+        and letters >= 0.6 * len(passage)
+        and len(set(passage)) >= 10
+        and _SYMBOLS.isdisjoint(passage)
+    )
