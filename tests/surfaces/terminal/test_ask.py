@@ -232,6 +232,7 @@ def test_without_the_extra_ask_asks_by_lines(place: Any, terminal: Callable[...,
     one.see("file_read: Read notes", "1. Projects/Alpha.md  (15 B)")
     one.see("numbers such as 1,3 or all: Read notes · d REASON: Deny · l: Decide later")
     one.press(", \n")  # no number: nothing is picked, so nothing is decided
+    one.until(lambda shown: shown.count("l: Decide later") == 2, "the question again")
     one.press("2\n")
     one.see("2 of 2 note_write?", "a: Run")
     one.press("l\n")
