@@ -21,7 +21,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -32,7 +32,7 @@ from bench.bfcl_cases import NO_CALL, Call, Case, read, sample, wheel
 from bench.bfcl_tables import CUT, CUT_PARALLEL, HELD, TOOLS, Measured, report
 from toolwire.backends.local import LocalBackend, LocalOptions
 from toolwire.backends.local.model import key_of, llama_cpp, parameters
-from toolwire.backends.local.pull import MODELS, models_folder
+from toolwire.backends.local.pull import MODELS
 from toolwire.core.errors import ToolwireError
 from toolwire.core.events import CallArgs, CallBegin, Failure, Text, Usage
 from toolwire.emulate.scanner import parse
@@ -266,7 +266,7 @@ async def speed(gateway: Gateway, pool: Sequence[Case]) -> dict[str, Any]:
             messages = [{"role": "system", "content": f"You have {number} tools."}]
             messages.append({"role": "user", "content": f"{word} {question.messages[-1]['content']}"})
             offered = list(tools.values())[:number]
-            body = request(question, messages=messages, tools=offered, tool_choice="required", max_tokens=16)
+            body = request(question, messages=messages, tools=offered, tool_choice="required", max_tokens=48)
             answers.append(await ask(gateway, body))
         calls[number] = [answer.first for answer in answers]
         rates["reading"] = [answers[0].tokens[0] / one for one in answers[0].first or ()]
@@ -274,21 +274,20 @@ async def speed(gateway: Gateway, pool: Sequence[Case]) -> dict[str, Any]:
 
 
 def by_llama(part: Part, cases: Sequence[Case], gguf: str, template: bool) -> None:
-    server = LlamaServer(LocalOptions(gguf=gguf))
-    sides: dict[str, Callable[[Case], Answer]] = {
-        "llama.cpp": lambda case: server.chat(case, tool_choice="auto"),
-        "llama.cpp required": lambda case: server.chat(case, tool_choice="required"),
-    }
-    if template:
-        sides = {"template": server.free, **sides}
     seen: dict[str, int] = {}
+    wanted: list[tuple[str, Case]] = []
     for case in cases:
         seen[case.category] = seen.get(case.category, 0) + 1
-        for side, answer in sides.items():
-            held = side.endswith("required")
-            wanted = not held or (case.category != NO_CALL and seen[case.category] <= HELD)
-            if wanted and part.missing(side, case.id):
-                part.add(side, case.id, graded(case, answer(case)))
+        held = case.category != NO_CALL and seen[case.category] <= HELD
+        sides = [*(["template"] if template else []), "llama.cpp", *(["llama.cpp required"] if held else [])]
+        wanted += [(side, case) for side in sides if part.missing(side, case.id)]
+    if not wanted:
+        return  # a server that got no request cannot be closed
+    server = LlamaServer(LocalOptions(gguf=gguf))
+    for side, case in wanted:
+        choice = "required" if side.endswith("required") else "auto"
+        answer = server.free(case) if side == "template" else server.chat(case, tool_choice=choice)
+        part.add(side, case.id, graded(case, answer))
 
 
 def graded(case: Case, answer: Answer) -> dict[str, Any]:
@@ -332,7 +331,7 @@ def collect(models: Mapping[str, str], per: int, seed: int, keep: bool) -> Measu
 
 def here() -> dict[str, str]:
     """Returns the known models whose files are on this machine, and their files."""
-    files = {name: models_folder() / known.file for name, known in MODELS.items()}
+    files = {name: known.path for name, known in MODELS.items()}
     return {name: str(file) for name, file in files.items() if file.is_file()}
 
 

@@ -181,6 +181,39 @@ def test_axe_finds_no_violation_in_a_scene(stage: Any, axe: str, scene: Any) -> 
     check(stage, scene, axe)
 
 
+BADGES = """() => ['running', 'parked', 'warn', 'ok', 'bad'].map((kind) => {
+  const badge = document.createElement('span')
+  badge.className = `badge ${kind}`
+  document.body.append(badge)
+  const {color, backgroundColor} = getComputedStyle(badge)
+  badge.remove()
+  return `${color} on ${backgroundColor}`
+})"""
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_what_runs_what_is_parked_and_what_waits_for_the_person_have_different_colours(
+    stage: Any, theme: Any
+) -> None:
+    page = stage.go("/ui/wire")
+    page.emulate_media(color_scheme=theme)
+    expect(page.get_by_role("figure").first).to_be_visible()
+    assert len(set(page.evaluate(BADGES))) == 5
+
+
+def test_every_row_of_the_inbox_and_the_wire_page_has_a_name(stage: Any) -> None:
+    page = stage.go("/ui/inbox")
+    rows = page.get_by_role("tabpanel").get_by_role("listitem")
+    expect(rows.first).to_be_visible()
+    names = rows.evaluate_all("rows => rows.map((row) => row.getAttribute('aria-label'))")
+    assert "Write a note, asked by codex in a web chat" in names
+    assert "Read notes, asked by claude-desktop via MCP" in names
+    assert all(page.get_by_role("button", name=f"Deny {name}").count() for name in names)
+    page = stage.go("/ui/wire?model=qwen3-8b")
+    link = page.get_by_role("row").nth(1).get_by_role("link")
+    expect(link).to_have_accessible_name(re.compile(r"\d\d:\d\d:\d\d, qwen3-8b, (done|tool calls)$"))
+
+
 def test_axe_finds_no_violation_with_any_client(stage: Any, axe: str) -> None:
     clients = [one["id"] for one in stage.call("GET", "/connect")["clients"]]
     assert len(clients) >= 7

@@ -134,6 +134,20 @@ def test_an_answer_is_stopped_and_asked_again_of_another_model_chosen_by_keyboar
     expect(picker).to_contain_text("quick/two")
 
 
+def test_addresses_in_a_message_of_the_person_are_links_and_nothing_else_is(site: Any, browse: Any) -> None:
+    page = browse(site(models={"m": {"script": "say Seen."}})).tab()
+    words = "See https://example.com/a(b), <b>not this</b>, javascript:alert(1) or [x](https://x.example)."
+    send(page, words)
+    mine = page.get_by_role("article", name="You")
+    expect(mine).to_contain_text(words)
+    links = mine.get_by_role("link")
+    expect(links).to_have_text(["https://example.com/a(b)", "https://x.example"])
+    expect(links.first).to_have_attribute("href", "https://example.com/a(b)")
+    expect(links.first).to_have_attribute("rel", "noopener noreferrer nofollow")
+    expect(links.first).to_have_attribute("target", "_blank")
+    expect(mine.locator("b")).to_have_count(0)
+
+
 def test_a_tool_call_is_a_card_with_its_arguments_state_and_result(site: Any, browse: Any) -> None:
     calls = [
         'call file_read {"filePaths": ["Tea.md"]}',

@@ -230,11 +230,16 @@ def test_without_the_extra_ask_asks_by_lines(place: Any, terminal: Callable[...,
     place.script(f"{READ}\n{WRITE}\n{ANSWER}")
     one = terminal("ask", "Read it", "--vault", str(place.vault))
     one.see("file_read: Read notes", "1. Projects/Alpha.md  (15 B)")
-    one.see("numbers such as 1,3 or all: approve these")
+    one.see("numbers such as 1,3 or all: Read notes · d REASON: Deny · l: Decide later")
+    one.press(", \n")  # no number: nothing is picked, so nothing is decided
+    one.until(lambda shown: shown.count("l: Decide later") == 2, "the question again")
     one.press("2\n")
-    one.see("2 of 2 note_write?")
-    one.press("d not now\n")
-    one.see("file_read: approved", "note_write: denied: not now", "User cancelled tool execution")
+    one.see("2 of 2 note_write?", "a: Run")
+    one.press("l\n")
+    one.see("file_read: approved", "note_write: waits in the inbox: toolwire approvals show appr_")
+    (left,) = [approval for approval in place.asked() if approval.status == "pending"]
+    place.run("approvals", "deny", left.id, "--reason", "not now")
+    one.see("User cancelled tool execution", "not now")
     assert one.end() == 0 and place.steps == ["read Diary.md"]
 
 

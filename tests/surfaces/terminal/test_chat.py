@@ -232,6 +232,21 @@ def test_a_grant_is_remembered_only_by_separate_keys_and_can_be_listed_and_revok
     assert place.steps == ["write Inbox.md"] * 2
 
 
+def test_deciding_later_and_escape_decide_nothing(chat: Start, place: Any) -> None:
+    one = chat(f"{WRITE}\n{ANSWER}")
+    one.say("Write it")
+    one.see("asked by m in this chat", "a Run · d Deny · e edit · r remember… · l Decide later")
+    one.answer(QUESTION, "\x1b")
+    one.answer(QUESTION, "l")
+    one.see("note_write: waits in the inbox: toolwire approvals show appr_")
+    (left,) = place.asked()
+    assert left.status == "pending" and place.steps == []
+    place.run("approvals", "deny", left.id, "--reason", "not now")
+    one.see("Tool execution cancelled: note_write", "I was told", "not now")
+    one.prompted()
+    assert place.steps == []
+
+
 def test_a_folder_can_be_remembered_if_there_is_one(chat: Start, place: Any) -> None:
     one = chat('call note_write {"path": "Projects/Alpha.md", "content": "x"}\n---\nsay ok')
     one.say("Write it")

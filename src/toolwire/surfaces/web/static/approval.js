@@ -1,9 +1,9 @@
 // The approval dialog. Law: nothing runs unless a person saw it here and approved it.
 //
 // Only two buttons decide: one is named by what it does ("Share 3 results"), the other is "Deny". Escape and
-// the close button mean "Decide later": the calls wait in the inbox. For half a second after the dialog opens,
-// or after its content changes, the buttons do nothing, so that nobody decides by a click or a key that was
-// meant for something else.
+// the close button mean "Decide later": the calls wait in the inbox. For half a second after the dialog
+// opens, or after its content changes, the buttons do nothing, so that nobody decides by a click or a key
+// that was meant for something else.
 
 /** @import { Approval, Child, Context } from '../types' */
 
@@ -23,13 +23,13 @@ const LATER = 'Decide later'
 let current = null
 
 /**
- * Asks the person about approvals, all in one dialog. Resolves when the dialog is closed: `elsewhere` describes
- * those that were not decided here, `later` has the ids of those that still wait. Aborting `signal` closes the
- * dialog without a decision.
+ * Asks the person about approvals, all in one dialog. Resolves when the dialog is closed: `elsewhere`
+ * describes those that were not decided here, `later` has the ids of those that still wait. Aborting `signal`
+ * closes the dialog without a decision. `conversation`: the one that the page shows.
  *
  * @param {Approval[]} approvals
  * @param {Context} context
- * @param {{ signal?: AbortSignal, conversation?: string }} [options] `conversation`: the one that the page shows
+ * @param {{ signal?: AbortSignal, conversation?: string }} [options]
  * @returns {Promise<Result>}
  */
 export function ask(approvals, context, { signal, conversation } = {}) {

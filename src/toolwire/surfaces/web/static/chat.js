@@ -4,10 +4,10 @@
 // last one, the page loads the conversation again. The approval dialog opens at once for calls of the open
 // conversation.
 
-/** @import { Approval, ClosePage, Context, Conversation, Model, Operation } from '../types' */
+/** @import { ClosePage, Context, Conversation, Model, Operation } from '../types' */
 
 import * as api from './api.js'
-import { ask, asking } from './approval.js'
+import { Approvals } from './chat-approvals.js'
 import { ChatHead } from './chat-head.js'
 import { Composer } from './composer.js'
 import { ConversationList } from './conversations.js'
@@ -38,7 +38,7 @@ export async function open(main, context) {
   return Object.assign(() => chat.end(), { go })
 }
 
-class Chat {
+export class Chat {
   /** @type {string | undefined} the open conversation; undefined for a new chat */
   id = undefined
   /** @type {State | null} what is shown; null while it is loaded */
@@ -50,10 +50,7 @@ class Chat {
   loading = undefined
   reload = false
   startingTour = false
-  checkingApprovals = false
-  checkAgain = false
-  /** @type {Set<string>} the approvals that the person decides later */
-  later = new Set()
+  approvals = new Approvals(this)
   ended = false
   /** @type {Model[]} */
   models = []
@@ -64,7 +61,7 @@ class Chat {
   /** @param {HTMLElement} main @param {Context} context */
   constructor(main, context) {
     this.context = context
-    this.thread = new Thread({ retry: () => this.retry(), review: () => this.review() })
+    this.thread = new Thread({ retry: () => this.retry(), review: () => this.approvals.review() })
     this.empty = h('div', { class: 'chat-empty' })
     this.scroller = new Scroller(h('div', { class: 'chat-column' }, this.empty, this.thread.node))
     this.trouble = h('div', { class: 'chat-trouble stack' })
@@ -102,7 +99,7 @@ class Chat {
     const { live } = context
     this.offs = [
       live.on('chat', (op) => this.receive(op)),
-      live.on('approvals', () => this.checkApprovals()),
+      live.on('approvals', () => this.approvals.check()),
       live.on('lost', () => this.loadAll()),
       live.on('settings', () => this.loadSettings()),
     ]
@@ -201,7 +198,7 @@ class Chat {
       this.show(conversation)
       this.loading = undefined
       for (const op of this.buffered.splice(0)) this.receive(op)
-      this.checkApprovals()
+      this.approvals.check()
     } catch (error) {
       if (!this.isOpen(id)) return
       if (api.statusOf(error) === 404) this.showMissing()
@@ -323,52 +320,6 @@ class Chat {
     const answer = this.thread.lastText
     const brief = answer.length > 400 ? `${answer.slice(0, 400)}…` : answer
     this.context.announce(brief ? `Answer: ${brief}` : 'The turn has ended.')
-  }
-
-  /** Opens the dialog also for calls that the person wanted to decide later. */
-  review() {
-    this.later.clear()
-    return this.checkApprovals()
-  }
-
-  /** Opens the approval dialog if calls of this conversation wait for a decision. */
-  async checkApprovals() {
-    const { id, left } = this
-    if (!id || this.ended || asking()) return
-    if (this.checkingApprovals) {
-      this.checkAgain = true // the reply on its way may be older than this news
-      return
-    }
-    this.checkingApprovals = true
-    /** @type {Approval[]} */
-    let own = []
-    try {
-      do {
-        this.checkAgain = false
-        const { approvals } = await api.get('/approvals?status=pending&limit=200')
-        own = approvals.filter(
-          (one) => one.session === id && one.surface === 'web' && !this.later.has(one.id),
-        )
-      } while (this.checkAgain && !own.length && this.isOpen(id))
-    } catch (error) {
-      this.showError(error)
-    } finally {
-      this.checkingApprovals = false
-    }
-    if (!this.isOpen(id)) {
-      this.checkApprovals()
-      return
-    }
-    if (!own.length || asking()) return
-    const inOrder = own.reverse().sort((a, b) => a.created_at - b.created_at)
-    const { elsewhere, later } = await ask(inOrder, this.context, {
-      signal: left.signal,
-      conversation: id,
-    })
-    if (!left.signal.aborted) for (const one of later) this.later.add(one)
-    if (!this.isOpen(id)) return
-    if (elsewhere.length) this.showMessage(elsewhere.join(' '), '')
-    this.checkApprovals()
   }
 
   // --- what the person does --------------------------------------------------------------------------------

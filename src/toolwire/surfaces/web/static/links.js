@@ -1,5 +1,5 @@
-// Links in foreign text: to http, https or mail only. The page never follows them by itself, and the other site
-// learns nothing of this page.
+// Links in foreign text: to http, https or mail only. The page never follows them by itself, and the other
+// site learns nothing of this page.
 
 /** @import { Child } from '../types' */
 
@@ -27,7 +27,12 @@ export function link(href, ...children) {
   return h('a', { href, rel: 'noopener noreferrer nofollow', target: '_blank', title: href }, ...children)
 }
 
-/** A bare address that begins at a position of the text, or null. @param {string} source @param {number} at */
+/**
+ * A bare address that begins at a position of the text, or null.
+ *
+ * @param {string} source
+ * @param {number} at
+ */
 export function addressAt(source, at) {
   if (at > 0 && WORD.test(source[at - 1])) return null
   ADDRESS.lastIndex = at

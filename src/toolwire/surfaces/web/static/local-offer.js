@@ -70,7 +70,8 @@ export class LocalOffer {
 
   /** @param {string} kind @param {LocalState} state */
   draw(kind, { model, lacks, locked, download }) {
-    const needs = `${bytes(model.size)} to download, ${bytes(model.memory)} of memory, licence ${model.licence}.`
+    const size = `${bytes(model.size)} to download, ${bytes(model.memory)} of memory`
+    const needs = `${size}, licence ${model.licence}.`
     const head = h('h3', null, 'Get a model worth talking to')
     const about = h(
       'p',
