@@ -450,7 +450,7 @@ def test_the_first_code_counts_where_none_was_set_and_the_limit_is_stated(place:
     assert outcome(asker) == "approved"
     stated = " ".join((ROOT / "SECURITY.md").read_text().split())
     assert "`toolwire mcp` accepts the first code that it finds, so set yours before you use it" in stated
-    assert "Until you set one, any program of your user can set one" in (SETTINGS_PAGE.read_text())
+    assert "any program that runs under your user account can set one" in (SETTINGS_PAGE.read_text())
 
 
 ROOT = Path(__file__).parents[2]

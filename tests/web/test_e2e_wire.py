@@ -247,12 +247,12 @@ def test_a_parked_turn_and_the_one_that_resumed_it_lead_to_each_other_with_the_t
         waited["to_ms"] - waited["from_ms"], abs=0.01
     )
     expect(drawing.get_by_role("img")).to_have_attribute(
-        "aria-label", re.compile(r"after [\d.]+ m?s parked\.$")
+        "aria-label", re.compile(r"Parked for [\d.]+ m?s before\.$")
     )
     fact(page, "Continues").get_by_role("link").click()
     expect(page).to_have_url(re.compile(f"{first}$"))
     expect(page.get_by_role("region", name="Timeline").get_by_role("img")).to_have_attribute(
-        "aria-label", re.compile("then parked")
+        "aria-label", re.compile("Parked for .* after")
     )
 
 

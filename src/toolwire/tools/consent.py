@@ -215,7 +215,7 @@ class ApprovalCode:
         """Stores a new code and returns its signer.
 
         An existing code is replaced only with the `old` signer, or with `replace`, which is for a session
-        that may decide. Grants that were signed with the former code do not count any more.
+        that may decide. Grants that were signed with the former code are no longer valid.
         """
         if not SHORTEST_CODE <= len(_plain(code)) <= LONGEST_CODE:
             message = f"Choose an approval code with {SHORTEST_CODE} to {LONGEST_CODE} characters."

@@ -56,8 +56,8 @@ NO_CHANNEL = (
 )
 IN_INBOX = "The question waited in the approvals inbox: run `toolwire approvals` to decide, then call again"
 NO_CODE_YET = (
-    "no approval code is set, and until one is, any program of your user can set one and approve these "
-    "calls: run toolwire approvals code in a terminal"
+    "no approval code is set. Until you set one, any program that runs under your user account can set one "
+    "and use it to approve these calls; run toolwire approvals code in a terminal"
 )
 TOO_MANY = "Too many calls wait for a decision; decide them with `toolwire approvals` first"
 OVER = "The question has expired, or belongs to another call; call the tool again without requestState"

@@ -117,7 +117,7 @@ class Sessions:
         await self._write(f"INSERT INTO web_sessions ({columns}) VALUES (?, ?, ?, ?, ?, ?)", *row)
 
     async def authority(self, token: str) -> Authority:
-        """Returns what a valid session may do. An authority of an earlier server does not count."""
+        """Returns what a valid session may do. An authority of an earlier server is not valid."""
         hashed = _hash(token)
         row = await self._read("SELECT authority FROM web_sessions WHERE token_sha256 = ?", hashed)
         seed = unsealed(self._seal_key, row[0], hashed) if row is not None else None
