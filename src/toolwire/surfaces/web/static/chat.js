@@ -157,7 +157,8 @@ class Chat {
       this.loaded = this.load()
       await this.loaded
     }
-    this.scroller.toEnd()
+    if (this.id === undefined) this.scroller.toStart()
+    else this.scroller.toEnd()
   }
 
   showNew() {
