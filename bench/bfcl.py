@@ -47,14 +47,21 @@ WITHOUT_TEMPLATE = ("smollm2-135m",)
 
 @dataclass(slots=True)
 class Answer:
-    """What a model answered. `first`: when the first call began, in seconds after the request."""
+    """What a model answered.
+
+    Each time is in seconds after the request: by the clock, and of the processors, which does not depend on
+    what else runs on the machine.
+    """
 
     calls: list[Call] = field(default_factory=list)
     text: str = ""
-    first: float | None = None
-    began: float | None = None
-    """When the first token of the answer arrived, in seconds after the request."""
+    first: tuple[float, float] | None = None
+    """When the first call began."""
+    began: tuple[float, float] = (0.0, 0.0)
+    """When the first token of the answer arrived."""
     seconds: float = 0.0
+    work: float = 0.0
+    """The time of the processors; 0 if it was not measured."""
     tokens: tuple[int, int] = (0, 0)
     """The tokens of the prompt and of the answer."""
     problem: str = ""
@@ -73,21 +80,20 @@ def cut(case: Case) -> int:
 
 
 async def ask(gateway: Gateway, body: dict[str, Any]) -> Answer:
-    answer, started = Answer(), time.perf_counter()
-    arguments: dict[int, str] = {}
-    names: dict[int, str] = {}
+    answer, arguments, names = Answer(), dict[int, str](), dict[int, str]()
+    started, worked = time.perf_counter(), time.process_time()
     try:
         async with aclosing(gateway.events(json.dumps({**body, "stream": True}).encode(), Caller())) as run:
             async for batch in run:
-                now = time.perf_counter() - started
+                now = time.perf_counter() - started, time.process_time() - worked
                 for event in batch:
-                    if isinstance(event, Text | CallBegin) and answer.began is None:
+                    if isinstance(event, Text | CallBegin) and answer.began == (0, 0):
                         answer.began = now
                     if isinstance(event, Text):
                         answer.text += event.text
                     elif isinstance(event, CallBegin):
                         names[event.index] = event.name
-                        answer.first = now if answer.first is None else answer.first
+                        answer.first = answer.first or now
                     elif isinstance(event, CallArgs):
                         arguments[event.index] = arguments.get(event.index, "") + event.delta
                     elif isinstance(event, Usage):
@@ -96,7 +102,7 @@ async def ask(gateway: Gateway, body: dict[str, Any]) -> Answer:
                         answer.problem = event.message
     except ToolwireError as error:
         answer.problem = error.failure.message
-    answer.seconds = time.perf_counter() - started
+    answer.seconds, answer.work = time.perf_counter() - started, time.process_time() - worked
     answer.calls = [call_of(name, arguments.get(at, "")) for at, name in names.items()]
     return answer
 
@@ -243,26 +249,27 @@ async def speed(gateway: Gateway, pool: Sequence[Case]) -> dict[str, Any]:
     """Measures tokens per second, and the time to the first call with 1, 5 and 20 tools.
 
     The question belongs to the first tool. Each number of tools is asked twice: with a new prompt, and with
-    another question about the same tools, whose beginning llama.cpp still has.
+    another question about the same tools, whose beginning llama.cpp still has. Rates are pairs, as the times
+    of an `Answer`.
     """
     asked = [{"role": "user", "content": "Tell me a long story about the sea."}]
     await ask(gateway, {"model": "local", "messages": asked, "max_tokens": 8})  # loads the model
-    story = await ask(gateway, {"model": "local", "messages": asked, "max_tokens": 120, "temperature": 0})
-    rates: dict[str, Any] = {"writing": (story.tokens[1] - 1) / (story.seconds - (story.began or 0))}
+    story = await ask(gateway, {"model": "local", "messages": asked, "max_tokens": 60, "temperature": 0})
+    spent = story.seconds - story.began[0], story.work - story.began[1]
+    rates: dict[str, Any] = {"writing": [(story.tokens[1] - 1) / one for one in spent]}
     question = pool[0]
     tools = {tool["function"]["name"]: tool for case in pool for tool in case.tools}
-    said = question.messages[-1]["content"]
-    calls: dict[int, list[float | None]] = {}
+    calls: dict[int, list[tuple[float, float] | None]] = {}
     for number in TOOLS:
         answers = []
         for word in ("Please help me.", "I have a question."):
             messages = [{"role": "system", "content": f"You have {number} tools."}]
-            messages.append({"role": "user", "content": f"{word} {said}"})
+            messages.append({"role": "user", "content": f"{word} {question.messages[-1]['content']}"})
             offered = list(tools.values())[:number]
-            body = request(question, messages=messages, tools=offered, tool_choice="required")
+            body = request(question, messages=messages, tools=offered, tool_choice="required", max_tokens=16)
             answers.append(await ask(gateway, body))
         calls[number] = [answer.first for answer in answers]
-        rates |= {"prompt": answers[0].tokens[0], "reading": answers[0].tokens[0] / (answers[0].first or 1)}
+        rates["reading"] = [answers[0].tokens[0] / one for one in answers[0].first or ()]
     return {**rates, "first_call": calls}
 
 

@@ -48,13 +48,13 @@ def speeds(measured: Measured) -> Table:
     for name, data in measured.items():
         one = data["resources"][""]
         times = [" / ".join(map(in_seconds, one["first_call"][str(number)])) for number in TOOLS]
-        rates = [f"{one[what]:.0f} tokens/s" for what in ("writing", "reading")]
+        rates = ["{:.0f} tokens/s ({:.0f})".format(*one[what]) for what in ("writing", "reading")]
         table.append([name, *rates, f"{one['memory'] / 1e9:.1f} GB", *times])
     return table
 
 
-def in_seconds(time: float | None) -> str:
-    return "no call" if time is None else f"{time:.1f} s"
+def in_seconds(time: Sequence[float] | None) -> str:
+    return "{:.1f} s ({:.1f})".format(*time) if time else "no call"
 
 
 def vault(measured: Measured) -> Table:
@@ -79,8 +79,10 @@ def report(measured: Measured, per: int, seed: int) -> dict[str, Any]:
         f"The cases are those of {PACKAGE} {VERSION} ({LICENCE}): {per} of each category, seed {seed}. "
         f"Temperature 0, at most {CUT} tokens an answer, {CUT_PARALLEL} with several calls.",
         f"llama.cpp's own server gets {HELD} cases of a category with `required`.",
-        "The machine is shared, so the times vary. First call: with a new prompt / with the same tools and "
-        "another question. Memory includes the mapped model file.",
+        "The machine is shared, so the times vary. In brackets: per second of one processor, or in such "
+        "seconds, which do not depend on what else runs.",
+        "First call: with a new prompt / with the same tools and another question.",
+        "Memory includes the mapped model file.",
     ]
     figures = f"BFCL, `auto`: {', '.join(rights)}; vault tasks: {', '.join(done)}"
     return {"figures": figures, "tables": tables, "notes": notes}

@@ -191,7 +191,7 @@ FUZZ, SCANNER, GATEWAY, CODEX = (
     WORK / "codex.json",
 )
 DIALECTS = WORK / "dialects.json"
-HOSTILE = WORK / "hostile.json"
+HOSTILE, ONE_HOSTILE = WORK / "hostile.json", WORK / "one-hostile.json"
 FAULTS, FIRST = WORK / "faults.json", WORK / "first-minute.json"
 LOCAL, LOCAL_CALLS, VAULT = WORK / "local.json", WORK / "local-calls.json", WORK / "vault.json"
 BFCL = WORK / "bfcl.json"
@@ -247,7 +247,7 @@ SECTIONS: tuple[Section, ...] = (
     Section(
         "gateway",
         "The gateway compared with its baselines",
-        ("-m", "bench", "gateway", "--rounds", "7", "--json", str(GATEWAY)),
+        ("-m", "bench", "gateway", "--rounds", "3", "--json", str(GATEWAY)),
         ("-m", "bench", "gateway", "--quick", "--json", str(GATEWAY)),
         GATEWAY,
         read_rows,
@@ -399,6 +399,14 @@ SECTIONS: tuple[Section, ...] = (
         ("-m", "bench.hostile", "--seconds", "60", "--json", str(HOSTILE)),
         ("-m", "bench.hostile", "--seconds", "5", "--json", str(HOSTILE)),
         HOSTILE,
+        read_rows,
+    ),
+    Section(
+        "one-hostile",
+        "Other clients beside one hostile WebSocket or one hostile key, without limits",
+        ("-m", "bench.one_hostile", "--seconds", "20", "--json", str(ONE_HOSTILE)),
+        ("-m", "bench.one_hostile", "--seconds", "2", "--rounds", "1", "--json", str(ONE_HOSTILE)),
+        ONE_HOSTILE,
         read_rows,
     ),
     tested(

@@ -42,7 +42,7 @@ PAUSE_S = 0.02
 """How long each of them waits between two loops."""
 CALM = "calm"
 TIMES_CALM = 4
-MARGIN_S = 1.0
+MARGIN_S = 3.0
 """The time after the start of a hostile client in which nothing is measured yet."""
 SETTINGS = f"""
 [server]

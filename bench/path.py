@@ -23,7 +23,7 @@ from toolwire.gateway.pipeline import Gateway
 from toolwire.observe import logs
 from toolwire.settings.types import JournalSettings, ServerSettings, Settings
 from toolwire.surfaces.http.app import App, create_app
-from toolwire.surfaces.http.exchange import CONNECTION, ClientConnection
+from toolwire.surfaces.http.exchange import CONNECTION, Connection
 from toolwire.surfaces.http.server import lighten_generators, settle_memory
 
 KEY = "sk-bench-0123456789"
@@ -84,10 +84,10 @@ class _Reply:
             await turned
         return next(self._blocks, b"")
 
-    def release(self) -> None: ...
+    def release(self, whole: bool = False) -> None: ...
 
 
-class _Wire:
+class _Client(Connection):
     """The connection to a client that has sent its whole request and reads at once."""
 
     def __init__(self, raw: bytes) -> None:
@@ -104,24 +104,19 @@ class _Wire:
 
 
 class _Transport:
-    session: Any = None
-
-    def usable(self) -> bool:
-        return True
-
     async def post(self, request: Any, body: bytes) -> _Reply:
         return _Reply(b'"stream":true' in body)
-
-    async def leave(self, user: object) -> None: ...
 
 
 class _Model(OpenAIBackend):
     async def prepare(self) -> None: ...
 
+    def _connected(self) -> Any:
+        return _Transport()
+
 
 def _app(journal: str) -> App:
     model = _Model("m", {"base_url": "http://127.0.0.1:1/v1", "tools": "native", "profile": "openai"})
-    model._transport = _Transport()  # type: ignore[assignment]
     kept = JournalSettings(contents=journal)  # type: ignore[arg-type]
     settings = Settings(server=ServerSettings(keys=(KEY,)), journal=kept)
     return create_app(Gateway(settings, store=None, backends={"m": model}), settings, None)
@@ -147,7 +142,7 @@ async def _ask(app: App, stream: bool) -> None:
         "client": ("127.0.0.1", 5),
         "server": ("127.0.0.1", 1),
     }
-    scope[CONNECTION] = ClientConnection(_Wire(raw))
+    scope[CONNECTION] = _Client(raw)
 
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": raw, "more_body": False}

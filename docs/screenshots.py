@@ -2,8 +2,9 @@
 
 A real server has a small vault, scripted models and a day of traffic. Debian's Chromium visits the scenes,
 which are data, at widths of 390, 1024 and 1920 pixels: all in the light theme, those of 1024 pixels also in
-the dark one. Scenes for the guides are taken at 1024 pixels only. `--all` takes every width in both themes,
-`--only NAME` takes one scene. The accessibility tests visit the same scenes.
+the dark one. Scenes for the guides are taken at 1024 pixels only. `approval.png` is animated, see
+animation.py. `--all` takes every width in both themes, `--only NAME` takes one scene. The accessibility tests
+visit the same scenes.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ import struct
 import sys
 import tempfile
 import time
-import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -29,7 +29,10 @@ from typing import Any
 from playwright.sync_api import Page, expect, sync_playwright
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "tests" / "web"), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT / "docs"), str(ROOT / "tests" / "web"), str(ROOT / "tests")]
+
+import animation  # noqa: E402
+from animation import chunk, packed  # noqa: E402
 
 from conftest import CHROMIUM, QUIET, Site  # noqa: E402
 from toolwire.observe.journal_files import Segments, TurnRecord  # noqa: E402
@@ -306,6 +309,10 @@ class Stage:
         page.wait_for_function(
             "() => document.querySelector('dialog .button.danger').getAttribute('aria-disabled') === 'false'"
         )
+        if conversation == "search":
+            for note in ("Plan.md", "Glazing offers.md"):
+                page.get_by_role("dialog").get_by_role("checkbox", name=note).check()
+            page.get_by_role("dialog").get_by_text("The search is done.").first.scroll_into_view_if_needed()
 
     def turn(self, model: str, calls: bool) -> str:
         turns = self.call("GET", f"/turns?model={model}&limit=50")["turns"]
@@ -397,7 +404,7 @@ def inbox(tab: str, shows: str, unfold: bool = False) -> Callable[[Stage], None]
         page = stage.go(f"/ui/inbox?tab={tab}")
         expect(page.get_by_role("tabpanel").get_by_text(shows).first).to_be_visible()
         if unfold:
-            page.get_by_text("Details", exact=True).first.click()
+            page.locator("summary", has_text="Details").first.click()
 
     return scene
 
@@ -520,7 +527,7 @@ GUIDES = (
 """More scenes for the guides, in one width: the same pages with other contents."""
 
 
-def opened(folder: Path, port: int = 0) -> Site:
+def opened(folder: Path, port: int = 0, models: dict[str, dict[str, Any]] = MODELS) -> Site:
     """Starts the server of the scenes in this folder, with a vault and a day of traffic."""
     vault = folder / "Notes"
     for path, text in NOTES.items():
@@ -531,7 +538,7 @@ def opened(folder: Path, port: int = 0) -> Site:
         threads.submit(asyncio.run, elsewhere(folder, str(vault.resolve()))).result()
     config = {
         "server": {"host": "127.0.0.1", "drain_s": 1},
-        "models": {id: {"backend": "scripted", **options} for id, options in MODELS.items()},
+        "models": {id: {"backend": "scripted", **options} for id, options in models.items()},
         "vault": {"root": "~/Notes", "enabled": True, "exclude": ["Private/**"]},
         "store": {"url": f"sqlite:///{folder}/toolwire.db"},
     }
@@ -559,13 +566,15 @@ def begin(page: Page, site: Site) -> Stage:
 
 # --- pictures ---
 
-# Reduces a picture to at most 256 colours: the most frequent ones, then those that differ most from them.
+# Reduces pictures of one size to the same 256 colours: the most frequent ones, then those that differ most.
 # Each pixel gets the nearest colour. The browser does this, because it can read its own pictures.
-QUANTISE = """async (picture) => {
-  const bitmap = await createImageBitmap(await (await fetch(`data:image/png;base64,${picture}`)).blob())
-  const canvas = new OffscreenCanvas(bitmap.width, bitmap.height).getContext('2d')
-  canvas.drawImage(bitmap, 0, 0)
-  const pixels = new Uint32Array(canvas.getImageData(0, 0, bitmap.width, bitmap.height).data.buffer)
+QUANTISE = """async (pictures) => {
+  const blobs = pictures.map(async (one) => (await fetch(`data:image/png;base64,${one}`)).blob())
+  const bitmaps = await Promise.all(blobs.map(async (blob) => createImageBitmap(await blob)))
+  const [{width, height}] = bitmaps
+  const canvas = new OffscreenCanvas(width, height * bitmaps.length).getContext('2d')
+  bitmaps.forEach((bitmap, at) => canvas.drawImage(bitmap, 0, at * height))
+  const pixels = new Uint32Array(canvas.getImageData(0, 0, width, height * bitmaps.length).data.buffer)
   const counts = new Map()
   for (const pixel of pixels) counts.set(pixel, (counts.get(pixel) ?? 0) + 1)
   const colours = [...counts].sort((one, other) => other[1] - one[1])
@@ -590,28 +599,26 @@ QUANTISE = """async (picture) => {
   }
   const places = new Map(colours.map(({pixel, place}) => [pixel, place]))
   const indices = Uint8Array.from(pixels, (pixel) => places.get(pixel)).toBase64()
-  return {width: bitmap.width, height: bitmap.height, palette, indices}
+  return {width, height, palette, indices}
 }"""
 
 
 def small(image: dict[str, Any]) -> bytes:
     """Returns the picture as a PNG with a palette."""
     width, height, indices = image["width"], image["height"], base64.b64decode(image["indices"])
-    rows = b"".join(b"\0" + indices[row * width : (row + 1) * width] for row in range(height))
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
+    rows = [indices[row * width : (row + 1) * width] for row in range(height)]
     head = struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)
     colours = bytes(part for colour in image["palette"] for part in colour)
     return (
         b"\x89PNG\r\n\x1a\n"
         + chunk(b"IHDR", head)
         + chunk(b"PLTE", colours)
-        + chunk(b"IDAT", zlib.compress(rows, 9))
+        + chunk(b"IDAT", packed(rows))
         + chunk(b"IEND", b"")
     )
 
+
+ANIMATED = "approval"
 
 FONTS = """<?xml version="1.0"?><!DOCTYPE fontconfig SYSTEM "fonts.dtd">
 <fontconfig><include ignore_missing="yes">/etc/fonts/fonts.conf</include>
@@ -637,7 +644,7 @@ def take(stage: Stage, easel: Page, scenes: list[Scene], looks: list[tuple[int, 
                 "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
             )
             taken = stage.page.screenshot(animations="disabled", caret="hide")
-            content = small(easel.evaluate(QUANTISE, base64.b64encode(taken).decode()))
+            content = small(easel.evaluate(QUANTISE, [base64.b64encode(taken).decode()]))
             name = f"{scene.name}-{width}{'-dark' if theme == 'dark' else ''}.png"
             (folder / name).write_bytes(content)
             total += len(content)
@@ -647,7 +654,7 @@ def take(stage: Stage, easel: Page, scenes: list[Scene], looks: list[tuple[int, 
 
 
 def main(argv: list[str] | None = None) -> int:
-    names = [scene.name for scene in (*GUIDES, *SCENES)]
+    names = [scene.name for scene in (*GUIDES, *SCENES)] + [ANIMATED]
     parser = argparse.ArgumentParser(description="Takes pictures of the pages, into docs/screenshots/.")
     parser.add_argument(
         "--only", action="append", choices=names, metavar="NAME", help=f"one of {', '.join(names)}"
@@ -675,10 +682,15 @@ def main(argv: list[str] | None = None) -> int:
         try:
             context = browser.new_context(viewport={"width": 1280, "height": 800}, locale="en-GB")
             stage = begin(context.new_page(), site)
-            total = take(stage, browser.new_page(), scenes, looks, arguments.to)
+            total = take(stage, browser.new_page(), scenes, looks, arguments.to) if scenes else 0
         finally:
             site.stop()
-            browser.close()
+        if not arguments.only or ANIMATED in arguments.only:
+            content = animation.take(browser, opened, QUANTISE)
+            (arguments.to / f"{ANIMATED}.png").write_bytes(content)
+            total += len(content)
+            print(ANIMATED, flush=True)
+        browser.close()
     print(f"{len(scenes)} scenes, {total / 1e6:.1f} MB, in {arguments.to}")
     return 0
 

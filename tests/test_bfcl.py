@@ -227,5 +227,25 @@ def test_every_changed_note_differs_from_the_sample() -> None:
         assert all(NOTES.get(path) != text for path, text in task.notes.items()), task.asked
 
 
+def test_a_report_counts_what_was_right_by_model_side_and_category() -> None:
+    results: dict[str, Any] = {str(at): {"category": "simple", "right": at > 0} for at in range(3)}
+    speed = {"writing": [9.6, 5.2], "reading": [50, 30], "memory": 2.1e9}
+    one = {
+        "auto": results | {"none": {"category": NO_CALL, "right": False}},
+        "resources": {"": speed | {"first_call": {"1": [[2, 3], None], "5": [], "20": []}}},
+        "tasks": {task.asked: {"right": task is TASKS[0]} for task in TASKS},
+    }
+    shown = report({"m": one}, 3, 1)
+    accuracy, speeds, vault = shown["tables"]
+    assert dict(zip(*accuracy, strict=True)) == {
+        **dict.fromkeys(CATEGORIES, "–"),
+        **{"model": "m", "side": "Toolwire, `auto`", "simple": "2 / 3", NO_CALL: "0 / 1", "all": "2 / 4"},
+    }
+    assert speeds[1][:5] == ["m", "10 tokens/s (5)", "50 tokens/s (30)", "2.1 GB", "2.0 s (3.0) / no call"]
+    assert vault[1] == [TASKS[0].asked, "done"]
+    assert vault[-1] == ["all", f"1 / {len(TASKS)}"]
+    assert "m 2 / 4" in shown["figures"]
+
+
 def test_a_report_without_a_model_says_how_to_get_one() -> None:
     assert "local pull" in report({}, 1, 1)["notes"][0]

@@ -424,8 +424,8 @@ def test_json_that_no_command_prints_is_json() -> None:
         json.loads(block.text)
 
 
-def test_every_route_that_the_readme_names_answers(address: str) -> None:
-    routes = re.findall(r"`GET (/[\w/]+)`", (ROOT / "README.md").read_text("utf-8"))
+def test_every_route_that_the_wire_page_names_answers(address: str) -> None:
+    routes = re.findall(r"`GET (/[\w/]+)`", (ROOT / "docs" / "wire.md").read_text("utf-8"))
     assert {"/v1/models", "/healthz", "/livez", "/readyz", "/metrics"} <= set(routes)
     for route in routes:
         with urllib.request.urlopen(f"http://{address}{route}", timeout=10) as answer:

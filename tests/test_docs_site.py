@@ -155,6 +155,16 @@ def test_no_page_names_a_development_machine_or_a_registry(pages: dict[str, Page
         ), name
 
 
+def test_a_cell_of_a_table_carries_the_name_of_its_column() -> None:
+    """On a phone, a row is a card and its header is not shown."""
+    table = "<table><thead><tr><th>key</th><th><code>a</code> b</th></tr></thead>"
+    table += "<tbody><tr><td>1</td><td style='x'><em>2</em></td></tr></tbody></table>"
+    found = re.findall(
+        r'data-column="([^"]*)"><span>(.*?)</span>', builder().TABLE.sub(builder().with_columns, table)
+    )
+    assert found == [("key", "1"), ("a b", "<em>2</em>")]
+
+
 def test_search_knows_every_page(site: Path, pages: dict[str, Page]) -> None:
     index = (site / "search.json").read_text("utf-8")
     assert all(name in index for name in set(pages) - {"index.html"})
@@ -230,6 +240,14 @@ def test_a_dead_link_is_an_error_that_says_where(
 # --- in a browser ---
 
 
+SIDEWAYS = """() => [...document.querySelectorAll('.md-content :is(pre > code, .md-typeset__scrollwrap)')]
+  .filter(box => box.scrollWidth > box.clientWidth + 1)
+  .map(box => [box.querySelectorAll('th').length, box.textContent.trim().slice(0, 40)])"""
+"""Code and tables that a reader has to scroll sideways: the number of columns, and how they begin."""
+MANY = 10
+"""Tables with at least so many columns may scroll on a wide screen. On a phone, their rows become cards."""
+
+
 def test_from_the_disk_every_page_fits_a_phone_and_asks_no_other_host_and_search_finds(
     site: Path, pages: dict[str, Page]
 ) -> None:
@@ -255,10 +273,15 @@ def test_from_the_disk_every_page_fits_a_phone_and_asks_no_other_host_and_search
             assert page.evaluate("document.documentElement.scrollWidth") <= 390, (
                 f"{name} is wider than a phone"
             )
+            assert page.evaluate(SIDEWAYS) == [], name
         assert page.evaluate("document.body.dataset.mdColorScheme") == "slate", (
             "the system's dark is followed"
         )
         page.set_viewport_size({"width": 1280, "height": 900})
+        for name in sorted(pages):
+            page.goto((site / name).as_uri(), wait_until="domcontentloaded")
+            assert page.evaluate("document.documentElement.scrollWidth") <= 1280, name
+            assert [box for box in page.evaluate(SIDEWAYS) if box[0] < MANY] == [], name
         page.goto((site / "index.html").as_uri())
         page.keyboard.press("Tab")
         assert page.evaluate("document.activeElement.textContent").strip() == "Skip to content"

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from doubles.ollama import FakeOllama
 from toolwire.backends.openai import OpenAIBackend, context, ollama
+from toolwire.backends.openai.failures import http_failure
 from toolwire.backends.openai.read import AnswerReader
 from toolwire.core.errors import ToolwireError
 from toolwire.core.events import CallArgs, CallBegin, CallEnd, Event, Failure, Finish, Text, Thought, Usage
@@ -97,6 +98,31 @@ async def test_the_context_that_is_configured_or_loaded_is_kept() -> None:
         assert sent(fake)[0]["options"]["num_ctx"] == 20_000
     with pytest.raises(ValueError, match="context: expected a whole number from 0"):
         OpenAIBackend("m", {"context": -1})
+
+
+async def test_a_large_limit_of_the_answer_does_not_make_a_huge_window() -> None:
+    """Claude Code allows answers of 32,000 tokens. Ollama would need the memory for them at once."""
+    fake = FakeOllama(4096, 262_144)
+    async with serving(fake) as backend:
+        await events(backend, turn(sampling=Sampling(max_tokens=32_000)))
+        assert sent(fake)[0]["options"] == {"num_predict": 32_000, "num_ctx": 16_384}
+    fake = FakeOllama(4096, 262_144)
+    async with serving(fake) as backend:
+        await events(backend, turn())
+        assert sent(fake)[0]["options"]["num_ctx"] == 8192, "a thinking model needs more than 2,048 tokens"
+
+
+@pytest.mark.parametrize(("words", "think"), [(["completion"], None), (["completion", "thinking"], "high")])
+async def test_a_model_that_cannot_think_is_not_asked_to(words: list[str], think: str | None) -> None:
+    """Ollama answers `think` for such a model with HTTP 400. Claude Code and Codex send an effort."""
+    fake = FakeOllama()
+    fake.upstream.pages["/api/show"]["capabilities"] = words
+    async with serving(fake) as backend:
+        await events(backend, turn(sampling=Sampling(effort="high")))
+        assert sent(fake)[0].get("think") == think
+        assert ("reasoning_effort" in backend.capabilities.fields) == (think is not None), (
+            "the report says so"
+        )
 
 
 async def test_a_tool_loop_in_ollamas_words() -> None:
@@ -212,6 +238,19 @@ def test_words_never_exceed_tokens_and_scripts_without_spaces_count() -> None:
     assert context.window_for(10, 5000, None) == 5000
 
 
+def test_an_error_of_llama_cpp_inside_ollamas_error_is_readable() -> None:
+    said = "request (351 tokens) exceeds the available context size (256 tokens), try increasing it"
+    inner = json.dumps({"error": {"code": 400, "message": said, "type": "exceed_context_size_error"}})
+    found = http_failure(400, {}, json.dumps({"error": inner}).encode())
+    assert (found.kind, found.message) == ("context_length", said)
+
+
+def test_cached_tokens_are_part_of_the_prompt() -> None:
+    done = b'"prompt_eval_count":9,"prompt_eval_cached_count":7'
+    usage = _read([LINES.replace(b'"prompt_eval_count":9', done)])[-2]
+    assert isinstance(usage, Usage) and (usage.input_tokens, usage.cached_tokens) == (9, 7)
+
+
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("profile", ["lmstudio", "llamacpp"])
 async def test_other_servers_that_read_only_a_part_are_found_out(profile: str, stream: bool) -> None:
@@ -225,21 +264,31 @@ async def test_other_servers_that_read_only_a_part_are_found_out(profile: str, s
         await backend.close()
 
 
-async def test_lm_studio_and_llama_cpp_say_their_window() -> None:
-    pages: dict[str, dict[str, Any]] = {
-        "lmstudio": {"/api/v0/models/m": {"id": "m", "loaded_context_length": 4096}},
-        "llamacpp": {
-            "/props": {"default_generation_settings": {"n_ctx": 4096}},
-            "/completion": {"generation_settings": {"grammar": ""}},
-        },
-    }
-    for profile, found in pages.items():
-        fake = FakeOllama()
-        fake.upstream.pages |= found
-        async with fake.upstream as upstream:
-            backend = OpenAIBackend("m", {"base_url": upstream.base_url, "profile": profile})
-            await backend.prepare()
-            out = await events(backend, turn(LONG))
-            assert isinstance(out[0], Failure) and "context length is 4096 tokens" in out[0].message
-            assert not fake.read
-            await backend.close()
+@pytest.mark.parametrize(
+    ("profile", "pages"),
+    [
+        ("lmstudio", {"/api/v0/models/m": {"id": "m", "loaded_context_length": 4096}}),
+        (
+            "llamacpp",
+            {
+                "/props": {"default_generation_settings": {"n_ctx": 4096}},
+                "/completion": {"generation_settings": {"grammar": ""}},
+            },
+        ),
+    ],
+)
+async def test_lm_studio_and_llama_cpp_say_their_window(profile: str, pages: dict[str, Any]) -> None:
+    fake = FakeOllama()
+    fake.upstream.pages |= pages
+    async with fake.upstream as upstream:
+        backend = OpenAIBackend("m", {"base_url": upstream.base_url, "profile": profile})
+        await backend.prepare()
+        out = await events(backend, turn(LONG))
+        assert isinstance(out[0], Failure) and "context length is 4096 tokens" in out[0].message
+        assert not fake.read
+        larger = json.loads(json.dumps(pages).replace("4096", "32768"))
+        fake.upstream.pages |= larger  # the person loads the model again, with a longer context
+        fake.window = 32_768
+        out = await events(backend, turn(LONG))
+        assert isinstance(out[-1], Finish), "the server was asked again"
+        await backend.close()

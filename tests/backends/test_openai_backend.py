@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -455,6 +455,42 @@ async def test_connections_are_kept_and_shared_by_the_models_of_a_process() -> N
         assert (await events(backend))[-1] == Finish("stop")
         assert upstream.connections == 1
     assert [request.body["model"] for request in upstream.requests] == ["m", "n", "m", "m"]
+
+
+async def test_the_connection_of_a_stream_is_kept_if_its_last_chunk_follows_the_end_mark() -> None:
+    connections, read, closed = 0, asyncio.Event(), asyncio.Event()
+    stream = b'data: {"choices": [{"delta": {"content": "Hi"}, "finish_reason": "stop"}]}\n\ndata: [DONE]\n\n'
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        with suppress(asyncio.IncompleteReadError, OSError):
+            while sent := await reader.readuntil(b"\r\n\r\n"):
+                await reader.readexactly(int(sent.lower().partition(b"content-length:")[2].split(b"\r\n")[0]))
+                writer.write(head + b"%x\r\n%b\r\n" % (len(stream), stream))
+                await read.wait()
+                writer.write(b"0\r\n\r\n")
+        writer.transport.abort()
+        with suppress(OSError):
+            await writer.wait_closed()
+        closed.set()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        backend = OpenAIBackend(
+            "m", {"base_url": f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"}
+        )
+        for _ in range(2):
+            read.clear()
+            assert (await events(backend))[-1] == Finish("stop")
+            read.set()
+            client = backend._connected()._client
+            async with asyncio.timeout(5):
+                while client is not None and client.ending:
+                    await asyncio.sleep(0.01)
+        await backend.close()
+        await closed.wait()
+    assert connections == 1
 
 
 async def test_a_stale_connection_is_tried_again_once() -> None:

@@ -51,7 +51,7 @@ class Packed:
     async def read(self) -> bytes:
         return self._pieces.pop(0) if self._pieces else b""
 
-    def release(self) -> None:
+    def release(self, whole: bool = False) -> None:
         pass
 
 

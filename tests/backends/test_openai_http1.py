@@ -424,6 +424,58 @@ async def test_a_reader_that_leaves_or_is_cancelled_closes_the_connection() -> N
         await asyncio.wait_for(left.wait(), 2)
 
 
+@pytest.mark.parametrize(
+    ("rest", "connections"),
+    [
+        (b"0\r\n\r\n", 1),
+        (b"1\r\n!\r\n0\r\n\r\n", 1),
+        (b"1\r\n!\r\n", 2),
+        (b"0\r\n\r\nHTTP/1.1 200 OK\r\n", 2),
+        (b"nonsense\r\n", 2),
+        (b"", 2),
+    ],
+)
+async def test_a_stream_whose_content_is_whole_keeps_its_connection_if_its_end_follows(
+    rest: bytes, connections: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toolwire.backends.openai.http1.END_S", 0.1)
+    may_end = asyncio.Event()
+
+    async def answer(streams: Streams, number: int) -> None:
+        streams[1].write(CHUNKED + b"2\r\nhi\r\n")
+        await may_end.wait()
+        streams[1].write(rest)
+
+    async with serving(answer) as (client, server):
+        reply = await client.post(to(server.port), b"{}")
+        assert await reply.read() == b"hi"
+        reply.release(whole=True)
+        may_end.set()
+        async with asyncio.timeout(5):
+            while client.ending:
+                await asyncio.sleep(0.01)
+        again = await client.post(to(server.port), b"{}")
+        assert ((await again.read())[:2], server.connections) == (b"hi", connections)
+        again.release()
+
+
+async def test_closing_the_client_closes_connections_that_wait_for_the_end_of_a_response() -> None:
+    closed = asyncio.Event()
+
+    async def answer(streams: Streams, number: int) -> None:
+        streams[1].write(CHUNKED + b"2\r\nhi\r\n")
+        await streams[0].read()
+        closed.set()
+
+    async with serving(answer) as (client, server):
+        reply = await client.post(to(server.port), b"{}")
+        assert await reply.read() == b"hi"
+        reply.release(whole=True)
+        client.close()
+        async with asyncio.timeout(0.5):
+            await closed.wait()
+
+
 async def test_kept_connections_are_closed_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http1, "KEEP_ALIVE_S", 0.1)
     async with serving(writes(WHOLE)) as (client, server):

@@ -283,7 +283,7 @@ async def test_ollama_reports_whether_a_model_has_tools() -> None:
         ):
             assert await facts_of(
                 ServerProbe(upstream.base_url, session), PROFILES["ollama"], "gemma3:4b"
-            ) == Facts(tools, own_api=tools is not None)
+            ) == Facts(tools, own_api=tools is not None, thinks=None if tools is None else False)
             assert upstream.requests[0].body == {"model": "gemma3:4b"}
 
 

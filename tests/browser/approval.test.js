@@ -4,12 +4,15 @@
 import './page.js'
 
 import assert from 'node:assert/strict'
+import { readFileSync } from 'node:fs'
 import { describe, it } from 'node:test'
 import { Composer } from '../../src/toolwire/surfaces/web/static/composer.js'
 import { keyedList } from '../../src/toolwire/surfaces/web/static/inbox-lists.js'
-import { Question } from '../../src/toolwire/surfaces/web/static/question.js'
+import { approveLabel, Question } from '../../src/toolwire/surfaces/web/static/question.js'
+import { ranArguments } from '../../src/toolwire/surfaces/web/static/ran-arguments.js'
+import { snippet } from '../../src/toolwire/surfaces/web/static/snippet.js'
 import { Thread } from '../../src/toolwire/surfaces/web/static/thread.js'
-import { find, runFrames } from './page.js'
+import { find, html, runFrames } from './page.js'
 
 /** @typedef {import('../../src/toolwire/surfaces/web/types').Approval} Approval */
 /** @typedef {import('../../src/toolwire/surfaces/web/types').CallPart} CallPart */
@@ -61,6 +64,97 @@ const approval = {
 const question = (changes = {}, onchange = () => {}) =>
   new Question({ ...approval, ...changes }, false, onchange)
 
+describe('the approving button', () => {
+  const cases = JSON.parse(readFileSync(new URL('../doubles/labels.json', import.meta.url), 'utf8'))
+  for (const { stage, action, pick, there, picked, problem = '', label } of cases)
+    it(`says "${label}" (${stage})`, () => {
+      const some = Array.from({ length: there }, (_, at) => ({ ...touched[0], key: `${at}` }))
+      const preview = { ...shown, touched: [...some, touched[2]], pick, action, problem }
+      assert.equal(approveLabel(preview, stage, picked), label)
+    })
+
+  it('follows what is picked, and notices that nothing is', () => {
+    let changes = 0
+    const one = question({}, () => {
+      changes += 1
+    })
+    assert.deepEqual([one.label, one.empty], ['Read 2 notes', false])
+    for (const box of one.node.querySelectorAll('.picks input'))
+      if (box instanceof HTMLInputElement && box.checked) {
+        box.checked = false
+        box.dispatchEvent(new Event('change'))
+      }
+    assert.deepEqual([one.label, one.empty, changes], ['Read notes', true, 2])
+  })
+
+  it('may be pressed if nothing could be picked', () => {
+    const one = question({ stage: 'share', shown: { ...shown, touched: [] } })
+    assert.deepEqual([one.label, one.empty], ['Share that nothing was found', false])
+  })
+})
+
+describe('a denial', () => {
+  it('carries the reason, an approval does not', () => {
+    assert.deepEqual(question().decision(false, 'No.'), { token: 't', approved: false, reason: 'No.' })
+    assert.equal(question().decision(true, 'No.').reason, undefined)
+  })
+})
+
+describe('the arguments that ran', () => {
+  /** @param {Element} node @param {string} selector */
+  const texts = (node, selector) => [...node.querySelectorAll(selector)].map((one) => one.textContent)
+
+  it('strike through what the model asked for', () => {
+    const node = ranArguments({ query: 'tea', limit: 10, old: 1 }, { query: '<b>', limit: 10, extra: true })
+    assert.deepEqual(texts(node, 'dt'), ['query', 'limit', 'old', 'extra'])
+    assert.deepEqual(texts(node, 'del'), ['The model asked for: tea', 'The model asked for: 1'])
+    assert.deepEqual(texts(node, 'ins'), ['This ran: <b>', 'This ran: true'])
+    assert.equal(node.querySelectorAll('dd')[1].textContent, '10')
+  })
+
+  it('are plain if nobody edited them', () => {
+    const node = ranArguments({ query: 'tea' }, { query: 'tea' })
+    assert.deepEqual([texts(node, 'del'), texts(node, 'ins'), texts(node, 'dd')], [[], [], ['tea']])
+  })
+
+  it('never take a name of the prototype for an argument', () => {
+    assert.deepEqual(texts(ranArguments({}, { constructor: 'x' }), 'ins'), ['This ran: x'])
+  })
+})
+
+describe('a piece of a note', () => {
+  it('is Markdown with the matches marked, as whole words', () => {
+    const node = snippet('## Tea\n\n- *Green* tea in a teapot\n- TEA', ['tea', 'TEA', 'Tea'])
+    assert.deepEqual(
+      [...node.querySelectorAll('mark')].map((one) => one.textContent),
+      ['Tea', 'tea', 'TEA'],
+    )
+    assert.equal(node.querySelector('em')?.textContent, 'Green')
+    assert.equal(node.querySelectorAll('li').length, 2)
+    assert.equal(node.querySelector('h1, h2, h3, h4, h5, h6'), null)
+  })
+
+  it('marks words of scripts without spaces, and signs', () => {
+    const marked = (/** @type {string} */ text, /** @type {string[]} */ words) =>
+      [...snippet(text, words).querySelectorAll('mark')].map((one) => one.textContent)
+    assert.deepEqual(marked('绿茶很好', ['茶']), ['茶'])
+    assert.deepEqual(marked('learn C++ (now)', ['C++', '(now)']), ['C++', '(now)'])
+  })
+
+  it('has no links and no markup of its own, and hides nothing', () => {
+    const source = '<img src=x onerror=xss()> [here](https://evil.example/x) [b](javascript:xss()) \u202e'
+    const node = snippet(source, ['<img', 'here'])
+    assert.equal(node.querySelector('a, img, script'), null)
+    for (const words of [
+      '<img src=x onerror=xss()>',
+      'here (https://evil.example/x)',
+      'javascript:',
+      '⟨U+202E⟩',
+    ])
+      assert.ok(node.textContent?.includes(words), `${words} in ${html(node)}`)
+  })
+})
+
 describe('a question', () => {
   it('denies with its token alone', () => {
     assert.deepEqual(question().decision(false), { token: 't', approved: false })
@@ -74,7 +168,7 @@ describe('a question', () => {
   it('never offers what is missing', () => {
     const one = question()
     for (const button of one.node.querySelectorAll('button'))
-      if (button.textContent === 'Select All') button.click()
+      if (button.textContent === 'Select all') button.click()
     assert.deepEqual(one.decision(true).picked, ['a.md', 'b.md'])
   })
 

@@ -25,6 +25,58 @@ const bucket = (at, values) => ({
 })
 const scale = { x: (/** @type {number} */ at) => 100 + at, from: 0, to: 300, start: 100, space: 300 }
 
+describe('a time axis', () => {
+  /** @param {string} time of the local time zone */
+  const at = (time) => new Date(time).getTime() / 1000
+  /** @param {string} start @param {string} end @param {number} most */
+  const marks = (start, end, most) =>
+    numbers.timeMarks(at(start), at(end), most).map((mark) => [mark.at, mark.label])
+
+  it('has round times where they are, and the new day at midnight', () => {
+    const shown = marks('2026-11-17T20:30:00', '2026-11-18T20:30:00', 5)
+    assert.deepEqual(
+      shown.map(([time]) => time),
+      ['2026-11-18T00:00:00', '2026-11-18T06:00:00', '2026-11-18T12:00:00', '2026-11-18T18:00:00'].map(at),
+    )
+    assert.match(String(shown[0][1]), /Wed.*18|18.*Wed/)
+    assert.deepEqual(shown[2][1], '12:00')
+  })
+
+  it('names every day of a week, and at most as many as there is room for', () => {
+    assert.equal(marks('2026-11-11T20:00:00', '2026-11-18T20:00:00', 7).length, 7)
+    assert.ok(marks('2026-11-11T20:00:00', '2026-11-18T20:00:00', 4).length <= 4)
+    assert.deepEqual(
+      marks('2026-11-18T10:07:00', '2026-11-18T11:07:00', 6).map(([, label]) => label),
+      ['10:10', '10:20', '10:30', '10:40', '10:50', '11:00'],
+    )
+  })
+
+  it('draws each mark below its time', () => {
+    const start = at('2026-11-18T10:00:00')
+    const buckets = [0, 1, 2].map((hour) => bucket(start + hour * 3600, { requests: 1 }))
+    const options = { title: 'Requests', note: '', value: /** @type {const} */ ('requests'), unit: 'request' }
+    const chart = columnChart({ ...options, buckets, bucketSeconds: 3600 })
+    resize(find(chart, '.chart-plot'), 348, 200)
+    const ticks = [...chart.querySelectorAll('text.tick')].filter((one) => /:/.test(one.textContent ?? ''))
+    const places = ticks.map((one) => [one.textContent, Number(one.getAttribute('x'))])
+    const eleven = places.find(([label]) => label === '11:00')
+    assert.deepEqual(eleven, ['11:00', 44 + 100])
+  })
+
+  it('counts one and several', () => {
+    const options = { tone: 'series-1', unit: 'call', none: '', onpick: () => {}, picked: '' }
+    const rows = [
+      { name: 'a', count: 2 },
+      { name: 'b', count: 1 },
+    ]
+    const spoken = [...rankChart({ title: 'Calls', rows, ...options }).querySelectorAll('.visually-hidden')]
+    assert.deepEqual(
+      spoken.map((one) => one.textContent),
+      [' calls', ' call'],
+    )
+  })
+})
+
 describe('scales', () => {
   it('ends at a round number that is not below the highest value', () => {
     const tops = [0, 1, 2, 3, 7, 41, 99, 101, 850, 1e6].map(numbers.niceTop)

@@ -18,3 +18,7 @@ declare module 'node:assert/strict' {
   }
   export default assert
 }
+
+declare module 'node:fs' {
+  export function readFileSync(path: URL, encoding: 'utf8'): string
+}

@@ -10,6 +10,7 @@ import { Arguments } from '../../src/toolwire/surfaces/web/static/arguments.js'
 import { drawDiff, lines } from '../../src/toolwire/surfaces/web/static/diff.js'
 import { shortPath, timeLeft } from '../../src/toolwire/surfaces/web/static/inbox-entries.js'
 import { escaped, visible } from '../../src/toolwire/surfaces/web/static/invisible.js'
+import { linked } from '../../src/toolwire/surfaces/web/static/links.js'
 import { glob } from '../../src/toolwire/surfaces/web/static/settings-models.js'
 import { jsonTree } from '../../src/toolwire/surfaces/web/static/wire-json.js'
 import { curl, newest, statusesOf } from '../../src/toolwire/surfaces/web/static/wire-list.js'
@@ -28,6 +29,46 @@ import { callNames, finishOf } from '../../src/toolwire/surfaces/web/static/wire
 
 /** @typedef {import('../../src/toolwire/surfaces/web/types').TurnLine} TurnLine */
 /** @typedef {import('../../src/toolwire/surfaces/web/types').Row} Row */
+
+describe('links in plain text', () => {
+  /** @param {string} text */
+  const draw = (text) => {
+    const box = document.createElement('div')
+    box.append(...linked(text))
+    return box
+  }
+
+  it('are addresses of the web, and open another tab that learns nothing of this page', () => {
+    const box = draw('See https://example.com/a?b=1 (and www.example.org), please.')
+    const links = [...box.querySelectorAll('a')]
+    assert.deepEqual(
+      links.map((one) => [one.textContent, one.getAttribute('href')]),
+      [
+        ['https://example.com/a?b=1', 'https://example.com/a?b=1'],
+        ['www.example.org', 'https://www.example.org/'],
+      ],
+    )
+    for (const one of links) {
+      assert.equal(one.getAttribute('rel'), 'noopener noreferrer nofollow')
+      assert.equal(one.getAttribute('target'), '_blank')
+    }
+    assert.equal(box.textContent, 'See https://example.com/a?b=1 (and www.example.org), please.')
+  })
+
+  for (const text of [
+    'javascript:alert(1)',
+    'data:text/html,x',
+    'file:///etc/passwd',
+    '<a href="x">y</a> **bold** [a](b)',
+    'xhttps://no.example',
+    'https://',
+    'www.',
+  ])
+    it(`leave "${text}" as it is`, () => {
+      const box = draw(text)
+      assert.deepEqual([box.children.length, box.textContent], [0, text])
+    })
+})
 
 describe('a diff', () => {
   const diff =

@@ -277,6 +277,12 @@ CASES = [
     ),
     Case("bad proxies", f'{DEMO}[server]\ntrusted_proxies = ["x"]\n', ("server", "trusted_proxies"), False),
     Case("no redis", f"{DEMO}[server]\nworkers = 2\n", ("server.workers", "store.redis"), False),
+    Case(
+        "bad collector",
+        f'{DEMO}[telemetry]\notlp = "http://[bad"\n',
+        ("tracing", "telemetry.otlp", "expected the URL", "correct"),
+        False,
+    ),
     Case("bad proxy", DEMO, ("HTTPS_PROXY", "unset"), True, {"HTTPS_PROXY": "http://[bad"}),
 ]
 

@@ -243,7 +243,7 @@ def test_a_system_error_is_shown_without_the_name_of_an_exception(
     def fails(*_: object) -> int:
         raise PermissionError(13, "Permission denied", "/some/file")
 
-    monkeypatch.setattr("toolwire.cli.main.run_models", fails)
+    monkeypatch.setattr("toolwire.cli.models.run_models", fails)
     assert main(["models"]) == 2
     assert (
         capsys.readouterr().err == "toolwire: /some/file: Permission denied (--debug shows the traceback)\n"

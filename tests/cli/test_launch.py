@@ -228,14 +228,18 @@ def test_claude_gets_the_persons_settings_without_the_login_and_a_copy_of_the_st
 
 def test_arguments_before_and_after_options_reach_the_client(home: Home) -> None:
     with_script(home, SHOW)
-    seen = shown_by(launched(home, "claude", "--model", "other", "--", "--model", "mine"))
-    assert seen["args"][2:] == ["--model", "other", "--model", "mine"]
+    seen = shown_by(launched(home, "claude", "--model", "demo", "--", "--model", "mine"))
+    assert seen["args"][2:] == ["--model", "demo", "--model", "mine"]
 
 
-def test_a_model_that_the_gateway_does_not_list_is_reported(home: Home) -> None:
+def test_a_mistyped_model_starts_no_client_and_one_of_a_server_may_be_unlisted(home: Home) -> None:
     with_script(home, SHOW)
-    assert "no model demi; did you mean demo?" in launched(home, "claude", "--model", "demi").stderr
+    mistyped = launched(home, "claude", "--model", "demi")
+    assert mistyped.returncode == 2 and not mistyped.stdout
+    assert "no model demi; did you mean demo?" in mistyped.stderr
     assert "no model" not in launched(home, "claude", "--model", "demo").stderr
+    unlisted = launched(home, "claude", "--model", "ollama/qwen3:4b")
+    assert "no model ollama/qwen3:4b" in unlisted.stderr and "ollama/qwen3:4b" in unlisted.stdout
 
 
 def test_with_aliases_claude_code_asks_for_its_own_models(home: Home) -> None:

@@ -153,7 +153,7 @@ def test_a_form_hides_nothing() -> None:
 
 
 def test_the_picker_and_the_lines_of_a_turn_hide_nothing() -> None:
-    assert not hidden("".join(str(part[1]) for part in Picker(question().shown.touched).text()))
+    assert not hidden("".join(str(part[1]) for part in Picker(question().shown, "run").text()))
     call = ToolCall("c", EVIL, EVIL)
     outcomes = [
         Outcome(call, {}, "done", shared=(EVIL,), unread=((EVIL, EVIL),)),

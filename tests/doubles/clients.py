@@ -360,18 +360,18 @@ class SocketFlood(threading.Thread):
         self.join()
 
 
-HELD_BODY, HELD_PIECE = 24 * 1024 * 1024, 256 * 1024
+HELD_BODY, HELD_PIECE = 24 * 1024 * 1024, b" " * 65536
 
 
 async def holds_memory(port: int, key: str) -> None:
     """Sends a large body at once, except for its end, which then arrives just fast enough."""
     async with connected(port) as (_, writer):
-        head, _, _ = post(PATHS["chat"], b"x" * HELD_BODY, key).partition(b"\r\n\r\n")
-        writer.write(head + b"\r\n\r\n")
-        for _ in range(HELD_BODY // HELD_PIECE - 1):
-            writer.write(b" " * HELD_PIECE)
+        head = post(PATHS["chat"], b"", key).replace(b"Content-Length: 0", b"Content-Length: %d" % HELD_BODY)
+        writer.write(head)
+        for _ in range(HELD_BODY // len(HELD_PIECE) - 1):
+            writer.write(HELD_PIECE)
             await writer.drain()
         while True:
-            writer.write(b" " * 4096)
+            writer.write(HELD_PIECE[:4096])
             await writer.drain()
             await asyncio.sleep(EVERY_S)

@@ -39,7 +39,7 @@ class FakeOllama:
         self.upstream.pages = {
             "/": "Ollama is running",
             "/api/show": {
-                "capabilities": ["completion", "tools"],
+                "capabilities": ["completion", "tools", "thinking"],
                 "model_info": {"general.architecture": "qwen3", "qwen3.context_length": most},
             },
             "/api/ps": {"models": []},

@@ -24,7 +24,7 @@ def approving(dialog: Locator) -> Locator:
 
 
 def denying(dialog: Locator) -> Locator:
-    return dialog.get_by_role("button", name=re.compile(r"^(Deny|Cancel)$"))
+    return dialog.get_by_role("button", name="Deny", exact=True)
 
 
 def approve(page: Page, dialog: Locator) -> None:

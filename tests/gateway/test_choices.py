@@ -12,7 +12,7 @@ from toolwire.backends.base import Batch
 from toolwire.backends.scripted.backend import ScriptedBackend
 from toolwire.core.events import Failure, Finish, Text
 from toolwire.core.turn import Turn
-from toolwire.gateway.choices import MOST_AT_ONCE
+from toolwire.gateway.source import MOST_AT_ONCE
 
 
 class Counting(ScriptedBackend):

@@ -15,8 +15,7 @@ from toolwire.backends.openai.backend import OpenAIBackend
 from toolwire.conform.judge.fold import fold
 from toolwire.core.errors import ToolwireError
 from toolwire.core.turn import Api
-from toolwire.observe.fixture import read, write
-from toolwire.observe.masked_recording import masked
+from toolwire.observe.fixture import masked, read, write
 from toolwire.observe.recording import RecordingError
 from toolwire.observe.replay import replay
 from toolwire.testing.upstream import FakeUpstream, Recorded, Reply, Script, answer, chunk, completion

@@ -80,6 +80,42 @@ def test_importing_the_library_loads_the_standard_library_only() -> None:
     assert loaded - set(sys.stdlib_module_names) == {"toolwire"}
 
 
+WINDOWS = """
+import os, sys
+
+class Missing:
+    NAMES = {"_curses", "_posixsubprocess", "crypt", "curses", "fcntl", "grp", "nis", "posix", "pty", "pwd",
+             "readline", "resource", "spwd", "syslog", "termios", "tty"}
+
+    def find_spec(self, name, path=None, target=None):
+        if name in self.NAMES:
+            raise ModuleNotFoundError(f"{name} does not exist on Windows", name=name)
+
+for name in Missing.NAMES:
+    sys.modules.pop(name, None)
+for name in ("fork", "getuid", "killpg", "openpty", "setsid", "uname", "O_DIRECTORY", "O_NOFOLLOW"):
+    delattr(os, name)
+sys.meta_path.insert(0, Missing())
+sys.platform = "win32"
+
+from toolwire import OrderJudge, ToolCallAggregator, ToolCallParser
+
+parser = ToolCallParser([{"type": "function", "function": {"name": "now"}}])
+events = parser.feed('<tool_call>{"name": "now", "arguments": {}}</tool_call>') + parser.finish()
+calls = ToolCallAggregator()
+calls.ingest_delta({"tool_calls": [{"index": 0, "id": "a", "function": {"name": "now", "arguments": "{}"}}]})
+problem = OrderJudge("chat").feed({"choices": []})[0]
+print(events[0].name, calls.snapshot()[0].arguments, problem.code)
+"""
+"""A program that uses the library on a Python without the modules and functions that Windows lacks."""
+
+
+@pytest.mark.process
+def test_the_library_needs_nothing_that_windows_lacks() -> None:
+    done = subprocess.run([sys.executable, "-I", "-c", WINDOWS], capture_output=True, text=True)
+    assert (done.stderr, done.stdout.split()[:2]) == ("", ["now", "{}"])
+
+
 def test_no_module_is_too_long() -> None:
     long = {
         str(path.relative_to(SOURCE)): size

@@ -26,10 +26,9 @@ from toolwire.gateway.plan import Plan, make_plan
 from toolwire.observe import journal as journals
 from toolwire.observe import recording as recordings
 from toolwire.observe import trace as tracing
-from toolwire.observe.fixture import write
+from toolwire.observe.fixture import masked, write
 from toolwire.observe.journal import Journal
 from toolwire.observe.journal_files import Segments, TurnRecord
-from toolwire.observe.masked_recording import masked
 from toolwire.observe.masking import Mask, secrets_of
 from toolwire.observe.recording import Recording, got, wrote
 from toolwire.observe.trace import FRAME

@@ -18,8 +18,7 @@ from toolwire.core.errors import ToolwireError
 from toolwire.core.events import CallBegin, CallEnd, Failure, Finish, Text, Usage
 from toolwire.core.turn import Api, Turn
 from toolwire.gateway.pipeline import Caller, Gateway
-from toolwire.observe.fixture import read, write
-from toolwire.observe.masked_recording import masked
+from toolwire.observe.fixture import masked, read, write
 from toolwire.observe.recording import Recording, RecordingError
 from toolwire.observe.replay import Replay, replay
 from toolwire.settings.types import ServerSettings, Settings, ToolSettings

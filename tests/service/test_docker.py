@@ -237,8 +237,19 @@ def test_the_image_serves_with_postgresql_and_redis_as_the_compose_file_says(
         soon(lambda: machine.inside(ask, "/readyz")[0] == 200, process)
         assert machine.inside(ask, "/v1/models")[0] == 401
         machine.inside(calls_a_tool_over_two_requests, key)
-        health = machine.command(image.healthcheck, image.user, image.folder, network=False)
-        subprocess.run(health, check=True, env=image.environment, timeout=30)
+
+        def execute(words: list[str]) -> str:
+            """Runs a command in the container, as `docker compose exec` does."""
+            command = machine.command(words, image.user, image.folder, network=False)
+            environment = {**image.environment, **service["environment"]}
+            done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+            assert done.returncode == 0, done.stderr
+            return done.stdout
+
+        execute(image.healthcheck)
+        made = json.loads(execute(["toolwire", "keys", "add", "laptop", "--json"]))
+        machine.inside(calls_a_tool_over_two_requests, made["key"])
+        assert "postgresql" in execute(["toolwire", "doctor"]).lower()
 
         def stored() -> tuple[int, int]:
             url = service["environment"]["TOOLWIRE_STORE__URL"].replace("@postgres/", "@127.0.0.1/")
@@ -247,7 +258,7 @@ def test_the_image_serves_with_postgresql_and_redis_as_the_compose_file_says(
             return row[0] if row else 0, len(list(client.Redis().scan_iter()))
 
         responses, keys = machine.inside(stored)
-        assert responses == 2 and keys >= 1
+        assert responses == 4 and keys >= 1
         assert stop(process, signal.SIGTERM) == 0, log.read_text()
         assert not [secret for secret in SECRETS.values() if secret in log.read_text()]
 
@@ -255,7 +266,8 @@ def test_the_image_serves_with_postgresql_and_redis_as_the_compose_file_says(
 @pytest.mark.timeout(BUILD_S)
 def test_a_hint_of_the_image_names_the_build_that_adds_an_extra(machine: Machine, image: Image) -> None:
     words = machine.command(["toolwire", "mcp", "--vault", "/tmp"], image.user, image.folder, network=False)
-    done = subprocess.run(words, env=image.environment, capture_output=True, text=True, timeout=60)
+    environment = {**image.environment, "TOOLWIRE_SERVER__KEYS": '["a-key"]'}
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=60)
     hint = "TOOLWIRE_EXTRAS=mcp,service docker compose up --build --detach"
     assert done.stderr.strip().endswith(hint), done.stderr
 

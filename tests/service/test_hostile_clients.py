@@ -12,7 +12,7 @@ import logging
 import socket
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from statistics import median
 from typing import Any
 
@@ -106,11 +106,11 @@ Start = Callable[..., AbstractAsyncContextManager[Server]]
 def start(on_a_socket: Socket) -> Start:
     @asynccontextmanager
     async def serving(
-        model: Callable[[Turn], AsyncGenerator[Batch, None]], **limits: Any
+        model: Callable[[Turn], AsyncGenerator[Batch, None]], keys: tuple[str, ...] = (), **limits: Any
     ) -> AsyncIterator[Server]:
         backend = ScriptedBackend("m")
         backend.run = model  # type: ignore[method-assign, assignment]
-        settings = Settings(server=ServerSettings(), limits=LimitSettings(**limits))
+        settings = Settings(server=ServerSettings(keys=keys), limits=LimitSettings(**limits))
         gateway = Gateway(settings, backends={"m": backend})
         async with on_a_socket(gateway, settings) as url:
             yield Server(url, gateway)
@@ -118,8 +118,9 @@ def start(on_a_socket: Socket) -> Start:
     return serving
 
 
-def asks(stream: bool = True) -> bytes:
-    return post(CHAT, {"model": "m", "messages": [{"role": "user", "content": "?"}], "stream": stream})
+def asks(stream: bool = True, key: str = "") -> bytes:
+    messages = [{"role": "user", "content": f"{key}?"}]
+    return post(CHAT, {"model": "m", "messages": messages, "stream": stream}, key)
 
 
 async def quiet(turn: Turn) -> AsyncGenerator[Batch, None]:
@@ -332,6 +333,30 @@ async def test_too_many_pipelined_requests_are_cut_off(start: Start) -> None:
     async with start(model) as server, connected(server.port) as (_, writer):
         writer.write(asks() + b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n" * 500)
         await asyncio.wait_for(model.ended.wait(), 10)
+
+
+@both_loops
+async def test_a_key_with_many_connections_does_not_hold_up_a_request_of_another(start: Start) -> None:
+    """All requests are there at the same time; without turns, the other key's request would begin last."""
+    begun: list[str] = []
+
+    async def model(turn: Turn) -> AsyncGenerator[Batch, None]:
+        begun.append(str(turn.items))
+        yield [Text("fine"), Finish("stop")]
+
+    async with start(model, keys=("other", "many")) as server, AsyncExitStack() as connections:
+        clients = [
+            (key, *await connections.enter_async_context(connected(server.port)))
+            for key in [*["many"] * 20, "other"]
+        ]
+        for key, reader, writer in (clients[-1], *clients):  # the first request shows that two keys are used
+            writer.write(asks(False, key))
+            if not begun:
+                assert (await read_answer(reader))[0] == 200
+        for _, reader, _ in clients:
+            assert (await read_answer(reader))[0] == 200
+    places = [place for place, asked in enumerate(begun[1:]) if "other?" in asked]
+    assert len(begun) == 22 and places[0] <= 3
 
 
 # --- all at once ---

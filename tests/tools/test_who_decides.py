@@ -28,8 +28,9 @@ import pytest
 
 from toolwire.core.errors import ToolwireError
 from toolwire.store.store import Store
+from toolwire.surfaces.web.code import NO_AUTHORITY
 from toolwire.tools.approvals import Approvals
-from toolwire.tools.consent import Proofs, Signer, decision_text, sealed, unsealed
+from toolwire.tools.consent import OTHER_PROGRAM, Proofs, Signer, decision_text, sealed, unsealed
 from toolwire.tools.contract import Approval, Asking, Decision, Grant, Preview, Touched
 
 YES = Decision(True)
@@ -168,6 +169,15 @@ def set_code(place: Place, code: str = CODE) -> Signer:
             return await Proofs(store).code.set(code, "test")
 
     return asyncio.run(run())
+
+
+def change_code(place: Place, code: str) -> None:
+    async def run() -> None:
+        async with Store(place.url) as store:
+            stored = Proofs(store).code
+            await stored.set(code, "test", old=await stored.signer(CODE))
+
+    asyncio.run(run())
 
 
 def outcome(process: subprocess.Popen[str]) -> str:
@@ -404,6 +414,47 @@ def test_a_code_that_another_program_stores_does_not_count_on_a_running_server(p
     status, answer = attacker.api("POST", "/session/code", {"code": "the attacker's code"})
     assert status == 403 and "outside of this server" in answer["error"]["message"]
     assert attacker.approve(id)[0] == 403
+
+
+def test_the_page_says_beforehand_that_an_approval_needs_the_code(place: Place) -> None:
+    address, link = place.serve()
+    person = Browser(address).enter(link)
+    asker = place.asker()
+    id = place.pending()
+
+    def needed(browser: Browser) -> str:
+        listed: str = browser.api("GET", "/approvals?status=pending")[1]["approvals"][0]["needs_code"]
+        assert browser.api("GET", f"/approvals/{id}")[1]["needs_code"] == listed
+        return listed
+
+    assert needed(person) == OTHER_PROGRAM
+    place.offer("link:" + hashlib.sha256(b"z" * 32).hexdigest(), "offered:open")
+    assert needed(Browser(address).enter(f"/ui/enter?token={'z' * 32}")) == NO_AUTHORITY
+    assert person.api("PUT", "/session/code", {"code": CODE})[0] == 200
+    assert needed(person) == ""
+    # The code is changed outside of this page, so the session's is out of date: its approval would not count.
+    change_code(place, "another code")
+    assert needed(person) == OTHER_PROGRAM
+    assert person.approve(id)[0] == 403
+    assert person.api("POST", "/session/code", {"code": "another code"})[0] == 200
+    assert person.approve(id)[0] == 200
+    assert outcome(asker) == "approved"
+
+
+def test_the_first_code_counts_where_none_was_set_and_the_limit_is_stated(place: Place) -> None:
+    """A program that looks for a code only when it asks, such as `toolwire mcp`, takes the first one."""
+    asker = place.asker()
+    id = place.pending()
+    place.under_pty("approvals", "code", typed="mine-mine\nmine-mine\n")
+    place.under_pty("approvals", "approve", id, typed="mine-mine\n")
+    assert outcome(asker) == "approved"
+    stated = " ".join((ROOT / "SECURITY.md").read_text().split())
+    assert "`toolwire mcp` accepts the first code that it finds, so set yours before you use it" in stated
+    assert "Until you set one, any program of your user can set one" in (SETTINGS_PAGE.read_text())
+
+
+ROOT = Path(__file__).parents[2]
+SETTINGS_PAGE = ROOT / "src/toolwire/surfaces/web/static/settings-browser.js"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="prctl")

@@ -37,8 +37,9 @@ def button(dialog: Locator, name: str) -> Locator:
     return dialog.get_by_role("button", name=name, exact=True)
 
 
-def approve(dialog: Locator) -> None:
-    button(dialog, "Approve and Execute").click()  # waits until it is no longer inert
+def approve(dialog: Locator, name: str) -> None:
+    """Presses the approving button, which must have this name."""
+    button(dialog, name).click()  # waits until it is no longer inert
 
 
 def gone(page: Page) -> None:
@@ -77,8 +78,7 @@ def test_what_is_asked_is_shown_and_runs_once_it_is_approved(site: Any, browse: 
     send(page, "How hot?")
     dialog = asked(page)
     for words in (
-        "m",
-        "wants to use the following tool",
+        "m (scripted) in this chat wants to use this tool:",
         "Read notes",
         "file_read",
         "Notes that you do not pick are not read.",
@@ -94,11 +94,11 @@ def test_what_is_asked_is_shown_and_runs_once_it_is_approved(site: Any, browse: 
     expect(dialog.get_by_role("checkbox", name=re.compile("^Tea.md"))).to_be_checked()
     expect(page).to_have_title(re.compile(r"^\(1\)"))
     expect(card(page, "Read notes")).to_contain_text("waiting for your decision")
-    for name in ("Approve and Execute", "Cancel", "Cancel and close"):
+    for name in ("Read 1 note", "Deny", "Decide later", "Close and decide later"):
         expect(button(dialog, name)).to_be_in_viewport(ratio=1)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert approvals(page, "decided") == []
-    approve(dialog)
+    approve(dialog, "Read 1 note")
     gone(page)
     model_reports(page, "Green tea wants 80 degrees.")
     expect(card(page, "Read notes")).to_contain_text("done")
@@ -109,22 +109,40 @@ def test_what_is_asked_is_shown_and_runs_once_it_is_approved(site: Any, browse: 
     ]
 
 
-def test_cancel_the_x_and_escape_all_deny_and_the_model_learns_of_it(site: Any, browse: Any) -> None:
-    here = site(models={"m": {"script": "\n---\n".join([WRITE] * 3)}})
+@pytest.mark.parametrize("later", ["Decide later", "Close and decide later", "Escape"])
+def test_escape_the_x_and_decide_later_decide_nothing(site: Any, browse: Any, later: str) -> None:
+    page = browse(site(models={"m": {"script": READ}})).tab()
+    send(page)
+    dialog = asked(page)
+    expect(button(dialog, "Deny")).to_be_enabled()
+    if later == "Escape":
+        page.keyboard.press("Escape")
+    else:
+        button(dialog, later).click()
+    gone(page)
+    assert [one["status"] for one in approvals(page, "pending")] == ["pending"]
+    assert approvals(page, "decided") == []
+    expect(card(page, "Read notes")).to_contain_text("waiting for your decision")
+    expect(page).to_have_title(re.compile(r"^\(1\)"))
+    card(page, "Read notes").get_by_role("button", name="Review").click()
+    approve(asked(page), "Read 1 note")
+    gone(page)
+    model_reports(page, "Green tea wants 80 degrees.")
+
+
+def test_deny_denies_and_the_model_receives_the_reason(site: Any, browse: Any) -> None:
+    here = site(models={"m": {"script": WRITE}})
     page = browse(here).tab()
-    for place, no in enumerate(("Cancel", "Cancel and close", "Escape")):
-        send(page)
-        dialog = asked(page)
-        if no == "Escape":
-            expect(button(dialog, "Cancel")).to_be_enabled()
-            page.keyboard.press("Escape")
-        else:
-            button(dialog, no).click()
-        gone(page)
-        expect(page.get_by_role("article", name=re.compile("^Answer of"))).to_have_count(place + 1)
-        model_reports(page, '{"error": "User cancelled tool execution"}')
-        expect(card(page, "Write a note", place)).to_contain_text("denied")
-    assert [one["status"] for one in approvals(page, "decided")] == ["denied"] * 3
+    send(page)
+    dialog = asked(page)
+    reason = dialog.get_by_label("Reason, if you deny")
+    reason.fill("Not <b>now</b>")
+    reason.press("Enter")  # in a text field, Enter decides nothing
+    assert approvals(page, "decided") == []
+    button(dialog, "Deny").click()
+    gone(page)
+    model_reports(page, '"reason": "Not <b>now</b>"')
+    expect(card(page, "Write a note")).to_contain_text("denied")
     assert not (here.vault / "Cup.md").exists()
 
 
@@ -140,7 +158,7 @@ def test_edited_arguments_are_shown_again_and_run_as_edited(site: Any, browse: A
     path, content = dialog.get_by_label("filePath"), dialog.get_by_label("content")
     path.fill("../outside.md")  # refused by the tool itself, with its message
     expect(dialog.get_by_role("status").filter(has_text="outside.md")).to_be_visible()
-    expect(button(dialog, "Approve and Execute")).to_be_disabled()
+    expect(button(dialog, "Create note")).to_be_disabled()
     button(dialog, "As the model wrote it").click()
     expect(path).to_have_value("Cup.md")
     expect(button(dialog, "As the model wrote it")).to_be_hidden()
@@ -150,9 +168,25 @@ def test_edited_arguments_are_shown_again_and_run_as_edited(site: Any, browse: A
     expect(changes).to_contain_text("Drinks/Mug.md")
     expect(changes).not_to_contain_text("One cup.")
     expect(dialog).to_contain_text("You edited the arguments.")
-    approve(dialog)
+    approve(dialog, "Create note")
     gone(page)
     model_reports(page, "The person changed the arguments to")
+    expect(card(page, "Write a note").get_by_role("deletion")).to_have_text(
+        ["The model asked for: Cup.md", re.compile("One cup")]
+    )
+    expect(card(page, "Write a note").get_by_role("insertion")).to_have_text(
+        ["This ran: Drinks/Mug.md", re.compile("Two mugs")]
+    )
+    page.reload()
+    expect(card(page, "Write a note").get_by_role("deletion").first).to_have_text(re.compile("Cup.md$"))
+    key = page.evaluate("localStorage.getItem('toolwire-page')")
+    id = page.url.rpartition("/")[2]
+    note = page.request.get(f"{_origin(page)}/ui/api/conversations/{id}/note?page={key}").text()
+    assert '- filePath: ~~"Cup.md"~~ "Drinks/Mug.md"' in note
+    page.goto(f"{_origin(page)}/ui/inbox?tab=decided")
+    row = page.get_by_role("listitem", name="Write a note, asked by m in a web chat, approved")
+    expect(row.get_by_role("deletion").first).to_have_text("The model asked for: Cup.md")
+    expect(row.get_by_role("insertion").first).to_have_text("This ran: Drinks/Mug.md")
     assert (here.vault / "Drinks/Mug.md").read_text() == "# Mug\n\nTwo mugs.\n"
     assert not (here.vault / "Cup.md").exists()
     assert not (here.vault.parent / "outside.md").exists()
@@ -173,16 +207,18 @@ def test_only_the_picked_files_are_read_and_missing_ones_cannot_be_picked(site: 
     expect(dialog.get_by_text("not found")).to_be_visible()
     expect(dialog.get_by_text("Journal/Monday.md", exact=True)).to_be_visible()
     expect(dialog.get_by_text("2 of 3 selected, 59 B")).to_be_visible()
-    button(dialog, "Deselect All").click()
+    button(dialog, "Deselect all").click()
     expect(tea).not_to_be_checked()
     expect(monday).not_to_be_checked()
     expect(dialog.get_by_text("0 of 3 selected: nothing will be shared")).to_be_visible()
-    button(dialog, "Select All").click()
+    expect(button(dialog, "Read notes")).to_be_disabled()
+    button(dialog, "Select all").click()
+    expect(button(dialog, "Read 2 notes")).to_be_enabled()
     expect(tea).to_be_checked()
     expect(monday).to_be_checked()
     expect(missing).not_to_be_checked()
     tea.uncheck()
-    approve(dialog)
+    approve(dialog, "Read 1 note")
     model_reports(page, "Tea with Ada.")
     expect(answer(page)).to_contain_text("The person allowed 1 of the 2 that were asked for.")
     expect(answer(page)).not_to_contain_text("80 degrees")
@@ -192,10 +228,11 @@ def test_only_the_picked_files_are_read_and_missing_ones_cannot_be_picked(site: 
     expect(card(page, "Read notes").get_by_text("Not read", exact=True)).to_be_visible()
     send(page)
     dialog = asked(page)
-    button(dialog, "Deselect All").click()
-    approve(dialog)
+    button(dialog, "Deselect all").click()
+    dialog.get_by_label("Reason, if you deny").fill("These are private.")
+    button(dialog, "Deny").click()
     gone(page)
-    model_reports(page, "The person allowed 0 of the 2 that were asked for.")
+    model_reports(page, "These are private.")
     expect(answer(page)).not_to_contain_text("Ada")
 
 
@@ -209,21 +246,27 @@ def test_of_what_a_search_found_only_the_picked_results_reach_the_model(site: An
         "Nothing has been searched yet. You choose afterwards which results m may see."
     )
     expect(dialog.get_by_role("group", name="Select results to share:")).to_have_count(0)
-    approve(dialog)
+    approve(dialog, "Search")
     expect(dialog).to_contain_text("The search is done. Nothing of it has been shared with m yet.")
     results = dialog.get_by_role("group", name="Select results to share:").get_by_role("checkbox")
     expect(results).to_have_count(2)
     for place in range(2):
         expect(results.nth(place)).not_to_be_checked()  # nothing is shared by default
+    expect(button(dialog, "Share results")).to_be_disabled()
     expect(dialog).to_contain_text("Green tea wants 80 degrees.")
+    expect(dialog.locator("mark").filter(has_text="tea").first).to_be_visible()
+    expect(dialog).to_contain_text("2 notes match")
     dialog.get_by_role("checkbox", name=re.compile("^Monday.md")).check()
     expect(dialog.get_by_label("query")).to_be_hidden()
     dialog.get_by_text("What was searched for").click()
     expect(dialog.get_by_label("query")).not_to_be_editable()  # it has run
-    approve(dialog)
+    shown = re.search(r"(\d+) B", dialog.get_by_text("1 of 2 selected, ").inner_text())
+    approve(dialog, "Share 1 result")
     gone(page)
     model_reports(page, "Journal/Monday.md")
     expect(answer(page)).to_contain_text('"found": 2, "shared": 1')
+    shared = re.search(r'"results": \[(.*)\]\}', answer(page).inner_text().replace("\n", " "))
+    assert shown and shared and int(shown[1]) == len(shared[1].encode())
     expect(answer(page)).not_to_contain_text("Green tea")
 
 
@@ -248,14 +291,14 @@ def test_a_change_is_shown_as_a_diff_of_the_note_and_nothing_else_is_written(sit
     expect(changes).to_contain_text("added: Green tea wants 75 degrees.")
     expect(changes).to_contain_text("# Tea")
     assert "80" in (here.vault / "Tea.md").read_text()
-    approve(dialog)
+    approve(dialog, "Change note")
     changes = dialog.get_by_role("group", name="Changes: 1 line added, 0 lines removed")
     expect(changes).to_contain_text("added: And sugar.")
     assert (here.vault / "Tea.md").read_text() == "# Tea\n\nGreen tea wants 75 degrees.\n"
     (here.vault / "Coffee.md").write_text(
         "# Coffee\n\nNone left.\n"
     )  # the note differs from the one that was shown
-    approve(dialog)
+    approve(dialog, "Replace note")
     gone(page)
     model_reports(page, "changed since the person was asked")
     expect(card(page, "Write a note")).to_contain_text("failed")
@@ -273,7 +316,7 @@ def test_a_yes_for_this_conversation_is_not_asked_again_in_it_but_in_another(sit
     dialog.get_by_text("Remember this approval").click()
     expect(dialog.get_by_role("radio", name="Only this once")).to_be_checked()
     dialog.get_by_role("radio", name="In this conversation").check()
-    approve(dialog)
+    approve(dialog, "Read 1 note")
     gone(page)
     model_reports(page, "Coffee wants 94 degrees.")
     send(page, "Once more.")
@@ -285,7 +328,7 @@ def test_a_yes_for_this_conversation_is_not_asked_again_in_it_but_in_another(sit
     page.get_by_role("link", name="New chat").click()
     expect(page.get_by_role("article")).to_have_count(0)
     send(page)
-    button(asked(page), "Cancel").click()
+    button(asked(page), "Deny").click()
 
 
 def test_for_half_a_second_no_click_and_no_key_decides_anything(site: Any, browse: Any) -> None:
@@ -296,10 +339,11 @@ def test_for_half_a_second_no_click_and_no_key_decides_anything(site: Any, brows
     page.clock.pause_at(datetime.now() + timedelta(seconds=2))
     send(page)
     dialog = asked(page)
-    yes, no, close = (button(dialog, name) for name in ("Approve and Execute", "Cancel", "Cancel and close"))
+    names = ("Create note", "Deny", "Decide later", "Close and decide later")
+    yes, *others = (button(dialog, name) for name in names)
 
     def hurry() -> None:
-        for one in (yes, no, close):
+        for one in (yes, *others):
             one.click(force=True)
             one.focus()
             page.keyboard.press("Enter")
@@ -352,19 +396,19 @@ def test_everything_is_decided_by_keyboard_and_the_focus_stays_inside_and_return
                 return
         raise AssertionError(f"no way to {wanted}")
 
-    tab_to(button(dialog, "Approve and Execute"))
-    tab_to(button(dialog, "Deselect All"))  # once around
+    tab_to(button(dialog, "Read 2 notes"))
+    tab_to(button(dialog, "Deselect all"))  # once around
     page.keyboard.press("Enter")
     tea = dialog.get_by_role("checkbox", name=re.compile("^Tea.md"))
     tab_to(tea)
     page.keyboard.press("Space")
     expect(tea).to_be_checked()
     expect(dialog.get_by_text("1 of 3 selected")).to_be_visible()
-    tab_to(button(dialog, "Cancel"))
+    tab_to(button(dialog, "Deny"))
     page.keyboard.press("Shift+Tab")
     assert page.evaluate(INSIDE)
-    tab_to(button(dialog, "Approve and Execute"))
-    expect(button(dialog, "Approve and Execute")).to_be_enabled()  # a change makes it inert for half a second
+    tab_to(button(dialog, "Read 1 note"))
+    expect(button(dialog, "Read 1 note")).to_be_enabled()
     page.keyboard.press("Space")
     gone(page)
     expect(box).to_be_focused()
@@ -380,13 +424,15 @@ def test_two_calls_of_one_turn_share_a_dialog_and_are_decided_one_by_one(site: A
     page = browse(here).tab()
     send(page)
     dialog = asked(page)
-    expect(dialog).to_contain_text("wants to make the following 2 calls")
+    expect(dialog).to_contain_text("m (scripted) in this chat wants to make 2 calls:")
+    expect(button(dialog, "Run 2 calls")).to_be_enabled()
+    expect(button(dialog, "Deny all")).to_be_enabled()
     read, write = (
         dialog.get_by_role("region", name=re.compile(name)) for name in ("Read notes", "Write a note")
     )
     expect(read.get_by_role("checkbox", name="Run this call")).to_be_checked()
     write.get_by_role("checkbox", name="Run this call").uncheck()
-    approve(dialog)
+    approve(dialog, "Read 1 note, deny 1")
     gone(page)
     expect(card(page, "Read notes")).to_contain_text("done")
     expect(card(page, "Write a note")).to_contain_text("denied")
@@ -408,7 +454,7 @@ def test_a_question_outlives_a_reload_and_a_second_tab_may_decide_it(site: Any, 
     expect(dialog).to_contain_text("Tea.md")
     assert len(approvals(page, "pending")) == 1
     other = browsing.tab(page.url.removeprefix(browsing.site.url))
-    approve(asked(other))
+    approve(asked(other), "Read 1 note")
     gone(other)
     gone(page)
     expect(
@@ -418,7 +464,7 @@ def test_a_question_outlives_a_reload_and_a_second_tab_may_decide_it(site: Any, 
         model_reports(tab, "Green tea wants 80 degrees.")
         expect(card(tab, "Read notes")).to_contain_text("done")
     send(other, "Again.")
-    button(asked(page), "Cancel").click()  # and the reverse
+    button(asked(page), "Deny").click()  # and the reverse
     gone(other)
     model_reports(other, "User cancelled tool execution")
 
@@ -451,7 +497,7 @@ def test_a_question_that_comes_while_the_page_looks_for_others_is_asked(site: An
     route, nothing = held[0]
     assert nothing.json()["pending"] == 0
     route.fulfill(response=nothing)
-    approve(asked(page))
+    approve(asked(page), "Read 1 note")
     model_reports(page, "Green tea wants 80 degrees.")
 
 
@@ -470,12 +516,12 @@ def test_a_shell_decides_while_the_dialog_is_open(site: Any, browse: Any) -> Non
 
     id = approvals(page, "pending")[0]["id"]
     assert id in shell("list")
-    shell("approve", id, "--pick", "all")
+    shell("deny", id, "--reason", "Not now.")  # an approval would need the approval code
     gone(page)
     expect(
-        page.get_by_role("status").filter(has_text="Read notes: Approved elsewhere (shell).")
+        page.get_by_role("status").filter(has_text="Read notes: Denied elsewhere (shell).")
     ).to_be_visible()
-    model_reports(page, "Green tea wants 80 degrees.")
+    model_reports(page, "Not now.")
     assert approvals(page, "decided")[0]["decided_by"] == "shell"
 
 
@@ -506,8 +552,7 @@ EDIT_ABSENT = f"call note_edit {json.dumps(ABSENT)}\n---\nsay Told: {{result}}"
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
-    [("Approve and Tell the Model Why", "is not in the note"), ("Cancel", "User cancelled tool execution")],
+    ("name", "words"), [("Send the reason", "is not in the note"), ("Deny", "User cancelled tool execution")]
 )
 def test_a_call_that_cannot_work_needs_approval_before_the_model_learns_why(
     site: Any, browse: Any, name: str, words: str
@@ -521,7 +566,7 @@ def test_a_call_that_cannot_work_needs_approval_before_the_model_learns_why(
     expect(dialog).to_contain_text("no such⟨U+200B⟩ text")
     button(dialog, name).click()
     model_reports(page, words)
-    if name == "Cancel":
+    if name == "Deny":
         expect(answer(page)).not_to_contain_text("is not in the note")
 
 
@@ -532,10 +577,10 @@ def test_editing_a_call_that_cannot_work_shows_what_the_edited_one_would_do(site
     edits = dialog.get_by_role("textbox", name="edits")
     edits.fill(json.dumps([{"oldText": "# ", "newText": "## "}]))
     expect(dialog.get_by_role("note")).to_have_count(0)
-    expect(button(dialog, "Approve and Execute")).to_be_visible()
+    expect(button(dialog, "Change note")).to_be_visible()
     edits.fill(json.dumps([{"oldText": "still absent", "newText": "x"}]))
     expect(dialog.get_by_role("note")).to_contain_text("This call cannot work")
-    button(dialog, "Approve and Tell the Model Why").click()
+    button(dialog, "Send the reason").click()
     model_reports(page, "is not in the note")
 
 

@@ -145,7 +145,7 @@ def test_a_tool_call_is_a_card_with_its_arguments_state_and_result(site: Any, br
     dialog = page.get_by_role("dialog", name="Tool Approval Request")
     read = page.get_by_role("region", name="Tool call: Read notes", include_hidden=True)
     expect(read).to_contain_text("waiting for your decision")
-    dialog.get_by_role("button", name="Approve and Execute").click()
+    dialog.get_by_role("button", name="Read 1 note").click()
     expect(read).to_contain_text("done")
     for words in ("file_read", "filePaths", "Tea.md", "Shared with m"):
         expect(read).to_contain_text(words)

@@ -7,6 +7,7 @@ from typing import Any
 
 from playwright.sync_api import Locator, Page, expect
 
+CODE = "a code of the person"
 GONE = [
     "ERR_CONNECTION_REFUSED",
     "ERR_CONNECTION_RESET",
@@ -82,12 +83,17 @@ def test_a_question_whose_server_died_has_expired_and_cannot_be_approved(site: A
     here = site(models={"m": {"script": WRITE}})
     browsing = browse(here)
     browsing.expected += GONE
-    page = browsing.tab()
+    page = browsing.tab("/ui/settings")
+    page.get_by_role("button", name="Set code").click()
+    page.get_by_label("Approval code", exact=True).fill(CODE)
+    page.get_by_role("dialog").get_by_role("button", name="Set code").click()
+    expect(page.get_by_text("An approval code is set.")).to_be_visible()
+    page.goto(here.url)
     send(page, "Write it down.")
     dialog = page.get_by_role("dialog", name="Tool Approval Request")
     expect(dialog).to_be_visible()
     here.kill()
-    dialog.get_by_role("button", name="Approve and Execute").click()
+    dialog.get_by_role("button", name="Create note").click()
     expect(dialog.get_by_role("alert")).to_have_count(1)
     expect(dialog.get_by_role("alert")).to_contain_text("The server does not answer.")
     here.start()
@@ -108,7 +114,10 @@ def test_a_question_whose_server_died_has_expired_and_cannot_be_approved(site: A
     assert [len(one) for one in listed] == [0, 0, 1]
     assert not (here.vault / "Cup.md").exists()
     page.get_by_role("button", name="Retry").click()  # it can be after it is asked again
-    dialog.get_by_role("button", name="Approve and Execute").click()
+    expect(dialog).to_contain_text("This session can look, but not approve.")  # the server is another one
+    dialog.get_by_role("button", name="Create note").click()
+    page.get_by_label("Approval code", exact=True).fill(CODE)
+    page.keyboard.press("Enter")
     expect(answer(page)).to_contain_text('"created": true')
     assert (here.vault / "Cup.md").read_text() == "One cup."
 

@@ -78,11 +78,21 @@ def case(page: Page, words: str) -> Locator:
     return page.get_by_role("tabpanel").get_by_role("listitem").filter(has_text=words)
 
 
-def approve(page: Page) -> None:
-    """Presses the button of the open dialog, once the dialog is no longer inert."""
-    button = page.get_by_role("dialog").get_by_role("button", name="Approve and Execute")
+CODE = "a code of the person"
+
+
+def approve(page: Page, name: str, code: str = "") -> None:
+    """Presses the button of the open dialog, once the dialog is no longer inert.
+
+    `code`: "Choose" or "Enter" if the page asks for the approval code first.
+    """
+    button = page.get_by_role("dialog").get_by_role("button", name=name, exact=True)
     expect(button).to_have_attribute("aria-disabled", "false")
     button.click()
+    if code:
+        asked = page.get_by_role("dialog", name=f"{code} ")
+        asked.get_by_label("Approval code", exact=True).fill(CODE)
+        page.keyboard.press("Enter")
     expect(page.get_by_role("dialog")).to_have_count(0)
 
 
@@ -133,7 +143,7 @@ def test_questions_of_a_chat_and_of_another_process_come_live_and_are_decided_in
 
     case(page, "Web chat").get_by_role("button", name="Review Read notes").click()
     page.get_by_role("dialog").get_by_role("checkbox", name=re.compile("Coffee.md")).uncheck()
-    approve(page)
+    approve(page, "Read 1 note")
     expect(page.get_by_role("heading", name="Nothing is waiting for you")).to_be_visible()
     expect(chat.get_by_role("dialog")).to_have_count(0)
     expect(chat.get_by_text("I have read it.", exact=True)).to_be_visible()
@@ -178,7 +188,9 @@ def test_a_remembered_grant_approves_automatically_until_it_is_revoked(
     case(page, "MCP").get_by_role("button", name="Review").click()
     page.get_by_text("Remember this approval").first.click()
     page.get_by_role("radio", name="Always, for Read notes by claude").check()
-    approve(page)
+    expect(page.get_by_role("dialog")).to_contain_text("claude via MCP wants to use this tool:")
+    expect(page.get_by_role("dialog")).to_contain_text("Another program asks this.")
+    approve(page, "Read 2 notes", code="Choose")
     assert sorted(first.decision()["picked"]) == ["Milk.md", "Tea.md"]
 
     again = ask(here).decision()
@@ -240,9 +252,18 @@ def test_the_inbox_works_by_keyboard_alone(site: Any, browse: Any, ask: Any) -> 
     expect(dialog.get_by_role("heading", name="Tool Approval Request")).to_be_focused()
     tab_to(page, dialog.get_by_role("checkbox", name=re.compile("Milk.md")))
     page.keyboard.press("Space")
-    button = dialog.get_by_role("button", name="Approve and Execute")
+    button = dialog.get_by_role("button", name="Read 1 note", exact=True)
     expect(button).to_have_attribute("aria-disabled", "false")
     tab_to(page, button)
+    page.keyboard.press("Enter")
+    code = page.get_by_role("dialog", name="Choose an approval code")
+    expect(code.get_by_label("Approval code", exact=True)).to_be_focused()
+    page.keyboard.type(CODE)
+    page.keyboard.press("Escape")  # decides nothing, and closes only the dialog on top
+    expect(code).to_have_count(0)
+    expect(button).to_be_focused()
+    page.keyboard.press("Enter")
+    page.keyboard.type(CODE)
     page.keyboard.press("Enter")
     assert first.decision()["picked"] == ["Tea.md"]
 

@@ -50,7 +50,7 @@ def test_the_tour_as_suggested_from_the_empty_page(site: Any, browse: Any, width
     expect(page.get_by_text("Two minutes with a sample vault and a scripted model")).to_be_visible()
     begin(page)
     dialog = walk.question(page, 1)
-    expect(dialog).to_contain_text(f"scripted-tour, {LABEL}")
+    expect(dialog).to_contain_text(f"scripted-tour ({LABEL}) in this chat")
     for control in (walk.approving(dialog), walk.denying(dialog)):
         expect(control).to_be_in_viewport(ratio=1)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

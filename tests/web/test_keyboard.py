@@ -116,11 +116,11 @@ def chat(page: Page) -> None:
     dialog = page.get_by_role("dialog", name="Tool Approval Request")
     expect(dialog).to_be_visible()
     assert page.evaluate("document.activeElement.closest('dialog') !== null"), "the dialog takes the focus"
-    approve = dialog.get_by_role("button", name="Approve and Execute")
+    approve = dialog.locator("button.primary")
     expect(approve).to_be_enabled()
     pressed(page, *["Shift+Tab"] * 2)  # backwards from the first stop, through the browser: the last one
     for _ in range(30):
-        if page.evaluate("document.activeElement.textContent") == "Approve and Execute":
+        if page.evaluate("document.activeElement.matches('dialog .primary')"):
             break
         page.keyboard.press("Tab")
     expect(approve).to_be_focused()
@@ -137,7 +137,7 @@ def test_the_dialog_keeps_the_focus_and_picks_and_edits_by_keys(site: Any, brows
     page.keyboard.type("How hot?")
     pressed(page, "Enter")
     dialog = page.get_by_role("dialog")
-    expect(dialog.get_by_role("button", name="Approve and Execute")).to_be_enabled()
+    expect(dialog.locator("button.primary")).to_be_enabled()
     page.evaluate(STOPS)
     seen = []
     for _ in range(40):
@@ -154,10 +154,24 @@ def test_the_dialog_keeps_the_focus_and_picks_and_edits_by_keys(site: Any, brows
     pressed(page, "Space")
     expect(box).not_to_be_checked()
     expect(dialog).to_contain_text("1 of 2 selected")
-    pressed(page, "Escape")
+    pressed(page, "Escape")  # decides nothing
     expect(dialog).to_have_count(0)
-    expect(page.get_by_role("region", name="Tool call: Read notes")).to_contain_text("denied")
+    call = page.get_by_role("region", name="Tool call: Read notes")
+    expect(call).to_contain_text("waiting for your decision")
     expect(page.get_by_role("textbox", name="Message")).to_be_focused()
+    call.get_by_role("button", name="Review").focus()
+    pressed(page, "Enter")
+    reason = dialog.get_by_label("Reason, if you deny")
+    while not reason.evaluate("node => node === document.activeElement"):
+        page.keyboard.press("Tab")
+    page.keyboard.type("Not now.")
+    deny = dialog.get_by_role("button", name="Deny", exact=True)
+    while not deny.evaluate("node => node === document.activeElement"):
+        page.keyboard.press("Tab")
+    expect(deny).to_be_enabled()
+    pressed(page, "Enter")
+    expect(dialog).to_have_count(0)
+    expect(call).to_contain_text("denied")
 
 
 def test_the_skip_link_tabs_pickers_and_lists_work_by_keys(site: Any, browse: Any) -> None:

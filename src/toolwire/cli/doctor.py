@@ -326,6 +326,15 @@ async def _address(settings: Settings) -> Findings:
             yield ok("address", f"{base_url(server.host, server.port)} is free")
 
 
+async def _tracing(settings: Settings) -> Findings:
+    """Checks the settings of traces. Sends none."""
+    from toolwire.observe.tracing import tracing_of
+
+    if tracing := tracing_of(settings):
+        await tracing.close()
+        yield ok("tracing", "traces are sent to the collector in telemetry.otlp")
+
+
 PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 
 
@@ -352,7 +361,9 @@ async def _store(settings: Settings) -> Findings:
         yield ok("store", await asyncio.to_thread(Store(settings.store.url).check))
     except ToolwireError as error:
         fix = "make it readable and writable for you, or set another store.url"
-        if not settings.store.url.startswith("sqlite:"):
+        if "store.url: " in str(error):
+            fix = "correct store.url"
+        elif not settings.store.url.startswith("sqlite:"):
             fix = "start PostgreSQL, or correct store.url"
         yield problem("store", str(error).removeprefix("store "), fix)
 
@@ -385,6 +396,7 @@ CHECKS: tuple[Callable[[Settings], Findings], ...] = (
     _vault,
     _store,
     _redis,
+    _tracing,
     _address,
     _proxies,
 )

@@ -97,7 +97,10 @@ def _launched(launcher: Launcher, arguments: argparse.Namespace, gateway: Gatewa
     if arguments.model and not gateway.offers(arguments.model):
         close = get_close_matches(arguments.model, gateway.models, 1)
         hint = f"; did you mean {close[0]}?" if close else "; toolwire models lists them"
-        print(f"toolwire: the gateway lists no model {arguments.model}{hint}", file=sys.stderr)
+        said = f"the gateway lists no model {arguments.model}{hint}"
+        if gateway.kinds and "/" not in arguments.model:
+            raise ConfigError(said)
+        print(f"toolwire: {said}", file=sys.stderr)  # a server's model, or a far gateway's alias, may work
     setup = launcher.setup(Target(gateway.root, model, gateway.models, gateway.key, folder), os.environ)
     environment = {**setup.environment, **_without_proxy(gateway.root)}
     command = [launcher.path or launcher.command, *setup.arguments, *arguments.arguments]

@@ -57,7 +57,7 @@ COMMANDS = (
     Command("open", "open the web pages, signed in", "open", "open"),
     Command("tour", "see approvals at work, with a sample vault and a scripted model", "tour", "tour"),
     Command("launch", "start a coding agent against the gateway", "launch claude", "launch"),
-    Command("models", "list the configured models", "models --config toolwire.toml", "main"),
+    Command("models", "list the configured models", "models --config toolwire.toml", "models"),
     Command("chat", "chat with a model, over your notes", "chat --vault ~/notes", "terminal"),
     Command("ask", "ask one question", 'ask "What is a park?"', "terminal"),
     Command("note", "continue a conversation that is in a note", "note Ideas.md", "terminal"),
@@ -157,75 +157,6 @@ def _show_found(gateway: Gateway) -> None:
         lines.append(f"{now}; to get {better.title} ({megabytes(better.size)}): {', then '.join(steps)}")
     lines += ["no model is configured: using the models above; run toolwire doctor for details", ""]
     say("\n".join(lines), event="models", models=rows)
-
-
-# --- models
-
-
-def models_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="a JSON list, for scripts")
-
-
-def run_models(arguments: argparse.Namespace) -> int:
-    import asyncio
-    import json
-
-    from toolwire.gateway.pipeline import Gateway
-    from toolwire.settings.discover import with_discovered
-    from toolwire.surfaces.tables import model_rows, table
-
-    gateway = Gateway(with_discovered(_settings(arguments, exposed=False)))
-    reasons = asyncio.run(_reasons(gateway))
-    rows = model_rows(gateway.catalog)
-    missing = {"tools": "", "dialect": "", "capabilities": []}
-    shown = {row["id"] for row in rows}
-    for id in (id for id in reasons if id not in shown):
-        rows.append({"id": id, "backend": gateway.catalog.kind(id.removesuffix("/*")), **missing})
-    for row in rows:
-        row["reason"] = reasons.get(row["id"], "")
-        row["state"] = "unavailable" if row["reason"] else "available"
-    if arguments.json:
-        print(json.dumps(rows))
-        return 0
-    columns = ("id", "backend", "tools", "dialect", "state", "capabilities")
-    for row in rows:
-        row["capabilities"] = ", ".join(row["capabilities"])
-        row["state"] += f": {row['reason']}" if row["reason"] else ""
-    cells = [[row[name] or "-" for name in columns] for row in rows]
-    print("\n".join(table([("MODEL", "BACKEND", "TOOLS", "DIALECT", "STATE", "CAPABILITIES"), *cells])))
-    return 0
-
-
-async def _reasons(gateway: Gateway) -> dict[str, str]:
-    """Returns why models and servers cannot be used now, by id. A server has the id `ID/*`."""
-    import asyncio
-
-    catalog = gateway.catalog
-    try:
-        await gateway.start()
-        found = dict(catalog.unavailable)
-        states = await asyncio.gather(*(_reason(gateway, id) for id in (*gateway.models, *catalog.sources)))
-        return {**found, **{id: reason for id, reason in states if reason}}
-    finally:
-        await gateway.close()
-
-
-async def _reason(gateway: Gateway, id: str) -> tuple[str, str]:
-    """Returns the id of a model or server, and why it cannot be used now; "" if it can."""
-    from toolwire.store.engine import first_line
-
-    catalog, backend = gateway.catalog, gateway.models.get(id)
-    try:
-        if backend is None:
-            return f"{id}/*", "" if catalog.listed_of(id) or await catalog.sources[
-                id
-            ].names() else "no models"
-        if lacks := catalog.lacking(id):
-            return id, f"{lacks[0]}; {lacks[1]}"
-        await backend.prepare()
-        return id, "" if await backend.ready() else "it does not answer; run toolwire doctor"
-    except Exception as error:
-        return id if backend is not None else f"{id}/*", first_line(error)
 
 
 # --- replay

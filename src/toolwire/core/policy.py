@@ -58,7 +58,7 @@ class Policy:
     def __init__(self, rules: PolicyRules) -> None:
         self.names: list[str] = []
         """Names of the calls that passed, in order."""
-        self._rules = rules
+        self.rules = rules
         self._active = rules != NO_RULES
         self.dropped: dict[str, int] = {}
         """How much was dropped, by kind: a number of calls, or of characters for `tail` and `late`."""
@@ -68,7 +68,8 @@ class Policy:
         self.cut = False
         self.passes_text = True
         """Whether the caller may skip `feed` for a batch that is a single piece of text."""
-        self._truncated = False  # the model made calls that were not sent
+        self.truncated = False
+        """Whether the model made calls that were not sent."""
         self._called = False  # a call has begun: text from now on is tail
         self._open: int | None = None  # the backend's index of the open call
         self._after_cut = ""  # the kind under which calls after the cut are counted
@@ -107,11 +108,6 @@ class Policy:
     def between_calls(self) -> bool:
         """Whether a call is complete and none is open, so that the run may stop here."""
         return bool(self.names) and self._open is None
-
-    @property
-    def called(self) -> tuple[int, bool, StopAfter]:
-        """How many calls were sent, whether the model made more, and the `stop_after` rule."""
-        return len(self.names), self._truncated, self._rules.stop_after
 
     # --- the rules ---
 
@@ -156,7 +152,7 @@ class Policy:
             return
         self._called, self.passes_text = True, False
         self._open = event.index
-        if self._rules.dedup:
+        if self.rules.dedup:
             self._held = [event]
         else:
             self._admit(event, out)
@@ -183,7 +179,7 @@ class Policy:
         too_many = self._too_many(number)
         if too_many:
             self._numbers[begin.index] = None
-            self._truncated = True
+            self.truncated = True
             self._drop(too_many, 1, out)
             self._cut(too_many)
             return False
@@ -194,7 +190,7 @@ class Policy:
 
     def _too_many(self, calls: int) -> str:
         """Returns the kind of drop if one more call after `calls` calls breaks a rule, otherwise ""."""
-        rules = self._rules
+        rules = self.rules
         if calls and (rules.legacy or not rules.parallel):
             return "parallel"
         return "cap" if rules.max_calls and calls >= rules.max_calls else ""
@@ -206,7 +202,7 @@ class Policy:
         if self._held:
             self._release(out)
         self._open = None
-        if self._rules.stop_after == "first" and self.names and not self.cut:
+        if self.rules.stop_after == "first" and self.names and not self.cut:
             self._cut("first")
 
     def _release(self, out: list[Event]) -> None:
@@ -226,9 +222,9 @@ class Policy:
 
     def _tail(self, event: Text | Refusal, out: list[Event]) -> None:
         """Passes or drops text after a call."""
-        ordinary = event.text.lstrip() if self._rules.stop_after == "burst" else ""
+        ordinary = event.text.lstrip() if self.rules.stop_after == "burst" else ""
         blank = event.text[: len(event.text) - len(ordinary)]
-        if blank and self._rules.suppress_tail:
+        if blank and self.rules.suppress_tail:
             self._drop("tail", len(blank), out)
         elif blank:
             self._complete(out)
@@ -248,7 +244,7 @@ class Policy:
             case Usage():
                 out.append(event)
             case CallBegin():
-                self._truncated = True
+                self.truncated = True
                 self._count(self._after_cut or "late", 1)
             case Dropped(kind, count):
                 self._count(kind, count)

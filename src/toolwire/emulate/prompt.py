@@ -96,7 +96,8 @@ def _tool_line(tool: ToolSpec) -> str:
 
 
 _CHOICE = {
-    "auto": "Call a tool when it helps to answer; otherwise answer in plain text, without any block.",
+    "auto": "Call a tool only if it does what is asked. If none of the tools does that, answer in plain text, "
+    "without any block.",
     "required": "You must call at least one of the tools now. Do not answer in plain text instead.",
 }
 _NAMED = "You must call the tool {name} now, and no other. Do not answer in plain text instead."

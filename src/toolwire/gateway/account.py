@@ -91,14 +91,12 @@ class Account:
 
     def called(self) -> tuple[int, bool, str]:
         """Returns the number of calls sent, whether any were dropped, and the `stop_after` rule."""
-        if len(self.policies) == 1:
-            return self.policies[0].called
-        shown = [policy.called for policy in self.policies.values()]
-        return (
-            sum(count for count, _, _ in shown),
-            any(cut for _, cut, _ in shown),
-            shown[0][2] if shown else "off",
-        )
+        count, truncated, mode = 0, False, ""
+        for policy in self.policies.values():
+            count += len(policy.names)
+            truncated = truncated or policy.truncated
+            mode = mode or policy.rules.stop_after
+        return count, truncated, mode or "off"
 
     @property
     def call_names(self) -> tuple[str, ...]:

@@ -31,6 +31,7 @@ OPENED = 64
 Above that, the one that was unused longest is closed.
 """
 LONGEST_NAME = 200
+LONGEST_REASON = 500
 RETIRE_S = 600.0
 """How many seconds a removed model stays open for the turns that use it."""
 RETIRE_LOOK_S = 0.2
@@ -166,6 +167,24 @@ class Catalog:
         if backend is None or self.kind(id) not in registry.BACKENDS:
             return None
         return registry.lacking(self.kind(id), getattr(backend, "options", None))
+
+    async def trouble(self, id: str) -> str:
+        """Returns why a configured model, or a server, cannot answer now; "" if it can. Generates nothing."""
+        if reason := self.problem(id):
+            return reason
+        backend = self.models.get(id)
+        try:
+            if id in self.sources:
+                await self._list(id, self.sources[id])
+                return "" if self._names[id] else "the server lists no models"
+            if backend is None:
+                return "it is not loaded: restart the server"
+            if lacks := self.lacking(id):
+                return f"{lacks[0]}; {lacks[1]}"
+            await backend.prepare()
+            return "" if await backend.ready() else "it does not answer, or refuses the key"
+        except Exception as error:
+            return " ".join(str(error).split())[:LONGEST_REASON] or type(error).__name__
 
     def about(self, name: str) -> About:
         """Returns what a person should know about a model before they choose it."""
@@ -305,13 +324,16 @@ class Catalog:
 
     async def _refresh_one(self, id: str, source: Source) -> None:
         try:
-            names = tuple(await source.names())
-            if self.sources.get(id) is source:  # it may have been removed meanwhile
-                self._names[id], self._known = names, None
+            await self._list(id, source)
         except ToolwireError as error:
             log.info("the models of %s could not be listed: %s", id, error)
         except Exception:
             log.exception("the models of %s could not be listed", id)
+
+    async def _list(self, id: str, source: Source) -> None:
+        names = tuple(await source.names())
+        if self.sources.get(id) is source:  # it may have been removed meanwhile
+            self._names[id], self._known = names, None
 
     async def close(self) -> None:
         for task in filter(None, (self._finding, self._looking, *self._retiring)):

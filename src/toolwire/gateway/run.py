@@ -27,12 +27,11 @@ from toolwire.core.events import Failure
 from toolwire.core.turn import Api, Turn
 from toolwire.gateway.account import Account, summary
 from toolwire.gateway.answers import Answering, EventsAnswer, open_answer
-from toolwire.gateway.choices import side_by_side
 from toolwire.gateway.parked import Claim, brings_results
 from toolwire.gateway.plan import Plan, make_plan
 from toolwire.gateway.queue import QueueSlot
 from toolwire.gateway.records import Answer, Caller, OnSlow
-from toolwire.gateway.source import Opened, RunSource, Timeouts, failed, nothing
+from toolwire.gateway.source import Opened, RunSource, Timeouts, failed, nothing, side_by_side
 from toolwire.gateway.stages import RequiredCall, Stages
 from toolwire.observe.trace import Trace
 from toolwire.observe.tracing import Contents

@@ -28,9 +28,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from toolwire.core.ids import random_id
-from toolwire.observe.fixture import read, write
+from toolwire.observe.fixture import masked, read, write
 from toolwire.observe.journal_files import DAY_S, JournalWriter, Segments, TurnRecord
-from toolwire.observe.masked_recording import masked
 from toolwire.observe.masking import Mask
 from toolwire.observe.recording import Recording, RecordingError, recording_of
 from toolwire.observe.trace import Trace

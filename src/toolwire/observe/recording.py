@@ -1,7 +1,7 @@
 """A recorded turn as plain data.
 
 Recorded are the output of the backend and what the client received. `computed` adds what happened in between.
-A recording contains secrets: `masked_recording.py` removes them before anything leaves memory. Pure.
+A recording contains secrets: `fixture.py` masks them before anything leaves memory. Pure.
 """
 
 from __future__ import annotations

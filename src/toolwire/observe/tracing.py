@@ -67,8 +67,12 @@ def tracing_of(settings: Settings) -> Tracing | None:
     """
     if not settings.telemetry.otlp:
         return None
-    parts = urlsplit(settings.telemetry.otlp)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    try:
+        parts = urlsplit(settings.telemetry.otlp)
+        valid = parts.scheme in ("http", "https") and bool(parts.hostname)
+    except ValueError:
+        valid = False
+    if not valid:
         raise ConfigError("telemetry.otlp: expected the URL of a collector, such as http://127.0.0.1:4318")
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter

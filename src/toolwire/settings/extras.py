@@ -2,8 +2,9 @@
 
 The commands never send a person to an index for a package called `toolwire` that this one did not come from.
 Where packages can be added to an environment (pip, pipx), the commands name the packages of the extra. Where
-the environment is built again (uvx, uv tool, pipx run, an image), they name the wheel, folder or repository that
-`direct_url.json` records, or the exact version that an index delivered.
+the environment is built again (uvx, uv tool, pipx run), they name the wheel, folder or repository that
+`direct_url.json` records, or the exact version that an index delivered. An image is built again with
+the extra.
 """
 
 from __future__ import annotations

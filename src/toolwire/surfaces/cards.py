@@ -7,6 +7,7 @@ text, so `core/display.py` removes control characters from it.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
@@ -96,7 +97,7 @@ def body(shown: Preview, *, whole: bool = False) -> list[Row]:
         for number, one in enumerate(some, 1):
             rows.append(("path", f"{number:>3}. {touched(one)}"))
             if one.snippet:
-                rows.append(("dim", f"     {one_line(' '.join(one.snippet.split()), 600)}"))
+                rows.append(("dim", f"     {snippet(one, 600)}"))
         rows += _more(len(shown.touched) - len(some), "file")
     if shown.diff:
         rows.append(("label", "Changes"))
@@ -115,6 +116,11 @@ def clipped(approval: Approval) -> bool:
         or len(shown.diff.splitlines()) > MOST_LINES
         or longest > MOST_ARGUMENT
     )
+
+
+def snippet(one: Touched, width: int) -> str:
+    """Returns the piece of a note that would be shared, on one line, without empty lines."""
+    return one_line(re.sub(r"\s*\n\s*", "\n", one.snippet), width)
 
 
 def touched(one: Touched) -> str:

@@ -16,7 +16,7 @@ from uvicorn.server import ServerState
 
 from doubles.served import served
 from toolwire.surfaces.http.cycle import Cycle
-from toolwire.surfaces.http.exchange import CONNECTION, ClientConnection
+from toolwire.surfaces.http.exchange import CONNECTION, Connection
 from toolwire.surfaces.http.protocol import HIGH_WATER, PROBE_AFTER_S, PROBE_EVERY_S, GuardedProtocol
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
@@ -272,8 +272,8 @@ async def test_the_headers_of_a_stream_are_sent_with_its_first_chunk_or_before_i
             await send(start(200, STREAM))
             if waits:
                 await asyncio.wait_for(go_on.wait(), 5)
-            connection: ClientConnection = scope[CONNECTION]
-            assert connection.wire.write(b"one") and connection.wire.write(b"two")
+            connection: Connection = scope[CONNECTION]
+            assert connection.write(b"one") and connection.write(b"two")
             await send(body())
 
     async def nothing(send: Send) -> None: ...
@@ -324,7 +324,7 @@ class Short(App):
     async def __call__(self, scope: Any, receive: Any, send: Send) -> None:
         if scope["type"] != "http":
             return
-        wire = scope[CONNECTION].wire
+        wire = scope[CONNECTION]
         await asyncio.sleep(0.05)
         self.bodies.append(wire.take())
         self.taken.append(wire.answer(200, self._headers, self._said))
@@ -382,15 +382,14 @@ async def test_anything_unusual_is_left_to_the_server(
 async def test_nothing_is_written_to_a_connection_that_was_answered() -> None:
     class Twice(Short):
         async def __call__(self, scope: Any, receive: Any, send: Send) -> None:
-            wire = scope.get(CONNECTION, SimpleNamespace(wire=None)).wire
+            connection = scope.get(CONNECTION)
             await super().__call__(scope, receive, send)
-            if wire is not None:
-                again = scope[CONNECTION].wire
+            if connection is not None:
                 self.taken += [
-                    wire.answer(200, HEADERS, b"hello"),
-                    again.answer(200, HEADERS, b"hello"),
-                    wire.take() is not None,
-                    again.take() is not None,
+                    connection.answer(200, HEADERS, b"hello"),
+                    connection.write(b"hello"),
+                    connection.take() is not None,
+                    CONNECTION in scope,
                 ]
 
     app = Twice(HEADERS)

@@ -253,9 +253,9 @@ async def test_a_client_that_leaves_while_it_is_refused_is_no_error_of_ours(
     fail, refused = exchange.Exchange.fail, asyncio.Event()
 
     async def later(self: exchange.Exchange, *words: Any) -> int:
-        wire: Any = self._connection.wire
+        connection: Any = self._connection
         async with asyncio.timeout(5):
-            while not wire.disconnected:
+            while not connection.disconnected:
                 await asyncio.sleep(0.005)
         status = await fail(self, *words)
         refused.set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -48,10 +49,18 @@ def test_a_form_says_why_a_call_cannot_work_and_what_approving_means() -> None:
     asked = question(Preview(FILES[:1], problem="a.md: the text to replace is not in the note"))
     assert "This call cannot work: a.md: the text to replace is not in the note" in forms.message(asked, None)
     assert "nothing is run or changed" in forms.message(asked, None)
-    assert (
-        forms.schema(asked)["properties"]["approve"]["title"]
-        == "Approve, only to report to the model why this call cannot work?"
-    )
+    assert title(asked) == "Send the reason?"
+
+
+def title(asked: Approval) -> str:
+    found: str = forms.schema(asked)["properties"]["approve"]["title"]
+    return found
+
+
+def test_the_box_of_a_form_is_named_by_what_an_approval_does() -> None:
+    assert title(question(Preview(FILES, pick=True))) == "Read notes?"
+    assert title(replace(question(Preview(FILES, pick=True)), stage="share")) == "Share results?"
+    assert title(question(Preview(action="Create note"))) == "Create note?"
 
 
 def test_a_form_is_flat_as_elicitation_requires() -> None:

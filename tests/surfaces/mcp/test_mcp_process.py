@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import fcntl
+import os
+import select
 import signal
 import subprocess
 import sys
+import termios
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +20,7 @@ from mcp import Client
 from toolwire.cli.main import main
 from toolwire.cli.mcp import mcp_arguments, run_mcp
 from toolwire.settings.types import ConfigError
+from toolwire.surfaces.mcp.server import NO_CODE_YET
 from toolwire.tools.contract import Decision
 
 
@@ -102,6 +107,59 @@ async def test_the_questions_of_a_stopped_server_expire_and_it_exits_cleanly(
     server.stdin.close()
     found = await inbox.approvals.records.get(approval.id)
     assert found is not None and found.status == "expired"
+
+
+def test_at_a_terminal_it_explains_itself_and_ends_on_ctrl_c(process: Any) -> None:
+    master, slave = os.openpty()
+    server = subprocess.Popen(
+        process.command(),
+        env=process.environment,
+        cwd=process.tmp_path,
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )
+    os.close(slave)
+    shown = ""
+    while "Ctrl-C ends the server." not in shown:
+        assert select.select([master], [], [], 30)[0], shown
+        shown += os.read(master, 65536).decode()
+    assert "this is an MCP server: it waits for a client's messages on standard input." in shown
+    assert '"args": ["mcp", "--vault"' in shown
+    os.write(master, b"\x03")
+    assert server.wait(20) == 0
+    os.close(master)
+
+
+async def test_a_question_in_the_inbox_without_an_approval_code_warns(process: Any, inbox: Any) -> None:
+    server = await asyncio.create_subprocess_exec(
+        *process.command("--inbox"),
+        env=process.environment,
+        cwd=process.tmp_path,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert server.stdin is not None and server.stderr is not None
+    for line in ASKING:
+        server.stdin.write(line + b"\n")
+    approval = await inbox.next()
+    first = (await asyncio.wait_for(server.stderr.readline(), 20)).decode()
+    second = (await asyncio.wait_for(server.stderr.readline(), 20)).decode()
+    assert first.endswith(f"waiting for a decision: toolwire approvals show {approval.id}\n")
+    assert second == f"toolwire mcp: {NO_CODE_YET}\n"
+    server.stdin.close()
+    assert await asyncio.wait_for(server.wait(), 20) == 0
+
+
+ASKING = (
+    b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25",'
+    b'"capabilities":{},"clientInfo":{"name":"raw","version":"1"}}}',
+    b'{"jsonrpc":"2.0","method":"notifications/initialized"}',
+    b'{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"vault_tags","arguments":{}}}',
+)
 
 
 async def test_a_killed_server_loses_no_question(process: Any, inbox: Any) -> None:

@@ -65,7 +65,7 @@ async def waiting(shell: Shell) -> AsyncIterator[Waiting]:
     store = Store(shell.url)
     approvals = Approvals(store)
     question = ("file_read", "run", {"filePaths": ["P/A.md", "P/B.md", "gone.md"]}, SHOWN)
-    asking = Asking("s", "qwen", "http")
+    asking = Asking("s", "qwen", "mcp")
     task = asyncio.ensure_future(approvals.ask(asking, [question], None))  # type: ignore[list-item]
     while not (found := await approvals.pending()):
         await asyncio.sleep(0)
@@ -87,15 +87,20 @@ async def test_list_and_show_print_the_whole_question_except_its_token(
     shell: Shell, waiting: Waiting
 ) -> None:
     listed = await shell()
-    assert waiting.id in listed and "qwen" in listed and "file_read" in listed
+    head, line = listed.splitlines()[:2]
+    assert head.split("  ")[0] == "ID" and "WHO ASKS" in head and "APPROVING WOULD" in head
+    assert waiting.id in line and "qwen via MCP" in line and "file_read" in line and "Read notes" in line
     shown = await shell("show", waiting.id)
     for words in (
-        "asked by qwen",
+        "asked by qwen via MCP",
+        f"Read notes: toolwire approvals approve {waiting.id} --pick",
+        f"Deny: toolwire approvals deny {waiting.id}",
+        "Decide later: do nothing",
         "1. P/A.md  (10 B)",
         "the alpha",
         "gone.md  (not found)",
         "pending",
-        "expires in",
+        "it expires in",
     ):
         assert words in shown
     assert "token" not in await shell.json("show", waiting.id)
@@ -127,6 +132,9 @@ async def test_a_unique_prefix_of_an_id_is_enough(shell: Shell, waiting: Waiting
 
 async def test_arguments_can_be_edited(shell: Shell, waiting: Waiting) -> None:
     await shell("approve", waiting.id, "--arguments", '{"filePaths": ["P/A.md"]}')
+    shown = await shell("show", waiting.id)
+    assert '- filePaths: ["P/A.md", "P/B.md", "gone.md"]' in shown and '+ filePaths: ["P/A.md"]' in shown
+    assert '{"filePaths": ["P/A.md"]}' in await shell("list", "--all")
     decided = await waiting.decided()
     assert decided.decision is not None and decided.decision.arguments == {"filePaths": ["P/A.md"]}
 

@@ -126,7 +126,7 @@ def test_remembered_grants_count_in_a_pipe_too(place: Any, terminal: Callable[..
     one.say("Write it")
     one.answer("ctrl-c stop", "r")
     one.answer("t this tool, always", "t")
-    one.answer("a approve, remembered for this tool, always", "a")
+    one.answer("a Run, remembered for this tool, always", "a")
     one.see("I was told")
     ask(place, f"{WRITE}\n{ANSWER}")
     assert place.steps == ["write Inbox/A.md"] * 2

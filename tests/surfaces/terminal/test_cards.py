@@ -42,7 +42,7 @@ async def approvals(tmp_path: Path) -> AsyncIterator[Approvals]:
 def asked(
     tool: str = "file_read", shown: Preview | None = None, stage: Stage = "run", **arguments: object
 ) -> Approval:
-    return Approval("appr_1", 0, 1, "", "s", "test", "qwen", tool, stage, arguments, shown or Preview(), "t")
+    return Approval("appr_1", 0, 1, "", "s", "mcp", "qwen", tool, stage, arguments, shown or Preview(), "t")
 
 
 def files(*paths: str, pick: bool = True) -> Preview:
@@ -63,7 +63,7 @@ def test_a_card_shows_the_requester_tool_arguments_and_files(notes: Notes) -> No
     for words in (
         "1 of 2",
         "file_read: Read notes",
-        "asked by qwen",
+        "asked by qwen via MCP",
         'filePaths: ["A.md", "gone.md"]',
         "A.md  (1.5 kB)",
         "gone.md  (not found)",
@@ -173,11 +173,26 @@ def test_the_outcome_of_a_call_is_one_line(status: str, notice: str, line: str) 
     assert [text for _, text in cards.did(outcome)] == [line]
 
 
+def test_an_edited_call_shows_what_ran_and_what_the_model_asked_for() -> None:
+    call = ToolCall("c", "vault_search", '{"query": "tea"}')
+    edited = ({"query": "tea", "limit": 10, "old": 1}, {"query": "green tea", "limit": 10, "new": True})
+    rows = cards.did(Outcome(call, {}, "done", shared=("A.md",), edited=edited))
+    assert rows == [
+        ("dim", "✓ vault_search: A.md"),
+        ("label", "Arguments, as you edited them"),
+        ("removed", '- query: "tea"'),
+        ("added", '+ query: "green tea"'),
+        ("plain", "  limit: 10"),
+        ("removed", "- old: 1"),
+        ("added", "+ new: true"),
+    ]
+
+
 # --- the picker ---------------------------------------------------------------------------------
 
 
 def pressed(*keys: str) -> Picker:
-    picker = Picker(files("A.md", "B.md", "gone.md", "C.md").touched)
+    picker = Picker(files("A.md", "B.md", "gone.md", "C.md"), "run")
     for key in keys:
         picker.press(key)
     return picker
@@ -207,14 +222,29 @@ def test_space_toggles_a_picks_all_n_picks_none_and_missing_files_cannot_be_pick
     assert pressed(*keys).chosen() == chosen
 
 
-def test_only_enter_ends_the_choice() -> None:
-    assert pressed().press("enter") and not any(
-        pressed().press(key) for key in (" ", "a", "n", "up", "down", "x")
+def test_only_enter_ends_the_choice_and_only_if_something_is_picked() -> None:
+    assert pressed("a").press("enter") and not any(
+        pressed().press(key) for key in (" ", "a", "n", "up", "down", "x", "enter")
     )
 
 
+@pytest.mark.parametrize(
+    ("keys", "stage", "words"),
+    [
+        ([], "run", "0 of 4 picked · space toggles · a all · n none · pick something, or esc back"),
+        ([" "], "run", "enter: Read 1 note · esc back"),
+        (["a"], "share", "enter: Share 3 results · esc back"),
+    ],
+)
+def test_the_picker_says_what_enter_does(keys: list[str], stage: Any, words: str) -> None:
+    picker = Picker(files("A.md", "B.md", "gone.md", "C.md"), stage)
+    for key in keys:
+        picker.press(key)
+    assert str(picker.text()[-1][1]).endswith(words)
+
+
 def test_a_picker_without_anything_to_pick_accepts_every_key() -> None:
-    picker = Picker(())
+    picker = Picker(Preview(pick=True), "share")
     assert [picker.press(key) for key in (" ", "down", "end", "a", "enter")] == [False] * 4 + [
         True
     ] and picker.text()

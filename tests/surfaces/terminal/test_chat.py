@@ -139,7 +139,7 @@ def test_a_search_asks_twice_and_shares_only_what_was_picked(chat: Start, place:
     one.answer(QUESTION, "a")
     one.see("which results may be shared?", "alpha was hard")
     assert place.steps == ["search alpha"]
-    one.answer("pick and approve", "a")
+    one.answer("a Share results…", "a")
     one.answer(PICKER, "\x1b[B ")  # down, space
     one.see("1 of 2 picked", "[x] Projects/Alpha.md")
     one.press("\r")
@@ -185,7 +185,7 @@ def test_an_unknown_tool_and_a_tool_error_are_reported_to_the_person_and_the_mod
     one.say("Fail")
     one.see("This call cannot work: it can not be planned")
     one.answer(QUESTION, "a")
-    one.answer("a approve, only to send the reason", "a")
+    one.answer("a Send the reason", "a")
     one.see(
         "Unknown tool: rm_rf",
         "Tool execution error: the disk is full",
@@ -213,9 +213,9 @@ def test_a_grant_is_remembered_only_by_separate_keys_and_can_be_listed_and_revok
     one.say("Write it")
     one.answer(QUESTION, "r")
     one.answer("Remember, once you approve", "s")
-    one.see("a approve, remembered for this session")
+    one.see("a Run, remembered for this session")
     assert place.steps == [] and place.json("approvals", "grants") == []
-    one.answer("a approve, remembered for this session", "a")
+    one.answer("a Run, remembered for this session", "a")
     one.see("approved, remembered for this session", "First.")
     one.say("Again")
     assert "Second." in one.see("Second.") and one.shown.count("Nothing has been changed yet.") == 1

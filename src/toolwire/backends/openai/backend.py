@@ -106,8 +106,7 @@ class OpenAIBackend:
         response: UpstreamReply | None = None
         tap = frame_tap()
         try:
-            window = self.options.context or self.support.facts.window
-            least = context.fitting(rendered, window) if profile.drops_prompt else 0
+            least = await self._fitting(rendered) if profile.drops_prompt else 0
             body = encode(self._ollama_body(rendered) if own_api else rendered)
             if tap is not None:
                 tap("sent", body)
@@ -145,11 +144,23 @@ class OpenAIBackend:
                 yield reader.fail(failure)
         finally:
             if response is not None:
-                response.release()
+                response.release(whole=reader is not None and reader.whole)
 
     def _reader(self, turn: Turn, own_api: bool) -> AnswerReader | ollama.OllamaReader:
         reader = AnswerReader(turn, self.options.cumulative_arguments, self._secrets)
         return ollama.OllamaReader(reader) if own_api else reader
+
+    async def _fitting(self, rendered: Body) -> int:
+        """Returns how many tokens the prompt has at the least. Raises if they do not fit.
+
+        Before that, the server is asked again: the model may have been loaded with a longer context since.
+        """
+        try:
+            return context.fitting(rendered, self.options.context or self.support.facts.window)
+        except ToolwireError:
+            if self.options.context or not await self._learn():
+                raise
+            return context.fitting(rendered, self.support.facts.window)
 
     def _ollama_body(self, rendered: Body) -> Body:
         """Returns the request for Ollama's own API, with a context length that suffices for it.

@@ -23,8 +23,9 @@ PER_TOKEN = 6
 CHARACTERS_PER_TOKEN = 3
 PER_MESSAGE = 8
 """Tokens that a chat template adds to a message."""
-ANSWER = 2048
-"""Tokens of the window that are kept for an answer without a limit."""
+ANSWER, LARGEST_ANSWER = 4096, 8192
+"""Tokens of the window that are kept for an answer without a limit, and at the most. Coding agents allow
+answers of 32,000 tokens and more, and a window for them may not fit into the memory."""
 SMALLEST_WINDOW = 4096
 
 READ = frozenset({"system", "developer", "user", "tool"})
@@ -66,7 +67,8 @@ def needed(body: Body) -> int:
     characters = sum(len(text) + (CHARACTERS_PER_TOKEN - 1) * _unspaced(text) for text in texts)
     limits = (body.get(name) for name in ("max_tokens", "max_completion_tokens"))
     answer = next((limit for limit in limits if isinstance(limit, int)), ANSWER)
-    return characters // CHARACTERS_PER_TOKEN + PER_MESSAGE * len(body["messages"]) + answer
+    prompt = characters // CHARACTERS_PER_TOKEN + PER_MESSAGE * len(body["messages"])
+    return prompt + min(answer, LARGEST_ANSWER)
 
 
 def window_for(need: int, current: int, most: int | None) -> int:

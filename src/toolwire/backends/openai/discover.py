@@ -183,7 +183,8 @@ async def facts_of(probe: ServerProbe, profile: ServerProfile, model: str) -> Fa
             return None
         shown = _object(answer)
         window, loaded = window_of(shown, await probe.json(probe.root + "/api/ps"), model)
-        return Facts(_has(shown.get("capabilities"), "tools"), False, window, loaded, bool(shown))
+        tools, thinks = (_has(shown.get("capabilities"), word) for word in ("tools", "thinking"))
+        return Facts(tools, False, window, loaded, bool(shown), thinks)
     if profile.name == "llamacpp":
         props = await probe.ask(probe.root + "/props")
         lark = None if props is None or not props.text else await _takes_lark(probe)

@@ -233,7 +233,8 @@ def presentable(text: str, secrets: tuple[str, ...]) -> str:
 def _error_in(body: bytes) -> Mapping[str, Any]:
     """Returns the error object in a body, or {} if there is none.
 
-    Servers send `{"error": {…}}`, `{"error": "…"}`, `{"message": …}`, or one of these in a list.
+    Servers send `{"error": {…}}`, `{"error": "…"}`, `{"message": …}`, or one of these in a list. Ollama
+    also sends llama.cpp's whole body as the text of its error.
     """
     try:
         value = json.loads(body)
@@ -244,6 +245,8 @@ def _error_in(body: bytes) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         return {}
     error = value.get("error", value)
+    if isinstance(error, str) and error.lstrip().startswith("{"):
+        return _error_in(error.encode()) or {"message": error}
     return error if isinstance(error, dict) else {"message": error}
 
 

@@ -6,7 +6,8 @@ with aiohttp a short request costs the gateway twice the CPU (+98 %), and a chun
 Rules:
 
 - A connection carries one request at a time. A connection whose response is complete waits for the next
-  request, at most `KEEP_ALIVE_S`.
+  request, at most `KEEP_ALIVE_S`. If its reader knows that all content has arrived, the end of the response
+  has `END_S` to follow: many servers send the last chunk after the end mark of a stream.
 - If anything arrives on a waiting connection, it is closed, even if the event loop has not read the bytes
   from the socket yet. They would be read as the response to the next request, which may be another client's.
 - No redirects, no cookies. `transport.py` decodes compressed bodies.
@@ -44,6 +45,7 @@ from toolwire.backends.openai.failures import (
 )
 
 KEEP_ALIVE_S = 60.0
+END_S = 1.0
 MAX_WAITING = 256
 """The maximum number of waiting connections per server."""
 HIGH_WATER = 256 * 1024
@@ -77,6 +79,8 @@ class Http1Client:
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
         self._waiting: dict[Origin, list[_Connection]] = {}
+        self.ending: set[_Connection] = set()
+        """Connections whose responses lack only their end."""
         self._closed = False
 
     async def post(self, request: Request, body: bytes) -> Http1Reply:
@@ -101,9 +105,8 @@ class Http1Client:
 
     def close(self) -> None:
         self._closed = True
-        for waiting in self._waiting.values():
-            while waiting:
-                waiting.pop().abort()
+        for connection in (*self.ending, *(one for waiting in self._waiting.values() for one in waiting)):
+            connection.abort()
 
     def keep(self, connection: _Connection) -> None:
         waiting = self._waiting.setdefault(connection.origin, [])
@@ -114,6 +117,7 @@ class Http1Client:
             connection.start_timer(KEEP_ALIVE_S, connection.abort)
 
     def forget(self, connection: _Connection) -> None:
+        self.ending.discard(connection)
         waiting = self._waiting.get(connection.origin)
         if waiting and connection in waiting:
             waiting.remove(connection)
@@ -241,7 +245,7 @@ class Http1Reply:
         self._waits_since = 0.0
         self._blocks: list[bytes] = []
         self._unread = self._head_size = 0
-        self._paused = self._until_close = self._complete = self._reusable = False
+        self._paused = self._until_close = self._complete = self._reusable = self._released = False
         self._fault: type[TransportFault] | None = None
 
     def read(self) -> asyncio.Future[bytes]:
@@ -255,15 +259,21 @@ class Http1Reply:
             self._wake()
         return waiter
 
-    def release(self) -> None:
+    def release(self, whole: bool = False) -> None:
         """Keeps the connection for the next request, or closes it if the response is not complete.
 
-        A server that responds before it has read the whole request may never read the rest. Such a connection
-        is not used again.
+        `whole`: only the end of the response is missing, which may still arrive. A server that responds
+        before it has read the whole request may never read the rest. Such a connection is not used again.
         """
         connection = self._connection
         if connection.reply is not self:
             return
+        if whole and not (self._complete or self._until_close or self._paused or self._fault):
+            self._released = True
+            connection.client.ending.add(connection)
+            connection.start_timer(END_S, connection.abort)
+            return
+        connection.client.ending.discard(connection)
         transport = connection.transport
         connection.reply = self._parser = None  # the parser refers to this object
         is_read = self._complete and self._reusable and not self._paused and self.status != 413
@@ -315,6 +325,8 @@ class Http1Reply:
             self._paused = True
             self._connection.transport.pause_reading()
         self._wake()
+        if self._released and (self._complete or self._blocks or self._fault is not None):
+            self.release()
 
     def lost(self, error: Exception | None) -> None:
         if self._until_close and error is None:
@@ -322,6 +334,8 @@ class Http1Reply:
             self._wake()
         else:
             self._fail(CutOff if self.status else Disconnected)
+        if self._released:
+            self.release()
 
     def check_time(self) -> None:
         """Fails a read that takes too long.

@@ -118,7 +118,8 @@ class _Line(msgspec.Struct, gc=False):
     message: _Message | None = None
     done: bool = False
     done_reason: str = ""
-    prompt_eval_count: int | None = None
+    prompt_eval_count: int | None = None  # with those from the cache
+    prompt_eval_cached_count: int | None = None
     eval_count: int | None = None
     logprobs: Any = None
     error: Any = None
@@ -138,6 +139,10 @@ class OllamaReader:
     @property
     def ended(self) -> bool:
         return self._inner.ended
+
+    @property
+    def whole(self) -> bool:
+        return self._inner.whole
 
     @property
     def finishing(self) -> bool:
@@ -197,6 +202,8 @@ class OllamaReader:
             if line.prompt_eval_count is not None or line.eval_count is not None:
                 counts = (line.prompt_eval_count or 0, line.eval_count or 0)
                 out["usage"] = dict(zip(("prompt_tokens", "completion_tokens"), counts, strict=True))
+                if line.prompt_eval_cached_count is not None:
+                    out["usage"]["prompt_tokens_details"] = {"cached_tokens": line.prompt_eval_cached_count}
         return out
 
     def _tool_call(self, call: _Call) -> Body:

@@ -95,7 +95,8 @@ class AnswerReader:
     """Reads one response.
 
     For a stream, `feed` takes its bytes and `finish` its end. `read_body` takes a whole body. `ended`: the
-    last event was returned. `finishing`: only usage and the end mark can follow.
+    last event was returned. `finishing`: only usage and the end mark can follow. `whole`: the end mark was
+    read.
     """
 
     def __init__(self, turn: Turn, cumulative: bool = False, secrets: tuple[str, ...] = ()) -> None:
@@ -107,7 +108,7 @@ class AnswerReader:
         self._deferred: list[Event] = []  # arrived while a call was open
         self._deferred_size = 0
         self.ended = False
-        self.finishing = False
+        self.finishing = self.whole = False
         self._reason = ""
         self._stop: str | None = None
         self._usage: Usage | None = None
@@ -118,11 +119,23 @@ class AnswerReader:
         self._has_content = self._has_broken_call = self._is_body = False
 
     def feed(self, block: bytes) -> list[Event]:
-        return self._read(self._sse.feed(block))
+        out: list[Event] = []
+        for frame in self._sse.feed(block):
+            if self.ended:
+                break
+            data = frame.data if isinstance(frame, SseEvent) else frame
+            try:
+                chunk = decode(data)
+                if chunk.choices is None and chunk.usage is None and chunk.error is None:
+                    chunk = parse(data)  # an error in another shape, or an empty chunk
+                self._take(chunk, out)
+            except NOT_AS_EXPECTED:
+                self._take_unexpected(data, isinstance(frame, SseEvent) and frame.name == "error", out)
+        return out
 
     def finish(self) -> list[Event]:
         """Returns the last events of a stream that has ended, with or without its end mark."""
-        out = self._read(self._sse.finish())
+        out = self.feed(b"\n\n")  # completes an event that no empty line follows
         if not self.ended:
             out += self._end() if self._reason else self.fail(Failure("backend_cut", CUT_OFF))
         return out
@@ -143,21 +156,6 @@ class AnswerReader:
             return self.fail(Failure("backend", "The upstream server's answer holds no choices."))
         self._take(chunk, out, rough)
         return out if self.ended else out + self._end()
-
-    def _read(self, frames: list[bytes | SseEvent]) -> list[Event]:
-        out: list[Event] = []
-        for frame in frames:
-            if self.ended:
-                break
-            data = frame.data if isinstance(frame, SseEvent) else frame
-            try:
-                chunk = decode(data)
-                if chunk.choices is None and chunk.usage is None and chunk.error is None:
-                    chunk = parse(data)  # an error in another shape, or an empty chunk
-                self._take(chunk, out)
-            except NOT_AS_EXPECTED:
-                self._take_unexpected(data, isinstance(frame, SseEvent) and frame.name == "error", out)
-        return out
 
     def _take_unexpected(self, data: bytes, is_error: bool, out: list[Event]) -> None:
         """Reads a frame that the typed decoder does not accept."""
@@ -340,6 +338,7 @@ class AnswerReader:
         Without a finish reason, the content must show that the answer is complete.
         """
         out: list[Event] = []
+        self.whole = True
         if not self._reason:
             self._close("tool_calls" if self._calls.calls else "stop", out)
             if self._calls.calls and self._calls.open:

@@ -98,7 +98,7 @@ def _add_sampling(body: Body, sampling: Sampling, options: OpenAIOptions, profil
         body[field] = sampling.max_tokens
     if sampling.stop:
         body["stop"] = list(sampling.stop)
-    if sampling.effort is not None:
+    if sampling.effort is not None and "reasoning_effort" not in profile.ignores:
         body["reasoning_effort"] = sampling.effort
     if sampling.logprobs is not None:
         body["logprobs"] = True

@@ -258,6 +258,8 @@ def _by_structure(
 # --- what a model supports ---
 
 FORGET_S = 3600.0
+THINKING = frozenset({"reasoning_effort", "reasoning"})
+"""Fields that a model which cannot reason ignores. Ollama would refuse the request."""
 BOTH: frozenset[Constrained] = frozenset({"text", "call"})
 CALL: frozenset[Constrained] = frozenset({"call"})
 RECALLED: frozenset[Recalled] = frozenset({"text"})
@@ -269,7 +271,7 @@ class Facts:
 
     `tools` None: unknown. `lark`: it supports Lark grammars. `window`: the largest context length that it can
     have, in tokens; None: unknown. `loaded`: the context length that it has now; 0: unknown. `own_api`: the
-    server answers Ollama's own API.
+    server answers Ollama's own API. `thinks`: it can reason; None: unknown.
     """
 
     tools: bool | None = None
@@ -277,6 +279,7 @@ class Facts:
     window: int | None = None
     loaded: int = 0
     own_api: bool = False
+    thinks: bool | None = None
 
 
 class ToolSupport:
@@ -331,6 +334,7 @@ class ToolSupport:
             schema=found.schema if options.schema_field == "auto" else options.schema_field,
             choices=found.choices - self._refused_choices(),
             vendor=OLLAMA_OPTIONS if self.facts.own_api else found.vendor,
+            ignores=found.ignores | THINKING if self.facts.thinks is False else found.ignores,
         )
         constrain = frozenset() if "constraint" in self.refused else CALL if grammar == "none" else BOTH
         self.strategy = self._choose(bool(constrain))

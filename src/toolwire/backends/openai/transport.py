@@ -41,10 +41,11 @@ class UpstreamReply(Protocol):
         """Returns the next bytes of the body, or no bytes at its end. Raises `TransportFault`."""
         ...
 
-    def release(self) -> None:
+    def release(self, whole: bool = False) -> None:
         """Ends the response.
 
-        If it is not complete, its connection is closed, so that the server stops.
+        If it is not complete, its connection is closed, so that the server stops. `whole`: all of its content
+        was read, so that the server has stopped already.
         """
         ...
 
@@ -123,7 +124,7 @@ class _ProxiedReply:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise fault(error, started=True) from error
 
-    def release(self) -> None:
+    def release(self, whole: bool = False) -> None:
         self._response.close()
 
 

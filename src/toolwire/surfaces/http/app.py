@@ -25,6 +25,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from toolwire.access.gate import OWN, Gate, HeaderList, Headers, Pace, Proxies, check_single, settled
 from toolwire.access.keyring import KeyRing
 from toolwire.access.keys import KeyHolder, KeyRecords
+from toolwire.access.turns import KeyTurns
 from toolwire.cluster.forward import HOP, Forwarding, Siblings
 from toolwire.core.errors import ToolwireError, status_of
 from toolwire.core.events import Failure
@@ -34,14 +35,14 @@ from toolwire.gateway.pipeline import Caller
 from toolwire.observe.logs import RequestLog, access
 from toolwire.observe.metrics import Metrics
 from toolwire.surfaces.http import resources as health
-from toolwire.surfaces.http.exchange import JSON, ClientGone, Exchange, Room, Watch, api_headers, typed
+from toolwire.surfaces.http.exchange import JSON, ClientGone, Exchange, Room, Watch, api_headers
 from toolwire.surfaces.http.resources import ModelRoutes, ResponseRoutes, UsageRoutes
-from toolwire.surfaces.http.streaming import Streaming
+from toolwire.surfaces.http.streaming import TurnResponse
 from toolwire.surfaces.web.routes import Pages
 
 if TYPE_CHECKING:
     from toolwire.gateway.pipeline import Answer, Gateway
-    from toolwire.gateway.records import Memory
+    from toolwire.gateway.records import Memory, OnSlow
     from toolwire.settings.types import Settings
     from toolwire.store.store import Store
     from toolwire.surfaces.http.websocket import Sockets
@@ -51,6 +52,8 @@ EVERY_MODEL = ("*",)
 Turns = Literal["chat", "responses", "messages", "compact", "count", "count_messages"]
 Keyed = Callable[[Request, str], Awaitable[Response]]
 Held = Callable[[Request, KeyHolder], Awaitable[Response]]
+Work = Awaitable[Awaitable[None] | None]
+"""Serves a request. The work on a turn ends with what is still to do: sending its answer."""
 
 _TURN_PATHS: dict[str, Turns] = {
     "chat/completions": "chat",
@@ -98,6 +101,7 @@ class App:
         self.body_limit = int(settings.server.max_body_mb * 1024 * 1024)
         self.room = Room(self.body_limit)
         self._pace = Pace()
+        self._turns = KeyTurns()
         self.socket_paths = SOCKET_PATHS
         self._sockets: Sockets | None = None
         self.slow_reader_s = settings.limits.slow_reader_s
@@ -179,8 +183,8 @@ class App:
             check_single(exchange.scope["headers"])
         self._gate.check_place(headers, exchange.scope.get("http_version", "1.1"))
 
-    def _request(self, exchange: Exchange, receive: Receive, send: Send) -> Awaitable[None]:
-        """Returns the coroutine that answers a request. Raises if its Host or Origin is not allowed."""
+    def _request(self, exchange: Exchange, receive: Receive, send: Send) -> Work:
+        """Returns the coroutine that serves a request. Raises if its Host or Origin is not allowed."""
         self.check_place(exchange)
         headers = exchange.headers
         if HOP in headers and self.forwarding is not None:
@@ -192,13 +196,15 @@ class App:
             return self.turn(api, exchange, receive)
         return self._cold(exchange, scope, receive, send)
 
-    async def handled(self, exchange: Exchange, work: Callable[[], Awaitable[None]]) -> None:
+    async def handled(self, exchange: Exchange, work: Callable[[], Work]) -> None:
         """Runs `work`, which answers the request.
 
         Any error becomes a response and a line in the log.
         """
         try:
-            await work()
+            sending = await work()
+            if sending is not None:
+                await sending
         except ToolwireError as error:
             if exchange.started:
                 raise  # half of a response was sent, so the server must close the connection
@@ -249,13 +255,17 @@ class App:
         receive: Receive,
         memory: Memory | None = None,
         here: bool = False,
-    ) -> None:
-        """Serves one request that runs a turn, or that counts or compacts a turn's input.
+    ) -> Awaitable[None]:
+        """Reads a request that runs a turn, or that counts or compacts a turn's input.
 
-        `memory` belongs to the client's WebSocket. `here`: only this node can serve the turn.
+        Returns the coroutine that sends the answer. `memory` belongs to the client's WebSocket. `here`: only
+        this node can serve the turn.
         """
         headers = exchange.headers
         holder = await self.caller(exchange)
+        place = self._turns.wait(holder.key_id)
+        if place is not None:
+            await place
         grant = holder.grant
         if grant is not None and grant.limited:
             self._gateway.limits.check(holder.key_id, grant.limits)
@@ -280,34 +290,16 @@ class App:
             memory,
             api_headers(exchange.scope["headers"]) if api == "messages" else {},
         )
-        streaming = Streaming(exchange, self._keep_alive_s, self.metrics.streams_open)
+        response = TurnResponse(exchange, self._keep_alive_s, self.metrics.streams_open)
         if api == "compact":
             work = (await self._gateway.compaction(raw, caller)).answer()
         elif api == "count" or api == "count_messages":
             work = self._gateway.count("responses" if api == "count" else "messages", raw, caller)
         elif self.forwarding is None or here:
-            work = self._gateway.respond(api, raw, caller, streaming.begin_early)
+            work = self._gateway.respond(api, raw, caller, response.begin_early)
         else:
-            work = self._passed_on(self.forwarding, api, exchange, raw, caller, streaming)
-        exchange.reached_gateway = True
-        watch = Watch(exchange.scope, receive)
-        try:
-            answer = await work
-            if answer.stream is not None:
-                await streaming.send(answer.headers, answer.stream, watch)
-            else:
-                if answer.status != 200:
-                    await self._pace.hold(answer.status, exchange.requester)
-                await exchange.reply(answer.status, typed(answer.headers, JSON), answer.body or b"")
-        except asyncio.CancelledError:
-            streaming.stop()
-            if not watch.gone:
-                if exchange.started:
-                    raise
-                await exchange.fail(Failure("overloaded", "The server is shutting down.", retry_after_s=1))
-        finally:
-            watch.stop()
-            streaming.stop()
+            work = self._passed_on(self.forwarding, api, exchange, raw, caller, response.begin_early)
+        return response.send(work, receive, self._pace)
 
     async def _passed_on(
         self,
@@ -316,11 +308,11 @@ class App:
         exchange: Exchange,
         raw: bytes,
         caller: Caller,
-        streaming: Streaming,
+        on_slow: OnSlow,
     ) -> Answer:
         """Returns the answer of the node that must serve the turn, which may be this one."""
         passed = await forwarding.answer(api, exchange, raw, caller.key_id)
-        return passed or await self._gateway.respond(api, raw, caller, streaming.begin_early)
+        return passed or await self._gateway.respond(api, raw, caller, on_slow)
 
     # --- everything else ---
 
@@ -341,20 +333,22 @@ class App:
             redirect_slashes=False,
         )
 
-    async def _cold(self, exchange: Exchange, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _cold(
+        self, exchange: Exchange, scope: Scope, receive: Receive, send: Send
+    ) -> Awaitable[None] | None:
         path = re.sub(r"/{2,}", "/", scope["path"])
         if self.pages is not None and self.pages.covers(path):
             exchange.for_own_pages()
             if self.siblings is not None and not self.siblings.has_pages:
                 await self._elsewhere(self.siblings, exchange, receive)
-                return
+                return None
             await self._route(
                 self.pages,
                 exchange,
                 {**scope, "path": path.rstrip("/") or "/", "root_path": "", "app": self},
                 send,
             )
-            return
+            return None
         path = (
             path.removeprefix("/v1").rstrip("/")
             if path == "/v1" or path.startswith("/v1/")
@@ -363,17 +357,17 @@ class App:
         api, method = TURN_ROUTES.get(path), scope["method"]
         if api is not None:
             if method == "POST":
-                await self.turn(api, exchange, receive)
-            elif method == "HEAD":
+                return await self.turn(api, exchange, receive)
+            if method == "HEAD":
                 await self.caller(exchange)
                 await exchange.reply(200, [JSON], b"")
             else:
                 raise HTTPException(405, headers={"Allow": "HEAD, POST"})
-            return
-
+            return None
         await self._route(
             self._router, exchange, {**scope, "path": path or "/", "root_path": "", "app": self}, send
         )
+        return None
 
     async def _elsewhere(self, siblings: Siblings, exchange: Exchange, receive: Receive) -> None:
         """Forwards a request for the web pages to the worker that serves them.

@@ -16,11 +16,13 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
+from toolwire.surfaces.http.exchange import Connection
+
 BARE = (204, 304)
 """The statuses of responses without a body, which have no content length either."""
 
 
-class Cycle(RequestResponseCycle):
+class Cycle(RequestResponseCycle, Connection):
     """uvicorn's cycle with shortcuts for complete request bodies, whole responses and streams.
 
     The head (status line and headers) is written together with the body. The head of a stream is written

@@ -12,7 +12,7 @@ import asyncio
 import math
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Protocol
+from typing import Any
 
 from starlette.types import Message, Receive, Scope, Send
 
@@ -24,73 +24,45 @@ from toolwire.core.turn import Api
 from toolwire.wire.messages.encode import error_object as messages_error
 from toolwire.wire.sse import encode
 
-# --- the client's connection ---
-#
-# Notices that a client disconnects before its response is complete. Our own protocol calls the
-# `ClientConnection` in the scope, which costs nothing while the client stays connected. With any other
-# server, a task must wait for the disconnect.
-
 CONNECTION = "toolwire.connection"
+"""The entry in a request's scope with its `Connection`, until the response is complete."""
 
 
-class Wire(Protocol):
-    """The operations of a connection that do not wait. Only our own protocol has them."""
+class Connection:
+    """The client's connection, as one request uses it, and the task that answers the request.
+
+    Nothing here waits. With a server other than ours nothing can be done so, and ASGI messages are used. Our
+    own protocol's connection is a `Cycle`. It notices when the client disconnects, which costs nothing while
+    the client stays connected; with another server, a task must wait for the disconnect.
+    """
+
+    task: asyncio.Task[Any] | None = None
+    gone = False
+    on_left: Callable[[], None] | None = None
+    """Called when the client disconnects; `gone` is then True."""
 
     def take(self) -> bytes | None:
         """Returns the request's body if all of it has arrived; otherwise None."""
+        return None
 
     def answer(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> bool:
         """Sends a whole response and returns True.
 
         If False, the caller must send it with ASGI messages.
         """
+        return False
 
     def write(self, block: bytes) -> bool:
         """Sends a block and returns True. If False, the caller must send it with an ASGI message."""
-
-
-class _Silent:
-    """A `Wire` that does nothing, for another server or when the response is complete."""
-
-    def take(self) -> bytes | None:
-        return None
-
-    def answer(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> bool:
         return False
-
-    def write(self, block: bytes) -> bool:
-        return False
-
-
-SILENT = _Silent()
-
-
-class ClientConnection:
-    """The connection of one request, and the task that answers it.
-
-    `on_left` is called when the client disconnects; `gone` is then True.
-    """
-
-    __slots__ = ("gone", "on_left", "task", "wire")
-
-    def __init__(self, wire: Wire) -> None:
-        self.wire = wire
-        self.task: asyncio.Task[Any] | None = None
-        self.gone = False
-        self.on_left: Callable[[], None] | None = None
 
     def left(self) -> None:
         self.gone = True
         if self.on_left is not None:
             self.on_left()
 
-    def answered(self) -> None:
-        """Clears references when the response is complete, so that they form no cycle."""
-        self.wire, self.task, self.on_left = SILENT, None, None
 
-
-NO_CONNECTION = ClientConnection(SILENT)
-"""The connection on a server other than ours."""
+NO_CONNECTION = Connection()
 
 
 class Watch:
@@ -103,7 +75,7 @@ class Watch:
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
         self.gone = False
-        self._connection: ClientConnection | None = scope.get(CONNECTION)
+        self._connection: Connection | None = scope.get(CONNECTION)
         self._watched = asyncio.current_task() if self._connection is None else self._connection.task
         self._task: asyncio.Task[Any] | None = None
         if self._connection is None:
@@ -246,7 +218,7 @@ class Exchange:
         self.began = time.perf_counter()
         self._receive = receive
         self._send = send
-        self._connection: ClientConnection = scope.get(CONNECTION, NO_CONNECTION)
+        self._connection: Connection = scope.get(CONNECTION, NO_CONNECTION)
 
     @property
     def requester(self) -> str:
@@ -294,7 +266,7 @@ class Exchange:
                 raise ToolwireError("invalid_request", "The Content-Length header is not a number.")
             if int(length) > limit:
                 raise _too_large(limit)
-        body = self._connection.wire.take()
+        body = self._connection.take()
         if body is None:
             message = await self._arriving()
             body = message.get("body", b"")
@@ -316,7 +288,7 @@ class Exchange:
 
     async def _arriving(self) -> Message:
         """Returns the next part of the body. Raises if it is late or arrives too slowly."""
-        body = self._connection.wire.take()
+        body = self._connection.take()
         if body is not None:  # all of it has arrived
             return {"type": "http.request", "body": body, "more_body": False}
         now = asyncio.get_running_loop().time()
@@ -376,7 +348,7 @@ class Exchange:
         """Sends a whole response. `headers` must include the content type."""
         self.started, self.status = True, status
         head = [*headers, (b"content-length", b"%d" % len(body)), *self.common, *self.left(headers)]
-        if not self._connection.wire.answer(status, head, body):
+        if not self._connection.answer(status, head, body):
             await self._send({"type": "http.response.start", "status": status, "headers": head})
             await self._send({"type": "http.response.body", "body": body})
 
@@ -402,7 +374,7 @@ class Exchange:
     @property
     def write(self) -> Callable[[bytes], bool]:
         """A function that sends a block without waiting. If it returns False, use `piece`."""
-        return self._connection.wire.write
+        return self._connection.write
 
     async def end(self) -> None:
         await self._send({"type": "http.response.body", "body": b""})

@@ -32,7 +32,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from toolwire.core.errors import error_object
 from toolwire.core.events import Failure
 from toolwire.surfaces.http.cycle import Cycle
-from toolwire.surfaces.http.exchange import CONNECTION, ClientConnection
+from toolwire.surfaces.http.exchange import CONNECTION
 
 HEAD_WITHIN_S = 30.0
 MAX_HEAD = 64 * 1024
@@ -76,7 +76,6 @@ class GuardedProtocol(HttpToolsProtocol):
     """
 
     logger, access_logger, access_log = LOGGER, ACCESS_LOGGER, False
-    _connection: ClientConnection
     _unread = _stalled_looks = _overhead = 0
     """Class attributes that few connections change: fewer attributes make an object cheaper."""
     _last_bytes = b""
@@ -114,7 +113,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._in_head = False
         self._head_timer: asyncio.TimerHandle | None = None
         self._reader_timer: asyncio.TimerHandle | None = None
-        self._running: RequestResponseCycle | None = None
+        self._running: Cycle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -133,13 +132,12 @@ class GuardedProtocol(HttpToolsProtocol):
             self._running.disconnected = True
             self._running.message_event.set()
             if not self._running.response_complete:
-                self._connection.left()
+                self._running.left()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        self._running = cycle
-        self._connection = connection = ClientConnection(cycle)  # type: ignore[arg-type]
-        cycle.scope[CONNECTION] = connection  # type: ignore[literal-required]
-        connection.task = task = self.loop.create_task(cycle.run_asgi(app))
+        assert isinstance(cycle, Cycle)
+        self._running = cycle.scope[CONNECTION] = cycle  # type: ignore[literal-required]
+        cycle.task = task = self.loop.create_task(cycle.run_asgi(app))
         task.add_done_callback(self.tasks.discard)
         self.tasks.add(task)
 
@@ -365,7 +363,9 @@ class GuardedProtocol(HttpToolsProtocol):
         self._watch_reader()
 
     def on_response_complete(self) -> None:
-        self._connection.answered()
+        if (cycle := self._running) is not None:  # the request's objects must not form a reference cycle
+            cycle.task = cycle.on_left = None
+            del cycle.scope[CONNECTION]  # type: ignore[misc]
         super().on_response_complete()
         if self._reader_timer is None and self.transport.get_write_buffer_size():
             self._watch_reader()

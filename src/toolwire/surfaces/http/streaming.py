@@ -1,6 +1,6 @@
-"""Sends a stream: its head, its blocks, keep-alive comments, and its end.
+"""Sends the answer of a turn: a whole body, or a stream with its head, blocks, keep-alive comments and end.
 
-The head is sent with the first block, or earlier if the model is slow.
+The head of a stream is sent with the first block, or earlier if the model is slow.
 """
 
 from __future__ import annotations
@@ -9,9 +9,12 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from prometheus_client import Gauge
+from starlette.types import Receive
 
-from toolwire.access.gate import HeaderList
-from toolwire.surfaces.http.exchange import Exchange, Watch, typed
+from toolwire.access.gate import HeaderList, Pace
+from toolwire.core.events import Failure
+from toolwire.gateway.records import Answer
+from toolwire.surfaces.http.exchange import JSON, Exchange, Watch, typed
 from toolwire.wire.messages.encode import PING
 from toolwire.wire.sse import KEEP_ALIVE
 
@@ -62,11 +65,10 @@ STREAM_HEADERS: HeaderList = [(b"cache-control", b"no-cache, no-transform"), (b"
 EVENT_STREAM = (b"content-type", b"text/event-stream; charset=utf-8")
 
 
-class Streaming:
-    """Sends the stream of one turn.
+class TurnResponse:
+    """The response to one turn: a whole body or a stream. If the client leaves, the turn is cancelled.
 
-    `streams_open` counts the streams that have begun and not stopped. If the turn is answered with a whole
-    body, nothing is sent here.
+    `streams_open` counts the streams that have begun and not stopped.
     """
 
     __slots__ = ("_alive", "_begun", "_every_s", "_exchange", "_streams_open")
@@ -79,7 +81,7 @@ class Streaming:
         self._alive: KeepAlive | None = None
 
     def begin_early(self, headers: HeaderList) -> None:
-        """Sends the head before the model's first output is known."""
+        """Sends the head of a stream before the model's first output is known."""
         self._begun = asyncio.get_running_loop().create_task(self._begin(headers))
 
     async def _begin(self, headers: HeaderList) -> KeepAlive:
@@ -90,29 +92,47 @@ class Streaming:
         self._alive = alive = KeepAlive(exchange.piece, self._every_s, comment)
         return alive
 
-    async def send(self, headers: HeaderList, blocks: AsyncIterator[bytes], watch: Watch) -> None:
+    async def send(self, work: Awaitable[Answer], receive: Receive, pace: Pace) -> None:
+        """Sends the answer that `work` returns. `pace` delays an error of another node."""
         exchange = self._exchange
+        exchange.reached_gateway = True
+        watch = Watch(exchange.scope, receive)
         try:
-            alive = await (self._begun or self._begin(headers))
-            write, now = exchange.write, asyncio.get_running_loop().time
-            if first := await anext(blocks, b""):  # then `async for` reads the run itself
-                alive.last = now()
-                if not write(first):
-                    await exchange.piece(first)
-            async for block in blocks:
-                alive.last = now()
-                if not write(block):
-                    await exchange.piece(block)
-            self.stop()
-            watch.stop()  # before the end is sent, which would wake the watcher too
-            await exchange.end()
+            blocks: AsyncIterator[bytes] | None = None
+            try:
+                answer = await work
+                if (blocks := answer.stream) is None:
+                    if answer.status != 200:
+                        await pace.hold(answer.status, exchange.requester)
+                    await exchange.reply(answer.status, typed(answer.headers, JSON), answer.body or b"")
+                    return
+                alive = await (self._begun or self._begin(answer.headers))
+                write, now = exchange.write, asyncio.get_running_loop().time
+                if first := await anext(blocks, b""):  # then `async for` reads the run itself
+                    alive.last = now()
+                    if not write(first):
+                        await exchange.piece(first)
+                async for block in blocks:
+                    alive.last = now()
+                    if not write(block):
+                        await exchange.piece(block)
+                self._stop()
+                watch.stop()  # before the end is sent, which would wake the watcher too
+                await exchange.end()
+            finally:
+                self._stop()
+                close = getattr(blocks, "aclose", None)
+                if close is not None:
+                    await close()
+        except asyncio.CancelledError:
+            if not watch.gone:
+                if exchange.started:
+                    raise
+                await exchange.fail(Failure("overloaded", "The server is shutting down.", retry_after_s=1))
         finally:
-            self.stop()
-            close = getattr(blocks, "aclose", None)
-            if close is not None:
-                await close()
+            watch.stop()
 
-    def stop(self) -> None:
+    def _stop(self) -> None:
         """Stops the keep-alive comments, and cancels sending the head early. May be called again."""
         begun, alive, self._alive = self._begun, self._alive, None
         if begun is not None and not begun.cancel() and not begun.cancelled():

@@ -21,7 +21,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
-from toolwire.core.display import clean, one_line
+from toolwire.core.display import clean
 from toolwire.core.ids import random_id
 from toolwire.surfaces import cards
 from toolwire.surfaces.mcp.calls import AskChannels, McpCall, McpCalls
@@ -55,6 +55,10 @@ NO_CHANNEL = (
     "and the approvals inbox is off (--no-inbox)"
 )
 IN_INBOX = "The question waited in the approvals inbox: run `toolwire approvals` to decide, then call again"
+NO_CODE_YET = (
+    "no approval code is set, and until one is, any program of your user can set one and approve these "
+    "calls: run toolwire approvals code in a terminal"
+)
 TOO_MANY = "Too many calls wait for a decision; decide them with `toolwire approvals` first"
 OVER = "The question has expired, or belongs to another call; call the tool again without requestState"
 
@@ -164,6 +168,8 @@ class VaultServer:
             if call.left is not None and call.left is not announced and call.channels.inbox:
                 announced = call.left
                 self._notify(f"waiting for a decision: toolwire approvals show {announced.id}")
+                if await self._approvals.proofs.code.record() is None:
+                    self._notify(NO_CODE_YET)
             status = "Working"
             if announced is not None:
                 status = f"Waiting for the person's decision (toolwire approvals show {announced.id})"
@@ -240,7 +246,7 @@ def schema(approval: Approval) -> dict[str, Any]:
     title = f"{approve_label(approval.shown, approval.stage)}?"
     properties = {APPROVE: _checkbox(title, "Not ticked: the call is refused.")}
     for name, one in picks(approval).items():
-        snippet = one_line(" ".join(one.snippet.split()), 240) or "Ticked: the model sees this file."
+        snippet = cards.snippet(one, 240) or "Ticked: the model sees this file."
         properties[name] = _checkbox(f"Share {cards.touched(one)}", snippet)
     description = "Optional, for a refusal; the model receives it."
     properties[REASON] = {

@@ -19,10 +19,9 @@ from starlette.responses import Response
 
 from toolwire.core.display import counted
 from toolwire.core.errors import ToolwireError
-from toolwire.observe.fixture import write
+from toolwire.observe.fixture import masked, write
 from toolwire.observe.journal import Journal
 from toolwire.observe.journal_files import TurnRecord
-from toolwire.observe.masked_recording import masked
 from toolwire.observe.masking import Mask
 from toolwire.observe.recording import Recording, RecordingError, got, wrote
 from toolwire.observe.replay import replay

@@ -20,6 +20,7 @@ from typing import Any
 from starlette.requests import Request
 
 from toolwire.backends import registry
+from toolwire.core.display import counted
 from toolwire.core.errors import ToolwireError
 from toolwire.gateway.pipeline import Gateway
 from toolwire.gateway.records import TurnSummary
@@ -131,27 +132,14 @@ class ModelsApi(PageApi):
 
     async def _state(self, id: str) -> dict[str, Any]:
         catalog = self._web.gateway.catalog
-        if problem := catalog.problem(id):
-            return {"ok": False, "reason": problem}
         try:
             async with asyncio.timeout(CHECK_S):
-                if id in catalog.sources:
-                    await catalog.refresh(id)
-                    names = await catalog.sources[id].names()
-                    return {"ok": True, "reason": f"{len(names)} {'model' if len(names) == 1 else 'models'}"}
-                backend = catalog.models.get(id)
-                if backend is None:
-                    return {"ok": False, "reason": "It is not loaded: restart the server."}
-                await backend.prepare()
-                if await backend.ready():
-                    return {"ok": True, "reason": ""}
-            return {"ok": False, "reason": "It does not answer, or refuses the key."}
+                if reason := await catalog.trouble(id):
+                    return {"ok": False, "reason": reason}
         except TimeoutError:
-            return {"ok": False, "reason": f"It did not answer within {CHECK_S:g} s."}
-        except ToolwireError as error:
-            return {"ok": False, "reason": str(error)}
-        except Exception as error:
-            return {"ok": False, "reason": " ".join(str(error).split())[:300] or type(error).__name__}
+            return {"ok": False, "reason": f"it did not answer within {CHECK_S:g} s"}
+        listed = counted(len(catalog.listed_of(id)), "model") if id in catalog.sources else ""
+        return {"ok": True, "reason": listed}
 
     async def folders(self, request: Request) -> dict[str, Any]:
         return await self._folders.listed(request.query_params.get("path", "")[:2000])

@@ -58,7 +58,7 @@ from toolwire.wire.history import LEGACY_ID, pair
 from toolwire.wire.tools import NOTHING, RequestTools
 
 MAX_N = 128
-"""OpenAI's limit for `n`. `gateway/choices.py` runs only a few choices at a time."""
+"""OpenAI's limit for `n`. `gateway/source.py` runs only a few choices at a time."""
 
 FIELDS: dict[str, Rule] = {
     **COMMON,

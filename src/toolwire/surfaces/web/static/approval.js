@@ -29,13 +29,13 @@ let current = null
  *
  * @param {Approval[]} approvals
  * @param {Context} context
- * @param {{ signal?: AbortSignal }} [options]
+ * @param {{ signal?: AbortSignal, conversation?: string }} [options] `conversation`: the one that the page shows
  * @returns {Promise<Result>}
  */
-export function ask(approvals, context, { signal } = {}) {
+export function ask(approvals, context, { signal, conversation } = {}) {
   if (current) return current
   /** @type {Promise<Result>} */
-  const result = new Promise((resolve) => new Dialog(approvals, context, resolve, signal))
+  const result = new Promise((resolve) => new Dialog(approvals, context, resolve, conversation, signal))
   current = result.finally(() => {
     current = null
   })
@@ -59,9 +59,10 @@ class Dialog {
    * @param {Approval[]} approvals
    * @param {Context} context
    * @param {(result: Result) => void} onclose
+   * @param {string} [conversation] the one that the page shows
    * @param {AbortSignal} [signal]
    */
-  constructor(approvals, context, onclose, signal) {
+  constructor(approvals, context, onclose, conversation, signal) {
     this.context = context
     this.onclose = onclose
     const { dialog, heading, body, foot, close } = frame('Tool approval request', {
@@ -92,7 +93,7 @@ class Dialog {
     dialog.setAttribute('closedby', 'none')
     const id = `${heading.id}-lead`
     dialog.setAttribute('aria-describedby', id)
-    body.append(h('p', { id, class: 'approval-lead' }, lead(approvals, context.id)), this.trouble)
+    body.append(h('p', { id, class: 'approval-lead' }, lead(approvals, conversation)), this.trouble)
     body.append(...this.questions.map((one) => one.node), ...this.drawReason())
     body.tabIndex = 0
     body.setAttribute('role', 'group')

@@ -362,7 +362,10 @@ class Chat {
     }
     if (!own.length || asking()) return
     const inOrder = own.reverse().sort((a, b) => a.created_at - b.created_at)
-    const { elsewhere, later } = await ask(inOrder, this.context, { signal: left.signal })
+    const { elsewhere, later } = await ask(inOrder, this.context, {
+      signal: left.signal,
+      conversation: id,
+    })
     if (!left.signal.aborted) for (const one of later) this.later.add(one)
     if (!this.isOpen(id)) return
     if (elsewhere.length) this.showMessage(elsewhere.join(' '), '')

@@ -15,6 +15,10 @@ const THEMES = [
 ]
 const STORED = 'toolwire-theme'
 
+const NO_CODE =
+  'No approval code is set. Until you set one, any program of your user can set one, and approve calls of ' +
+  'MCP clients with it.'
+
 /** A panel of the settings page. @param {string} name @param {string} about @param {...Child} children */
 export function section(name, about, ...children) {
   return h(
@@ -43,7 +47,7 @@ export function codeSection(page) {
     try {
       const { decides, code, entered } = (await api.session()).approving
       const may = decides ? 'This browser may approve calls.' : 'This browser cannot approve calls yet.'
-      state.textContent = `${code ? 'An approval code is set.' : 'No approval code is set.'} ${may}`
+      state.textContent = `${code ? 'An approval code is set.' : NO_CODE} ${may}`
       button.lastChild?.replaceWith(
         decides ? (code ? 'Set a new code' : 'Set code') : entered ? 'Set a new code' : 'Enter code',
       )

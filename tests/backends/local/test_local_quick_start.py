@@ -1,4 +1,4 @@
-"""The first minute: `toolwire serve` without configuration, and the README's request to the local model."""
+"""The first minute: `toolwire serve` without configuration, then the quick start's request."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import pytest
 
 from doubles.judges import Judge
 
-README = Path(__file__).resolve().parents[3] / "README.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "quick-start.md"
 pytestmark = pytest.mark.timeout(300)
 
 
 def request() -> str:
-    """The README's block, as it is pasted."""
-    blocks = re.findall(r"(?s)```sh\n(.*?)```", README.read_text("utf-8"))
+    """The page's block, as it is pasted."""
+    blocks = re.findall(r"(?s)```sh\n(.*?)```", PAGE.read_text("utf-8"))
     return str(next(block for block in blocks if '"model": "local"' in block))
 
 
@@ -32,7 +32,7 @@ def home(gguf: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_first_request_of_the_readme_gets_a_real_models_call_that_fits_its_schema(
+def test_the_first_request_of_the_quick_start_gets_a_real_models_call_that_fits_its_schema(
     home: Path, judge: Judge
 ) -> None:
     block = request()

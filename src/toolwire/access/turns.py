@@ -1,0 +1,59 @@
+"""Whose request begins next, when requests of several keys arrive at the same time.
+
+The event loop works on all requests alternately. So one key with many connections would delay each request of
+another key by one of its own for each connection. Instead, keys take turns: one request begins in each pass
+of the event loop. While only one key sends requests, none waits, because beginning many at once is cheaper.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable
+
+SHARED_S = 1.0
+"""How long keys take turns after requests of two different keys followed each other."""
+
+
+class KeyTurns:
+    """The requests that wait to begin, by key. The first key is next."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+        self._last_key: str | None = None
+        self._shared_until = 0.0
+        self._begun = False
+        """Whether a request has begun in this pass of the event loop."""
+
+    def wait(self, key_id: str) -> asyncio.Future[None] | None:
+        """Returns a future to wait for before a request of this key begins; None: it begins at once."""
+        now = self._clock()
+        if key_id != self._last_key:
+            if self._last_key is not None:
+                self._shared_until = now + SHARED_S
+            self._last_key = key_id
+        if now >= self._shared_until:
+            return None
+        loop = asyncio.get_running_loop()
+        if not self._begun:
+            self._begun = True
+            loop.call_soon(self._next_pass)
+            return None
+        place = loop.create_future()
+        self._waiting.setdefault(key_id, deque()).append(place)
+        return place
+
+    def _next_pass(self) -> None:
+        """Begins the next waiting request. Its key moves to the end."""
+        while self._waiting:
+            key_id, places = self._waiting.popitem(last=False)
+            place = places.popleft()
+            if places:
+                self._waiting[key_id] = places
+            if not place.done():  # it is, if the request was cancelled
+                place.set_result(None)
+                asyncio.get_running_loop().call_soon(self._next_pass)
+                return
+        self._begun = False
