@@ -236,7 +236,8 @@ export class ModelPicker {
 }
 
 /**
- * The model that was chosen last, or else the first that may use tools. One for trials comes after all others.
+ * The model that was chosen last, or else the first that may use tools. One for trials comes after all
+ * others.
  *
  * @param {Model[]} models
  */
