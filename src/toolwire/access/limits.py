@@ -56,7 +56,9 @@ RATE_LIMIT_HEADERS = {
     kind: tuple(b"x-ratelimit-%b-%b" % (what, kind.encode()) for what in (b"limit", b"remaining", b"reset"))
     for kind in ("requests", "tokens")
 }
-"""The header names of each limit. `gate.py` exposes them to browsers, `cluster/forward.py` passes them on."""
+"""The header names of each limit. `gate.py` exposes them to browsers. `cluster/forward.py` and
+`surfaces/http/websocket.py` pass them on.
+"""
 ANTHROPIC_HEADERS = {
     kind: tuple(
         b"anthropic-ratelimit-%b-%b" % (kind.encode(), what) for what in (b"limit", b"remaining", b"reset")

@@ -15,6 +15,8 @@
   choices, continuing one of them cancels the others.
 - If there are several nodes, the `board` announces the waiting calls to the other nodes.
 
+This module records nothing. `Run._park` (`run.py`) parks a run and reports it to the journal (`Trace.parks`).
+
 Law 8: a parked run belongs to this table, never to an HTTP request. This module uses only the `LiveRun` of a
 backend.
 """

@@ -5,7 +5,8 @@
   the oldest turn of the key that uses the most is dropped, so that one key does not displace the turns of
   others. One line per turn, without messages, is written to disk. With `journal.contents = "disk"`, whole
   turns are written too; with "off" there is no journal.
-- The line of a turn is a `TurnRecord` (`journal_files.py`); `_record` fills it in.
+- The line of a turn is a `TurnRecord` (`journal_files.py`). `_record` fills it in from the turn's `Trace`,
+  which the gateway informs while the turn runs, and from its `TurnSummary`.
 - The event loop never waits for a disk: a separate thread formats and writes.
 - Secrets are masked in everything that leaves memory.
 """

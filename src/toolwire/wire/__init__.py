@@ -1,1 +1,4 @@
-"""The client's side: requests decoded into turns, events encoded as OpenAI's APIs. No I/O."""
+"""The client's side: requests decoded into turns, events encoded for OpenAI's and Anthropic's APIs.
+
+No I/O.
+"""

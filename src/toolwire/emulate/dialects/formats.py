@@ -2,7 +2,7 @@
 
 To add a dialect: an entry in one of the tables here, its writer in `render.py` (`RENDER`), and its model
 family in `dialects/__init__.py` (`FAMILIES`). A new shape also needs a class in `shapes.py` and a grammar
-(`GRAMMARS` in `scanner.py`).
+(`GRAMMARS` in `scanner.py`). Another marker of an existing dialect is one more `Opener` in its entry.
 """
 
 from __future__ import annotations
