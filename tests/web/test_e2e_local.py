@@ -135,3 +135,10 @@ def test_the_picker_names_the_small_model_by_its_use_and_says_why_it_gets_no_too
     expect(page.get_by_text("This model does not get your vault’s tools")).to_be_visible()
     page.get_by_role("button", name="Model: ").click()
     expect(page.get_by_role("option", name=SMALL)).to_contain_text("local · gets no tools of your vault")
+
+
+def test_a_cut_answer_looks_like_one(site: Any, browse: Any) -> None:
+    page = browse(site(models={"m": {"script": "say The answer is\nfinish length"}})).tab()
+    page.get_by_role("textbox", name="Message").fill("Hello")
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("Cut at the token limit: the answer is not complete.")).to_be_visible()
