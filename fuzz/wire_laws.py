@@ -30,7 +30,7 @@ from toolwire.wire.messages.encode import error_object as messages_error
 from toolwire.wire.obsidian import to_obsidian_xml
 from toolwire.wire.responses import decode as responses
 from toolwire.wire.responses.encode import ResponsesEncoder
-from toolwire.wire.sse import SseReader, encode
+from toolwire.wire.sse import EMPTY_LINE, SseReader, encode
 
 # --- encoders ---
 
@@ -348,7 +348,7 @@ def _read(blocks: list[bytes]) -> list[Any]:
     out: list[Any] = []
     for block in blocks:
         out += reader.feed(block)
-    return out + reader.finish()
+    return out + reader.feed(EMPTY_LINE)
 
 
 def judge_sse_reader(case: Case) -> None:

@@ -117,7 +117,7 @@ def tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the commands uv, uvx and pipx."""
     folder = tmp_path_factory.mktemp("tools")
     venv.create(folder / "env", with_pip=True)
-    pip = [folder / "env" / "bin" / "pip", "install", "-q", *TOOLS]
+    pip = [str(folder / "env" / "bin" / "pip"), "install", "-q", *TOOLS]
     installed = subprocess.run(pip, capture_output=True, text=True, timeout=300)
     if installed.returncode:
         message = f"uv and pipx cannot be installed (no package index?): {installed.stderr.strip()[-300:]}"

@@ -269,6 +269,17 @@ async def test_other_servers_that_read_only_a_part_are_found_out(profile: str, s
     [
         ("lmstudio", {"/api/v0/models/m": {"id": "m", "loaded_context_length": 4096}}),
         (
+            "lmstudio",  # 0.4
+            {
+                "/api/v1/models": {
+                    "models": [
+                        {"key": "other", "loaded_instances": [{"id": "o", "config": {"context_length": 9}}]},
+                        {"key": "m", "loaded_instances": [{"id": "m", "config": {"context_length": 4096}}]},
+                    ]
+                }
+            },
+        ),
+        (
             "llamacpp",
             {
                 "/props": {"default_generation_settings": {"n_ctx": 4096}},
@@ -291,4 +302,23 @@ async def test_lm_studio_and_llama_cpp_say_their_window(profile: str, pages: dic
         fake.window = 32_768
         out = await events(backend, turn(LONG))
         assert isinstance(out[-1], Finish), "the server was asked again"
+        await backend.close()
+
+
+async def test_lm_studio_is_asked_again_until_it_has_loaded_the_model(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It loads a model with the first request, and only then has the model a context length."""
+    monkeypatch.setattr("toolwire.backends.openai.backend.ASK_AGAIN_S", 0.0)
+    fake = FakeOllama(4096)
+    fake.upstream.pages["/api/v0/models/m"] = {"id": "m", "state": "not-loaded", "max_context_length": 32_768}
+    async with fake.upstream as upstream:
+        options = {"base_url": upstream.base_url, "profile": "lmstudio", "tools": "native"}
+        backend = OpenAIBackend("m", options)
+        await backend.prepare()
+        assert isinstance((await events(backend, turn()))[-1], Finish)
+        fake.upstream.pages["/api/v0/models/m"] = {"id": "m", "loaded_context_length": 4096}
+        await backend.prepare()
+        out = await events(backend, turn(LONG))
+        assert isinstance(out[0], Failure) and "context length is 4096 tokens" in out[0].message
         await backend.close()

@@ -72,7 +72,7 @@ class Machine:
 def machine(tmp_path: Path) -> Iterator[Machine]:
     with ExitStack() as stack:
         server = stack.enter_context(ThreadingHTTPServer(("127.0.0.1", 0), Answering))
-        Thread(target=server.serve_forever, daemon=True).start()
+        Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()  # polls for its end
         stack.callback(server.shutdown)
         silent = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         port = server.server_address[1]
@@ -222,6 +222,11 @@ CASES = [
         ("model x", "base_url"),
         True,
         {"OLLAMA_HOST": "http://[bad"},
+    ),
+    Case(
+        "a text as gguf",
+        lambda machine: model(f'backend = "local"\ngguf = "{machine.program("x.gguf", "text")}"'),
+        ("model x", "not a GGUF file|llama.cpp is not installed"),
     ),
     # the rest
     Case(

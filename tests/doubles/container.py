@@ -1,8 +1,8 @@
 """Builds and runs an image without Docker: a Debian root in namespaces, and the steps of a Dockerfile in it.
 
-The root comes from debootstrap and is kept as an archive in `build/debian`, beside the downloads of apt and
-pip. The steps can reach the network. What is started later is alone on a loopback interface of its own, so
-that a server may listen on all addresses.
+The root comes from debootstrap, which needs minutes. So it is kept as an archive in the user's cache folder,
+for all checkouts, beside pip's downloads. The steps can reach the network. What is started later is alone on
+a loopback interface of its own, so that a server may listen on all addresses.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-CACHE = Path(__file__).resolve().parents[2] / "build" / "debian"
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "toolwire-tests"
 SUITES = {"debian:12-slim": "bookworm", "debian:13-slim": "trixie"}
 PROGRAMS = ("debootstrap", "chroot", "nsenter", "setpriv", "tar", "unshare")
 NEW_NETWORK = 0x40000000  # CLONE_NEWNET
@@ -57,13 +57,10 @@ def base(image: str) -> Path:
     archive = CACHE / f"{suite}.tar"
     if not archive.exists():
         root = CACHE / f"{suite}-{os.getpid()}"
-        (CACHE / "debs").mkdir(parents=True, exist_ok=True)
+        CACHE.mkdir(parents=True, exist_ok=True)
         try:
             subprocess.run(
-                ["debootstrap", "--variant=minbase", f"--cache-dir={CACHE / 'debs'}", suite, root],
-                check=True,
-                capture_output=True,
-                text=True,
+                ["debootstrap", "--variant=minbase", suite, root], check=True, capture_output=True, text=True
             )
             partial = archive.with_suffix(f".{os.getpid()}")
             subprocess.run(["tar", "-C", root, "-cf", partial, "."], check=True)
@@ -251,8 +248,6 @@ def _run(machine: Machine, image: Image, known: Mapping[str, str], rest: str) ->
         rest = rest.removeprefix(option).strip()
     for number, target in enumerate(mounts):
         machine.bind(CACHE / f"mount-{number}", target)
-    machine.bind(CACHE / "archives", "/var/cache/apt/archives")
-    (CACHE / "archives" / "partial").mkdir(exist_ok=True)
     shutil.copy("/etc/resolv.conf", machine.root / "etc" / "resolv.conf")
     names = re.compile(r"(PIP_.*|\w*_proxy)", re.IGNORECASE)
     environment = {name: value for name, value in os.environ.items() if names.fullmatch(name)}

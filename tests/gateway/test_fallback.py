@@ -125,6 +125,31 @@ async def test_not_after_the_first_byte(stream: bool) -> None:
     await made.close()
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("choices", [1, 2])
+@pytest.mark.parametrize("ends", ["answered", "fell back", "failed", "not ready", "left", "refused"])
+async def test_however_a_turn_ends_no_model_is_kept_open_for_it(
+    ends: str, choices: int, stream: bool
+) -> None:
+    others = [says("second", "I am the second.")] if ends == "fell back" else []
+    works = ends in ("answered", "left", "refused")
+    failing = Failing("first", DOWN, unready=ends in ("fell back", "not ready"))
+    made, _ = gateway(says("first", "Hello.") if works else failing, *others)
+    more = {"tools": "none"} if ends == "refused" else {} if choices == 1 else {"n": choices}
+    try:
+        answer = await made.respond("chat", request("chat", stream, **more), Caller())
+        assert ends not in ("failed", "not ready", "refused")
+        if answer.stream is not None and ends == "left":
+            assert made.catalog._used
+            await answer.stream.aclose()  # type: ignore[attr-defined]
+        else:
+            await text_of(answer)
+    except ToolwireError:
+        assert ends in ("failed", "not ready", "refused")
+    assert made.catalog._used == {}
+    await made.close()
+
+
 async def test_a_model_that_is_not_ready_and_several_in_a_row() -> None:
     made, ended = gateway(
         Failing("first", DOWN, unready=True), Failing("second", DOWN), says("third", "I am the third.")
@@ -251,4 +276,50 @@ async def test_a_turn_that_fell_back_can_be_replayed(stream: bool, tools: Any) -
     assert recording is not None
     lines = "".join(write(recording)).splitlines()
     assert (await asyncio.to_thread(replay, read(lines))).differences == []
+    await made.close()
+
+
+class Hanging(ScriptedBackend):
+    """A model that never answers."""
+
+    def __init__(self, id: str) -> None:
+        super().__init__(id, ScriptedOptions())
+        self.running = asyncio.Event()
+
+    async def run(self, turn: Turn) -> AsyncGenerator[Batch, None]:
+        self.running.set()
+        await asyncio.Event().wait()
+        yield []
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_cancelled_request_uses_no_other_model(stream: bool) -> None:
+    first, second = Hanging("first"), says("second", "never")
+    made, _ = gateway(first, second)
+    asking = asyncio.ensure_future(made.respond("chat", request("chat", stream), Caller()))
+    await first.running.wait()
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    assert asking.cancelled() and not second.seen
+    await made.close()
+
+
+REQUIRED: dict[str, Any] = {"tools": [TOOL], "tool_choice": "required"}
+
+
+async def test_a_required_call_may_come_from_the_next_model() -> None:
+    made, _ = gateway(
+        Failing("first", DOWN), ScriptedBackend("second", ScriptedOptions(script="call look {}"))
+    )
+    answer = await made.respond("chat", request("chat", **REQUIRED), Caller())
+    assert '"name":"look"' in await text_of(answer) and header(answer, "x-toolwire-model") == "second"
+    await made.close()
+
+
+async def test_a_model_that_does_not_make_a_required_call_is_not_replaced() -> None:
+    second = says("second", "never")
+    made, _ = gateway(says("first", "No call."), second)
+    with pytest.raises(ToolwireError) as error:
+        await made.respond("chat", request("chat", **REQUIRED), Caller())
+    assert error.value.failure.kind == "no_tool_call" and not second.seen
     await made.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import AsyncIterator
 from contextlib import aclosing
@@ -122,3 +123,16 @@ def test_results_of_other_tools_are_shown_as_they_are() -> None:
 def test_a_tool_with_the_same_name_and_another_schema_is_not_called_this_way() -> None:
     other = ToolSpec("vault_tasks", "", {"type": "object", "required": ["owner"]})
     assert vault_call([other], "Which of my notes have open tasks?") is None
+
+
+@pytest.mark.parametrize(
+    ("question", "tool", "arguments"),
+    [
+        ("Which tasks are open?", "vault_tasks", {"status": "open"}),
+        ("Summarize Travel/Lisbon plan.md", "file_read", {"filePaths": ["Travel/Lisbon plan.md"]}),
+        ("What is in `Diary.md`?", "file_read", {"filePaths": ["Diary.md"]}),
+    ],
+)
+def test_the_demo_understands_a_few_other_words(question: str, tool: str, arguments: dict[str, Any]) -> None:
+    call = vault_call([ToolSpec(tool, "", {"type": "object"})], question)
+    assert call is not None and call.name == tool and json.loads(call.text) == arguments

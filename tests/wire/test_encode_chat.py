@@ -25,7 +25,7 @@ from toolwire.core.events import (
 )
 from toolwire.core.ids import counting_ids
 from toolwire.wire.chat.encode import ChatBody, ChatEncoder
-from toolwire.wire.sse import SseReader
+from toolwire.wire.sse import EMPTY_LINE, SseReader
 
 GOLDEN = Path(__file__).parents[1] / "conform" / "golden"
 
@@ -45,7 +45,7 @@ def frames(stream: bytes) -> list[Any]:
     reader = SseReader()
     return [
         data if data == b"[DONE]" else json.loads(data)
-        for data in reader.feed(stream) + reader.finish()
+        for data in reader.feed(stream) + reader.feed(EMPTY_LINE)
         if isinstance(data, bytes)
     ]
 

@@ -28,7 +28,7 @@ from toolwire.core.ids import counting_ids
 from toolwire.core.turn import Turn
 from toolwire.wire.chat.encode import ChatBody, ChatEncoder
 from toolwire.wire.responses.encode import ResponsesEncoder
-from toolwire.wire.sse import SseEvent, SseReader
+from toolwire.wire.sse import EMPTY_LINE, SseEvent, SseReader
 
 texts = st.text(st.characters(), max_size=4)
 indexes = st.integers(0, 2)
@@ -83,7 +83,7 @@ TEXTS = {"function": "arguments", "custom": "input"}
 def chat_client(stream: bytes) -> dict[str, Any]:
     """Accumulates a chat stream: texts and arguments concatenated, id and name taken once."""
     reader = SseReader()
-    frames = [data for data in reader.feed(stream) + reader.finish() if isinstance(data, bytes)]
+    frames = [data for data in reader.feed(stream) + reader.feed(EMPTY_LINE) if isinstance(data, bytes)]
     got: dict[str, Any] = {
         "content": None,
         "refusal": None,
@@ -161,7 +161,7 @@ def responses_client(stream: bytes) -> tuple[list[dict[str, Any]], dict[str, Any
     reader = SseReader()
     items: list[dict[str, Any]] = []
     terminal: dict[str, Any] = {}
-    for number, event in enumerate(reader.feed(stream) + reader.finish()):
+    for number, event in enumerate(reader.feed(stream) + reader.feed(EMPTY_LINE)):
         assert isinstance(event, SseEvent) and not terminal
         data = json.loads(event.data)
         assert data["sequence_number"] == number

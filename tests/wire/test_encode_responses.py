@@ -26,7 +26,7 @@ from toolwire.core.ids import IdFactory, counting_ids
 from toolwire.core.turn import ToolSpec, Turn
 from toolwire.wire.responses.decode import decode
 from toolwire.wire.responses.encode import ResponsesEncoder
-from toolwire.wire.sse import SseEvent, SseReader
+from toolwire.wire.sse import EMPTY_LINE, SseEvent, SseReader
 
 GOLDEN = Path(__file__).parents[1] / "conform" / "golden"
 EVENTS: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
@@ -49,7 +49,7 @@ def encoder(asked: Turn | None = None, ids: IdFactory | None = None) -> Response
 def frames(stream: bytes) -> list[dict[str, Any]]:
     reader = SseReader()
     parsed = []
-    for event in reader.feed(stream) + reader.finish():
+    for event in reader.feed(stream) + reader.feed(EMPTY_LINE):
         assert isinstance(event, SseEvent)
         data: dict[str, Any] = json.loads(event.data)
         assert data["type"] == event.name

@@ -9,7 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolwire.core.errors import ToolwireError
-from toolwire.wire.sse import SseEvent, SseReader, comment_frame, data_frame, encode, joined, scrub
+from toolwire.wire.sse import (
+    EMPTY_LINE,
+    SseEvent,
+    SseReader,
+    comment_frame,
+    data_frame,
+    encode,
+    joined,
+    scrub,
+)
 
 
 def read(*blocks: bytes, limit: int = 1 << 20) -> list[bytes | SseEvent]:
@@ -17,7 +26,7 @@ def read(*blocks: bytes, limit: int = 1 << 20) -> list[bytes | SseEvent]:
     events: list[bytes | SseEvent] = []
     for block in blocks:
         events += reader.feed(block)
-    return events + reader.finish()
+    return events + reader.feed(EMPTY_LINE)
 
 
 CASES: list[tuple[str, bytes, list[bytes | SseEvent]]] = [
@@ -56,7 +65,7 @@ def test_events_are_given_as_soon_as_they_are_complete() -> None:
     assert reader.feed(b"\ndata: b\n\nda") == [b"a", b"b"]
     assert reader.feed(b"ta: c\r\n\r") == [b"c"]
     assert reader.feed(b"\ndata: d\r\n\r\n") == [b"d"]
-    assert reader.finish() == []
+    assert reader.feed(EMPTY_LINE) == []
 
 
 pieces = st.sampled_from(

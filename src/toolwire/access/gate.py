@@ -218,12 +218,13 @@ class Gate:
         return self.identify(headers, client).key_id
 
     def identify(self, headers: Headers, client: tuple[str, int] | None, looked: bool = False) -> KeyHolder:
-        """Returns the holder of the caller's key among the known keys. Raises if there is none.
+        """Returns the holder of the caller's key among the keys that were already read.
+
+        Raises if there is none.
 
         `looked`: the stored keys were just read again. If that failed, an unknown key is not refused for
         good, because it may be new.
         """
-        """Like `caller`, but only with the keys that were already read."""
         if not self.ring.needed:
             self.ring.check_known()
             if client is not None and not is_loopback(client[0]):

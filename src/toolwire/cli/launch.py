@@ -31,7 +31,7 @@ from urllib.parse import urlsplit
 from toolwire.backends.openai.failures import connection_error
 from toolwire.cli.launchers import BY_ID, KEY_VARIABLE, LAUNCHERS, Launcher, Setup, Target
 from toolwire.cli.open import chosen
-from toolwire.cluster.running import ask, data_folder, request, running
+from toolwire.cluster.running import RunningServer, ask, data_folder, request, running
 from toolwire.settings.load import load, secret
 from toolwire.settings.types import ConfigError, Settings, is_loopback
 from toolwire.surfaces.tables import table
@@ -155,6 +155,11 @@ class Gateway:
     """The backends of the models, if the gateway runs on this machine."""
     aliases: Sequence[str] = ()
 
+    def learn(self, server: RunningServer) -> None:
+        """Asks the server on this machine for what its list of models does not show."""
+        answer = ask(server) or {}
+        self.kinds, self.aliases = answer.get("models", {}), answer.get("aliases", ())
+
     def offers(self, model: str) -> bool:
         return model in self.models or any(fnmatchcase(model, pattern) for pattern in self.aliases)
 
@@ -186,8 +191,7 @@ def _found(arguments: argparse.Namespace) -> Gateway | None:
     settings = _settings(arguments.config)
     keys = [*_named_keys(arguments), *(settings.server.keys if settings is not None else ())]
     gateway = _connected(server.url, keys)
-    answer = ask(server) or {}
-    gateway.kinds, gateway.aliases = answer.get("models", {}), answer.get("aliases", ())
+    gateway.learn(server)
     return gateway
 
 
@@ -272,8 +276,8 @@ def _started(config: str | None) -> Iterator[Gateway]:
         print(f"toolwire: started a gateway at {root}/v1 for this client; its log: {path}", file=sys.stderr)
         gateway = Gateway(root, key, _ids(_models(root, key)[1]), secret=False)
         own = next((one for one in running() if one.pid == child.pid), None)
-        answer = (ask(own) if own is not None else None) or {}
-        gateway.kinds, gateway.aliases = answer.get("models", {}), answer.get("aliases", ())
+        if own is not None:
+            gateway.learn(own)
         yield gateway
     finally:
         child.terminate()

@@ -57,7 +57,9 @@ COMMANDS = (
     Command("open", "open the web pages, signed in", "open", "open"),
     Command("tour", "see approvals at work, with a sample vault and a scripted model", "tour", "tour"),
     Command("launch", "start a coding agent against the gateway", "launch claude", "launch"),
-    Command("models", "list the configured models", "models --config toolwire.toml", "models"),
+    Command(
+        "models", "list the models, and whether each can answer", "models --config toolwire.toml", "models"
+    ),
     Command("chat", "chat with a model, over your notes", "chat --vault ~/notes", "terminal"),
     Command("ask", "ask one question", 'ask "What is a park?"', "terminal"),
     Command("note", "continue a conversation that is in a note", "note Ideas.md", "terminal"),

@@ -7,7 +7,7 @@ bytes, and `finish` returns the body. Law 3: both are made from the same events.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -54,8 +54,8 @@ class Answering(Protocol):
     def finish(self, comment: str) -> bytes: ...
 
 
-class ResponsesAnswer:
-    """A response of the Responses API.
+class ResponsesAnswer(ResponsesEncoder):
+    """A response of the Responses API, as a stream.
 
     It is stored before its end is sent, so that a client that has received the end can refer to it.
     """
@@ -76,52 +76,28 @@ class ResponsesAnswer:
         self._store = store if turn.store else None
         self.stored = True
         self._key_id = key_id
-        self._ids = ids
         self.id = ids("resp_")
         self._created = int(clock())
-        self._encoder = ResponsesEncoder(turn, id=self.id, created=self._created, ids=ids, clock=clock)
-
-    @property
-    def failure(self) -> Failure | None:
-        return self._encoder.failure
-
-    def feed(self, events: list[Event], choice: int) -> bytes:
-        frames = self._encoder.feed(events)
-        return frames if self._turn.stream else b""
-
-    def say(self, text: str) -> bytes:
-        frames = self._encoder.say(text)
-        return frames if self._turn.stream else b""
-
-    def finish(self, comment: str) -> bytes:
-        last = self._encoder.finish(comment)
-        if self._turn.stream:
-            return last
-        if self._encoder.failure is not None:
-            raise ToolwireError.of(self._encoder.failure)
-        return _encode(self._encoder.response())
+        super().__init__(turn, id=self.id, created=self._created, ids=ids, clock=clock)
 
     async def keep(self, last: bytes) -> bytes:
         """Stores the response, and remembers it for the client's WebSocket.
 
         Returns the bytes to send. If storing failed, a comment in the stream reports it.
         """
+        whole = self.response()
         if self._store is not None:
-            response = _encode(self._encoder.response()) if self._turn.stream else last
             try:
-                await self._store.put(self._stored(response))
+                await self._store.put(self._record(whole, _encode(whole) if self._turn.stream else last))
             except ToolwireError as error:
                 log.error("response %s could not be stored: %s", self.id, error)
                 self.stored = False
-        if self._memory is not None and self._encoder.failure is None:
+        if self._memory is not None and self.failure is None:
             stored = self._store is not None and self.stored
-            self._memory.keep(
-                self.id, decode_responses.stored_items(self._body, self._encoder.response()["output"]), stored
-            )
+            self._memory.keep(self.id, decode_responses.stored_items(self._body, whole["output"]), stored)
         return last if self.stored or not self._turn.stream else comment_frame('{"stored":false}') + last
 
-    def _stored(self, response: bytes) -> StoredResponse:
-        whole = self._encoder.response()
+    def _record(self, whole: dict[str, Any], response: bytes) -> StoredResponse:
         before = (
             self._memory.loose if self._memory is not None else ()
         )  # the conversation before it, if the store does not have it
@@ -136,6 +112,24 @@ class ResponsesAnswer:
             input_items=_input_items(self._body, self._ids),
             items=(*before, *decode_responses.stored_items(self._body, whole["output"])),
         )
+
+
+class ResponsesBody(ResponsesAnswer):
+    """The same as a whole body."""
+
+    def feed(self, events: Sequence[Event], choice: int = 0) -> bytes:
+        super().feed(events)
+        return b""
+
+    def say(self, text: str) -> bytes:
+        super().say(text)
+        return b""
+
+    def finish(self, comment: str | None = None) -> bytes:
+        super().finish()
+        if self.failure is not None:
+            raise ToolwireError.of(self.failure)
+        return _encode(self.response())
 
 
 def _input_items(body: dict[str, Any], ids: IdFactory) -> list[dict[str, Any]]:
@@ -215,7 +209,8 @@ def open_answer(
     memory: Memory | None = None,
 ) -> Answering:
     if turn.api == "responses":
-        return ResponsesAnswer(turn, body, store, key_id, ids, clock, memory)
+        kind = ResponsesAnswer if turn.stream else ResponsesBody
+        return kind(turn, body, store, key_id, ids, clock, memory)
     if turn.api == "messages":
         answer = MessagesEncoder if turn.stream else MessagesBody
         return answer(turn.model, id=ids("msg_"), ids=ids, thoughts=turn.thoughts)

@@ -16,6 +16,8 @@ from toolwire.core.errors import ToolwireError
 
 DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
+EMPTY_LINE = b"\n\n"
+"""Completes the last event of a stream, even in the middle of a line."""
 READ_LIMIT = 16 * 1024 * 1024
 
 json_bytes = msgspec.json.Encoder().encode
@@ -90,7 +92,8 @@ _BOM = b"\xef\xbb\xbf"
 class SseReader:
     """Parses a stream of bytes into events: `bytes`, or `SseEvent` if the event has a name.
 
-    Skips comments, ids and retry times.
+    Skips comments, ids and retry times. Feed it `EMPTY_LINE` at the end of the stream, because the last event
+    may lack its own.
     """
 
     def __init__(self, limit: int = READ_LIMIT) -> None:
@@ -141,18 +144,6 @@ class SseReader:
         if lines:
             self._lines(lines, events)
         self._keep(partial)
-        return events
-
-    def finish(self) -> list[bytes | SseEvent]:
-        """Returns the last event if the stream ended without the blank line after it, else nothing."""
-        events: list[bytes | SseEvent] = []
-        if self._head:
-            self._keep(self._head)
-        self._head = None
-        self._lines([b"".join(self._partial)], events)
-        self._partial.clear()
-        self._partial_size = 0
-        self._dispatch(events)
         return events
 
     def _after_bom(self, block: bytes) -> bytes:

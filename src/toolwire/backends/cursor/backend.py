@@ -115,8 +115,8 @@ async def inspect(options: CursorOptions) -> dict[str, Any]:
     try:
         target = backend.bridge.target
         facts["path"] = target.url or target.command
-        await backend.bridge.connect()
         backend.require_key()
+        await backend.bridge.connect()  # starts the bridge, which takes a second
     except ToolwireError as error:
         facts["problem"] = error.failure.message
     finally:

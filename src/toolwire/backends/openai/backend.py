@@ -47,6 +47,8 @@ from toolwire.wire.sse import encode
 END_MARK_S = 5.0
 """The maximum time for usage and the end mark to arrive after the finish reason."""
 READY_S = 2.0
+ASKED = ("ollama", "lmstudio")
+"""Servers that are asked about the model in any case: for its context length, which costs one request."""
 ASK_AGAIN_S = 10.0
 """How long to wait before asking again a server that did not identify itself or its model."""
 BODY_LIMIT = 64 * 1024 * 1024
@@ -196,7 +198,7 @@ class OpenAIBackend:
         found = await identify(probe) if self.options.profile == "auto" else self.options.server
         if found is None:
             return False
-        decides = self.options.tools in ("auto", "constrained") or found.name == "ollama"
+        decides = self.options.tools in ("auto", "constrained") or found.name in ASKED
         facts = await facts_of(probe, found, self.model) if decides else None
         self.support.learn(found, facts)
         return facts is not None or not decides

@@ -194,8 +194,18 @@ async def facts_of(probe: ServerProbe, profile: ServerProfile, model: str) -> Fa
         return Facts(_template_tools(_object(props)), lark, window)
     if profile.name == "lmstudio":
         entry = await probe.json(f"{probe.root}/api/v0/models/{quote(model, safe='/')}")
-        return Facts(window=_number(entry.get("loaded_context_length")))
+        window = _number(entry.get("loaded_context_length")) or await _loaded_window(probe, model)
+        return Facts(window=window) if window else None  # not loaded: it has no window yet
     return Facts()
+
+
+async def _loaded_window(probe: ServerProbe, model: str) -> int | None:
+    """Returns the context length of a loaded model from LM Studio's newer API (0.4); None: not loaded."""
+    for entry in _entries(await probe.json(probe.root + "/api/v1/models"), "models"):
+        for loaded in _entries(entry, "loaded_instances"):
+            if model in (entry.get("key"), loaded.get("id")):
+                return _number(_dict(loaded.get("config")).get("context_length"))
+    return None
 
 
 def _template_tools(props: Entry) -> bool | None:

@@ -59,7 +59,7 @@ from toolwire.core.partial_call import NOT_JSON, join_surrogates
 from toolwire.core.turn import Message, TextPart, Turn
 from toolwire.emulate.native import NativeArguments
 from toolwire.emulate.tools import ToolRegistry
-from toolwire.wire.sse import SseEvent, SseReader
+from toolwire.wire.sse import EMPTY_LINE, SseEvent, SseReader
 
 _FINISH_WORDS: dict[FinishReason, str] = {
     "stop": "stop completed complete finished done halt cancelled end_turn eos stop_sequence",
@@ -135,7 +135,7 @@ class AnswerReader:
 
     def finish(self) -> list[Event]:
         """Returns the last events of a stream that has ended, with or without its end mark."""
-        out = self.feed(b"\n\n")  # completes an event that no empty line follows
+        out = self.feed(EMPTY_LINE)
         if not self.ended:
             out += self._end() if self._reason else self.fail(Failure("backend_cut", CUT_OFF))
         return out

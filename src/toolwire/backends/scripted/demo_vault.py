@@ -10,6 +10,7 @@ from typing import Any
 import jsonschema_rs
 
 from toolwire.backends.scripted.script import Step
+from toolwire.core.display import counted
 from toolwire.core.turn import ToolSpec
 
 DENIED = "User cancelled tool execution"
@@ -21,8 +22,17 @@ _QUERY = 200
 
 # Questions that the chat page suggests, and similar ones: pattern, tool, arguments.
 _QUESTIONS: tuple[tuple[re.Pattern[str], str, Callable[[re.Match[str]], dict[str, Any]]], ...] = (
-    (re.compile(r"\bopen tasks?\b", re.I), "vault_tasks", lambda found: {"status": "open"}),
+    (
+        re.compile(r"\bopen tasks?\b|\btasks? (?:are|is) open\b", re.I),
+        "vault_tasks",
+        lambda found: {"status": "open"},
+    ),
     (re.compile(r"\btags\b", re.I), "vault_tags", lambda found: {}),
+    (
+        re.compile(r"\A(?:read|show|summari[sz]e|what is in)(?: me)?(?: the note)? `?([\w/ -]+\.md)\b", re.I),
+        "file_read",
+        lambda found: {"filePaths": [found[1]]},
+    ),
     (
         re.compile(r"\bnotes? (?:(?:say|are|talk) about|mentions?) +(\S.*?)[\s?.!]*\Z", re.I),
         "vault_search",
@@ -83,7 +93,7 @@ def _search(value: Any, result: dict[str, Any]) -> str:
     found, shared = int(result["found"]), value["results"]
     if not found:
         return f"No note matches *{value['query']}*."
-    head = f"{_counted(found, 'note matches', 'notes match')} *{value['query']}*"
+    head = f"{counted(found, 'note matches', 'notes match')} *{value['query']}*"
     if not shared:
         return f"{head}. You shared none of them with me."
     rows = [f"`{one['path']}`: {one['preview']}" for one in shared]
@@ -96,7 +106,7 @@ def _tasks(value: Any, result: dict[str, Any]) -> str:
         return "None of your notes has such a task."
     rows = [f"{one['text']} (`{one['path']}`, line {one['line']})" for one in tasks]
     notes = len({one["path"] for one in tasks})
-    head = f"{_counted(len(tasks), 'task', 'tasks')} in {_counted(notes, 'note', 'notes')}"
+    head = f"{counted(len(tasks), 'task')} in {counted(notes, 'note')}"
     return f"{head}:\n\n{_list(rows)}"
 
 
@@ -107,7 +117,7 @@ def _tags(value: Any, result: dict[str, Any]) -> str:
         )
     if not value["tags"]:
         return "Your notes have no tags."
-    rows = [f"#{one['tag']}: {_counted(one['notes'], 'note', 'notes')}" for one in value["tags"]]
+    rows = [f"#{one['tag']}: {counted(one['notes'], 'note')}" for one in value["tags"]]
     return f"Your most used tag is #{value['tags'][0]['tag']}. By number of notes:\n\n{_list(rows)}"
 
 
@@ -133,7 +143,3 @@ def _list(rows: Sequence[str]) -> str:
 
 def _quoted(text: str) -> str:
     return "\n".join(f"> {line}" for line in text.strip().splitlines())
-
-
-def _counted(number: int, one: str, many: str) -> str:
-    return f"{number} {one if number == 1 else many}"
