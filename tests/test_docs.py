@@ -692,7 +692,7 @@ def test_no_document_names_a_development_machine_or_a_registry(page: Path) -> No
 
 def test_the_version_is_the_same_everywhere() -> None:
     assert f"## [{version('toolwire')}]" in (ROOT / "CHANGELOG.md").read_text("utf-8")
-    assert f"\n{version('toolwire')}, " in (ROOT / "README.md").read_text("utf-8")
+    assert f"\nVersion {version('toolwire')}. " in (ROOT / "README.md").read_text("utf-8")
 
 
 def test_every_make_target_that_is_named_is_there() -> None:

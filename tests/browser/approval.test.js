@@ -89,7 +89,7 @@ describe('the approving button', () => {
 
   it('may be pressed if nothing could be picked', () => {
     const one = question({ stage: 'share', shown: { ...shown, touched: [] } })
-    assert.deepEqual([one.label, one.empty], ['Share that nothing was found', false])
+    assert.deepEqual([one.label, one.empty], ['Tell the model that nothing was found', false])
   })
 })
 

@@ -296,7 +296,7 @@ describe('turns', () => {
       keys: true,
     })
     assert.match(curl(session, "it's"), /"model":"it'\\''s"/)
-    assert.match(curl(session, 'm'), /Bearer \$TOOLWIRE_KEY/)
+    assert.match(curl(session, 'm'), /Bearer \$TOOLWIRE_API_KEY/)
   })
 })
 

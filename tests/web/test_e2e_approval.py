@@ -51,7 +51,7 @@ def card(page: Page, title: str, place: int = 0) -> Locator:
 
 
 def answer(page: Page, place: int = -1) -> Locator:
-    return page.get_by_role("article", name=re.compile("^Answer of")).nth(place)
+    return page.get_by_role("article", name=re.compile("^Answer from")).nth(place)
 
 
 def model_reports(page: Page, words: str, place: int = -1) -> None:
@@ -159,9 +159,9 @@ def test_edited_arguments_are_shown_again_and_run_as_edited(site: Any, browse: A
     path.fill("../outside.md")  # refused by the tool itself, with its message
     expect(dialog.get_by_role("status").filter(has_text="outside.md")).to_be_visible()
     expect(button(dialog, "Create note")).to_be_disabled()
-    button(dialog, "As the model wrote it").click()
+    button(dialog, "Restore the model’s arguments").click()
     expect(path).to_have_value("Cup.md")
-    expect(button(dialog, "As the model wrote it")).to_be_hidden()
+    expect(button(dialog, "Restore the model’s arguments")).to_be_hidden()
     path.fill("Drinks/Mug.md")
     content.fill("# Mug\n\nTwo mugs.\n")
     expect(changes).to_contain_text("Two mugs.")
@@ -320,7 +320,7 @@ def test_a_yes_for_this_conversation_is_not_asked_again_in_it_but_in_another(sit
     gone(page)
     model_reports(page, "Coffee wants 94 degrees.")
     send(page, "Once more.")
-    expect(page.get_by_role("article", name=re.compile("^Answer of"))).to_have_count(2)
+    expect(page.get_by_role("article", name=re.compile("^Answer from"))).to_have_count(2)
     model_reports(page, "Coffee wants 94 degrees.")
     gone(page)
     by = [one["decided_by"].split()[0] for one in approvals(page, "decided")]
@@ -535,9 +535,7 @@ def test_a_question_that_nobody_decides_expires_and_nothing_runs(site: Any, brow
     store.close()
     gone(page)
     expect(
-        page.get_by_role("status").filter(
-            has_text="Write a note: Expired: nobody decided in time. It did not run."
-        )
+        page.get_by_role("status").filter(has_text="Write a note: Expired. It did not run.")
     ).to_be_visible()
     expect(card(page, "Write a note")).to_contain_text("expired")
     model_reports(page, "Nobody decided about this tool call in time; it did not run")
@@ -552,7 +550,8 @@ EDIT_ABSENT = f"call note_edit {json.dumps(ABSENT)}\n---\nsay Told: {{result}}"
 
 
 @pytest.mark.parametrize(
-    ("name", "words"), [("Send the reason", "is not in the note"), ("Deny", "User cancelled tool execution")]
+    ("name", "words"),
+    [("Tell the model why", "is not in the note"), ("Deny", "User cancelled tool execution")],
 )
 def test_a_call_that_cannot_work_needs_approval_before_the_model_learns_why(
     site: Any, browse: Any, name: str, words: str
@@ -580,7 +579,7 @@ def test_editing_a_call_that_cannot_work_shows_what_the_edited_one_would_do(site
     expect(button(dialog, "Change note")).to_be_visible()
     edits.fill(json.dumps([{"oldText": "still absent", "newText": "x"}]))
     expect(dialog.get_by_role("note")).to_contain_text("This call cannot work")
-    button(dialog, "Send the reason").click()
+    button(dialog, "Tell the model why").click()
     model_reports(page, "is not in the note")
 
 

@@ -31,7 +31,7 @@ def send(page: Page, words: str) -> None:
 
 
 def answer(page: Page, place: int = -1) -> Locator:
-    return page.get_by_role("article", name=re.compile("^Answer of")).nth(place)
+    return page.get_by_role("article", name=re.compile("^Answer from")).nth(place)
 
 
 def ended(page: Page) -> None:

@@ -189,7 +189,7 @@ def test_a_remembered_grant_approves_automatically_until_it_is_revoked(
     page.get_by_text("Remember this approval").first.click()
     page.get_by_role("radio", name="Always, for Read notes by claude").check()
     expect(page.get_by_role("dialog")).to_contain_text("claude via MCP wants to use this tool:")
-    expect(page.get_by_role("dialog")).to_contain_text("Another program asks this.")
+    expect(page.get_by_role("dialog")).to_contain_text("This call comes from another program.")
     approve(page, "Read 2 notes", code="Choose")
     assert sorted(first.decision()["picked"]) == ["Milk.md", "Tea.md"]
 
@@ -233,7 +233,7 @@ def test_an_unanswered_question_moves_from_pending_to_expired_and_a_link_leads_t
     assert requester.decision()["status"] == "expired"
     late = browsing.tab("/ui/inbox?tab=expired")
     expect(late.get_by_role("tab", name="Expired")).to_have_attribute("aria-selected", "true")
-    expect(case(late, "claude")).to_contain_text("Nobody answered")
+    expect(case(late, "claude")).to_contain_text("Expired, ")
     late.get_by_role("link", name="Wire", exact=True).click()
     expect(late.get_by_role("heading", name="Wire", exact=True)).to_be_visible()
     late.go_back()

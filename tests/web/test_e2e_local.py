@@ -115,7 +115,7 @@ def test_a_download_can_be_stopped_and_an_error_is_shown(
     assert reached.wait(20)
     offer(page).get_by_role("button", name="Stop the download").click()
     go_on.set()
-    expect(offer(page)).to_contain_text("The download was stopped. What is complete is kept.")
+    expect(offer(page)).to_contain_text("The download was stopped. The part already downloaded is kept.")
     index.status = 403
     again = offer(page).get_by_role("button", name="Continue the download")
     again.click()
@@ -134,7 +134,7 @@ def test_the_picker_names_the_small_model_by_its_use_and_says_why_it_gets_no_too
     expect(page.get_by_text("SmolLM2 135M does not get your vault’s tools: it is too small")).to_be_visible()
     expect(page.get_by_text("This model does not get your vault’s tools")).to_be_visible()
     page.get_by_role("button", name="Model: ").click()
-    expect(page.get_by_role("option", name=SMALL)).to_contain_text("local · gets no tools of your vault")
+    expect(page.get_by_role("option", name=SMALL)).to_contain_text("local · does not get your vault’s tools")
 
 
 def test_a_cut_answer_looks_like_one(site: Any, browse: Any) -> None:

@@ -32,8 +32,8 @@ def test_tool_calling_is_off_at_first_and_a_confirmed_yes_outlives_the_server(
     expect(page.get_by_text(WARNING)).to_be_visible()
     expect(page.get_by_text("Off: models cannot use the vault’s tools.")).to_be_visible()
     expect(switch(page)).to_have_accessible_description(
-        "Allow the AI to use tools like vault search and file reading. All tool calls require your "
-        "explicit approval via popup. ⚠️ " + WARNING
+        "Allow the AI to use tools like vault search and file reading. Tool calls require your explicit "
+        "approval in a dialog, except calls that a remembered approval covers. ⚠️ " + WARNING
     )
     vault = section(page, "Vault")
     for words in (

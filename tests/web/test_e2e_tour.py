@@ -27,7 +27,7 @@ def begin(page: Page) -> None:
 
 
 def answer(page: Page) -> Locator:
-    return page.get_by_role("article", name=re.compile("^Answer of")).last
+    return page.get_by_role("article", name=re.compile("^Answer from")).last
 
 
 def edit_query(page: Page, dialog: Locator) -> None:

@@ -221,18 +221,18 @@ def test_a_parked_turn_and_the_one_that_resumed_it_lead_to_each_other_with_the_t
     expect(row(page, "get_weather")).to_contain_text("parked")
     look(page, "get_weather")
     expect(page.get_by_text("waits for results", exact=True)).to_be_visible()
-    expect(fact(page, "Parked after")).to_have_text("still waiting for the results")
+    expect(fact(page, "Waited after this turn")).to_have_text("still waiting for the results")
     first = page.url.rpartition("/")[2]
 
     result = {"role": "tool", "tool_call_id": called["tool_calls"][0]["id"], "content": "sunny"}
     assert "It is sunny." in ask(here, "waits", [QUESTION, called, result], tools=TOOLS)
     page.reload()
     waited = fetched(page, f"/turns/{first}")["parked"][0]
-    expect(fact(page, "Parked after")).to_have_text(re.compile(r"^[\d.]+ (ms|s)$"))
+    expect(fact(page, "Waited after this turn")).to_have_text(re.compile(r"^[\d.]+ (ms|s)$"))
     expect(page.get_by_text("waits for results", exact=True)).to_have_count(0)
     drawing = page.get_by_role("region", name="Timeline")
     expect(drawing.get_by_role("img")).to_have_attribute(
-        "aria-label", re.compile(r"1 call, then parked for [\d.]+ m?s\.$")
+        "aria-label", re.compile(r"1 call\. Parked for [\d.]+ m?s after\.$")
     )
     drawing.get_by_text("Timeline as a table").click()
     expect(
@@ -417,7 +417,7 @@ def test_contents_go_with_a_restart_unless_they_are_kept_on_disk(site: Any, brow
     kept.write_text("".join(lines))  # as if the client had received something else then
     page.get_by_role("button", name="Replay").click()
     found = page.get_by_role("region", name="Differences").get_by_role("row").last
-    expect(page.get_by_role("heading", name="Replayed: 1 difference")).to_be_visible()
+    expect(page.get_by_role("heading", name="Replay of the recording: 1 difference")).to_be_visible()
     expect(found.locator("mark")).to_have_text(["Rome", "Paris"])
     expect(found).to_contain_text("arguments")
     files = [path for path in (here.folder / "journal").rglob("*") if path.is_file()]
@@ -471,8 +471,8 @@ def test_the_charts_show_the_numbers_of_what_was_asked(site: Any, browse: Any) -
     page.get_by_role("button", name="Hour").click()
     expect(page.get_by_role("button", name="Hour")).to_have_attribute("aria-pressed", "true")
     expect(charts.get_by_role("img", name=re.compile("^Requests: 6 in all"))).to_be_visible()
-    charts.get_by_text("Numbers of Requests").click()
-    numbers = page.get_by_role("region", name="Numbers of Requests").get_by_role("cell")
+    charts.get_by_text("Data for Requests").click()
+    numbers = page.get_by_role("region", name="Data for Requests").get_by_role("cell")
     expect(numbers.first).to_be_visible()
     cells = numbers.all_inner_texts()
     assert sum(int(count) for count in cells[1::2]) == 6

@@ -126,7 +126,7 @@ def chat(page: Page) -> None:
     expect(approve).to_be_focused()
     pressed(page, "Enter")
     expect(dialog).to_have_count(0)
-    expect(page.get_by_role("article", name="Answer of m")).to_contain_text("Told: 80 degrees.")
+    expect(page.get_by_role("article", name="Answer from m")).to_contain_text("Told: 80 degrees.")
     expect(page.get_by_role("button", name="Retry")).to_be_visible()
     expect(page.get_by_role("textbox", name="Message")).to_be_focused()
 
@@ -197,10 +197,10 @@ def test_the_skip_link_tabs_pickers_and_lists_work_by_keys(site: Any, browse: An
     pressed(page, "Shift+Enter")
     expect(message).to_have_value("Hello\n")
     pressed(page, "Enter")
-    expect(page.get_by_role("article", name="Answer of other")).to_contain_text("Other.")
+    expect(page.get_by_role("article", name="Answer from other")).to_contain_text("Other.")
 
     page.reload()
-    expect(page.get_by_role("article", name="Answer of other")).to_be_visible()
+    expect(page.get_by_role("article", name="Answer from other")).to_be_visible()
     pressed(page, "Tab")
     expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
     expect(page.get_by_role("link", name="Skip to the content")).to_be_in_viewport(ratio=1)
@@ -264,7 +264,7 @@ def test_typing_before_the_page_has_loaded_is_kept(site: Any, browse: Any) -> No
     expect(page.get_by_role("textbox", name="Message")).to_be_focused()
     page.keyboard.type("One")
     pressed(page, "Enter")
-    answers = page.get_by_role("article", name="Answer of m")
+    answers = page.get_by_role("article", name="Answer from m")
     expect(answers.get_by_role("button", name="Retry")).to_be_visible()
     held: list[Route] = []
     page.route("**/ui/api/conversations/*", lambda route: held.append(route))

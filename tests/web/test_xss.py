@@ -304,7 +304,7 @@ def test_text_and_thoughts_of_a_model_stay_text(site: Any, watched: Any) -> None
     tab.ended()
     wanted = [RENDERED.get(payload, payload) for payload in PAYLOADS]
     answer, question = (
-        tab.page.get_by_role("article", name="Answer of says"),
+        tab.page.get_by_role("article", name="Answer from says"),
         tab.page.get_by_role("article", name="You"),
     )
     for when in ("as it came", "as it was kept"):
@@ -318,7 +318,7 @@ def test_text_and_thoughts_of_a_model_stay_text(site: Any, watched: Any) -> None
         tab.page.reload()
         tab.ended()
     tab.said("nests", "Go")
-    answers = tab.page.get_by_role("article", name="Answer of nests")
+    answers = tab.page.get_by_role("article", name="Answer from nests")
     for place in range(len(NESTED)):
         if place:
             tab.page.get_by_role("textbox", name="Message").fill("Go")
@@ -389,7 +389,7 @@ def test_notes_arguments_names_and_errors_stay_text_on_every_page(site: Any, wat
     for name, payloads in shown.items():
         tab.said(name, "Go")
         tab.ended()
-        tab.inert(name, *payloads, within=page.get_by_role("article", name="Answer of"))
+        tab.inert(name, *payloads, within=page.get_by_role("article", name="Answer from"))
     for payload in PAYLOADS:
         id = tab.call("POST", "/conversations", {"model": "asks"})["id"]
         tab.call("PATCH", f"/conversations/{id}", {"title": payload})

@@ -47,7 +47,7 @@ class Apart:
 
 @dataclass(slots=True)
 class KeyMonth:
-    """What this node knows about a key's monthly usage from Redis."""
+    """A key's usage this month: what Redis last reported, and what this node has not reported yet."""
 
     seen: Month = NO_MONTH
     """The usage that Redis last reported."""

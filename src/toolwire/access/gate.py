@@ -245,7 +245,10 @@ class Gate:
         return found
 
     def _found(self, headers: Headers) -> KeyHolder | None:
-        """The holder of the first valid key. Claude Code may send two keys, of which only one is ours."""
+        """Returns the holder of the first valid key; None if there is none.
+
+        Claude Code may send two keys, of which only one is for Toolwire.
+        """
         for token in _tokens(headers):
             if token and (found := self.ring.find(token)) is not None:
                 return found

@@ -101,7 +101,7 @@ class KeyRing:
 
     @property
     def due(self) -> bool:
-        """Whether the stored keys must be read: they were never read, or are old."""
+        """Whether to read the stored keys: they have not been read yet, or were last read too long ago."""
         if self._records is None or self._read_at is None:
             return self._records is not None
         now = self._ticks()
@@ -135,7 +135,7 @@ class KeyRing:
         )
 
     def _over(self, key: StoredKey) -> bool:
-        """Returns whether the key has ended. It stays ended even if the clock is set back."""
+        """Returns whether the key no longer works. It never works again, even if the clock is set back."""
         if not key.lives(self._clock()):
             self._ended.add(key.id)
         return key.revoked_at is not None and key.id in self._ended

@@ -65,7 +65,7 @@ ANTHROPIC_HEADERS = {
     )
     for kind in ("requests", "tokens")
 }
-"""The same for clients of Anthropic's API, which want the time of the reset."""
+"""The header names for clients of Anthropic's API, which expect the time of the reset."""
 _SPOKEN = {Text: "text", Thought: "text", Refusal: "text", CallArgs: "delta"}
 
 
@@ -287,7 +287,7 @@ class RateLimits:
 
     @property
     def _parts(self) -> int:
-        """By how many the limits are divided: processes that cannot count together now."""
+        """Returns how many processes count apart now. Each may use this part of the limits."""
         shared = self.shared
         return self._workers if shared is None else 1 if shared.up else shared.nodes
 
@@ -386,7 +386,7 @@ class RateLimits:
 
 
 class Ticket:
-    """An admitted turn. Call `settle` when it has ended for any reason."""
+    """An admitted turn. Call `settle` when the turn ends, for whatever reason."""
 
     __slots__ = (
         "_characters",

@@ -1,8 +1,9 @@
 """Whose request begins next, when requests of several keys arrive at the same time.
 
-The event loop works on all requests alternately. So one key with many connections would delay each request of
-another key by one of its own for each connection. Instead, keys take turns: one request begins in each pass
-of the event loop. While only one key sends requests, none waits, because beginning many at once is cheaper.
+The event loop works on all requests alternately. A key with many connections would therefore delay every
+request of another key by one request for each of its connections. Instead, keys take turns: one request
+begins in each pass of the event loop. While only one key sends requests, none waits, because beginning many
+at once is cheaper.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ BATCHES_S = 7 * DAY
 
 COUNTS = ("requests", "failed", "input_tokens", "cached_tokens", "output_tokens", "tool_calls")
 _counted = attrgetter("input_tokens", "cached_tokens", "output_tokens", "tool_call_count")
-"""Reads the other counts from a turn's summary."""
+"""Returns those of `COUNTS` that are in a turn's summary, in this order."""
 Row = tuple[str, int, str]
 """Key, hour, model."""
 Counts = list[int]

@@ -212,7 +212,7 @@ async def _cursor(settings: Settings) -> Findings:
 
 
 async def _agents(settings: Settings) -> Findings:
-    """Starts the ACP agents of models in the settings. Other agents are only searched on PATH."""
+    """Starts the ACP agents of models in the settings. Looks for other agents only on PATH."""
     from toolwire.backends.acp import inspect
     from toolwire.backends.acp.profiles import PROFILES
 
@@ -289,7 +289,7 @@ async def _address(settings: Settings) -> Findings:
 
 
 async def _tracing(settings: Settings) -> Findings:
-    """Checks the settings of traces. Sends none."""
+    """Checks the settings for traces, without sending one."""
     from toolwire.observe.tracing import tracing_of
 
     if tracing := tracing_of(settings):
@@ -331,7 +331,7 @@ async def _store(settings: Settings) -> Findings:
 
 
 async def _redis(settings: Settings) -> Findings:
-    """Asks the Redis of the settings for a sign of life."""
+    """Checks whether the Redis in the settings answers."""
     from toolwire.cluster.nodes import connect
 
     if not settings.store.redis:

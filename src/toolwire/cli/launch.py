@@ -45,7 +45,7 @@ LAST_CHOICE = ("local", "scripted")
 """Backends whose models are used only if there is no other, the last one last."""
 FORWARDED = (signal.SIGTERM, signal.SIGHUP)
 AT_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
-"""Signals that a terminal sends to the client, too."""
+"""Signals that the terminal also sends to the client."""
 
 
 def launch_arguments(parser: argparse.ArgumentParser) -> None:
@@ -128,7 +128,7 @@ def _without_proxy(root: str) -> dict[str, str]:
 
 
 def _shown(setup: Setup, environment: Mapping[str, str | None], command: Sequence[str]) -> str:
-    """Returns the setup as a shell would write it, with the temporary files as comments."""
+    """Returns the setup as shell commands, with the temporary files as comments."""
     removed = [name for name, value in environment.items() if value is None]
     lines = [f"unset {' '.join(removed)}"] if removed else []
     lines += [
@@ -164,7 +164,10 @@ class Gateway:
         return model in self.models or any(fnmatchcase(model, pattern) for pattern in self.aliases)
 
     def default_model(self, launcher: Launcher) -> str:
-        """Returns the first model that is not tiny; "" if the client's own names work by aliases."""
+        """Returns the first model with a backend that is not in `LAST_CHOICE`, or else the first of these.
+
+        Returns "" if the gateway's aliases cover the model that the client asks for by itself.
+        """
         own = launcher.own_models
         if own and any(fnmatchcase(own, pattern) for pattern in self.aliases):
             return ""
@@ -293,7 +296,7 @@ def _started(config: str | None) -> Iterator[Gateway]:
 
 @contextmanager
 def _log() -> Iterator[Any]:
-    """Opens the log of gateways that `launch` starts. A long one is begun again."""
+    """Opens the log of gateways that `launch` starts. If it is too long, its content is deleted."""
     path = data_folder() / LOG
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

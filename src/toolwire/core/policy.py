@@ -93,7 +93,10 @@ class Policy:
         return out
 
     def end(self) -> list[Event]:
-        """Returns the last event of a run that was cut, or that the caller stops between two calls."""
+        """Ends a run that was cut, or that the caller wants to stop between two calls.
+
+        Returns its last event.
+        """
         if self._ended:
             return []
         self.stop()

@@ -252,7 +252,7 @@ class Handler(logging.StreamHandler[TextIO]):
         self._lines: list[str] = []
 
     def turn(self, summary: TurnSummary, node: str) -> None:
-        """Writes the line of a turn in the event loop's next iteration, or at once if no loop runs."""
+        """Writes a turn's log line in the event loop's next iteration, or at once if no loop runs."""
         assert isinstance(self.formatter, TextFormatter | JsonFormatter)
         line = self.formatter.turn_line(summary, node, time.time())
         with self.lock:  # type: ignore[union-attr]

@@ -157,7 +157,7 @@ async def _all(look: Look) -> Found:
 
 
 def beside(settings: Settings) -> Look | None:
-    """Returns a function that finds models beside the configured ones; None if none shall be offered.
+    """Returns a function that finds models beside the configured ones; None if none are to be offered.
 
     With "auto", they are offered only by a server that just this person uses: on loopback, without keys,
     proxies and other nodes. A configured model wins over one that has its id or is the same.

@@ -1,10 +1,10 @@
 """Shell commands that fit how this Toolwire was installed: to add an extra, and to run Toolwire itself.
 
-The commands never send a person to an index for a package called `toolwire` that this one did not come from.
-Where packages can be added to an environment (pip, pipx), the commands name the packages of the extra. Where
-the environment is built again (uvx, uv tool, pipx run), they name the wheel, folder or repository that
-`direct_url.json` records, or the exact version that an index delivered. An image is built again with
-the extra.
+If this Toolwire did not come from a package index, the commands never install a package called `toolwire`
+from an index, because that may be another program. Where packages can be added to an environment (pip, pipx),
+the commands name the packages of the extra. Where the environment is built again (uvx, uv tool, pipx run),
+they name the wheel, folder or repository that `direct_url.json` records, or the exact version that an index
+delivered. An image is built again with the extra.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Installation:
     available: bool = True
     """Whether the source still exists, as far as this machine can know."""
     name: str = "toolwire"
-    """The name of the environment for pipx."""
+    """The name that pipx has for the environment."""
     version: str = ""
     extras: dict[str, list[str]] = field(default_factory=dict)
     """The requirements of each extra."""

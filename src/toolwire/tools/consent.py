@@ -36,8 +36,8 @@ from toolwire.tools.contract import Approval, Decision, Grant
 OWN, SIGNED = "own:", "code:"
 SHORTEST_CODE, LONGEST_CODE = 8, 200
 NEEDS_CODE = "approval_code"
-"""The error code of a decision that needs the approval code, or a session that may decide."""
-OTHER_PROGRAM = "Another program asks this. To approve it, enter your approval code."
+"""The error code if a decision needs the approval code, or a session that may approve calls."""
+OTHER_PROGRAM = "This call comes from another program. To approve it, enter your approval code."
 _RECORD = "approval_code"
 
 # --- the server's key ---
@@ -257,14 +257,14 @@ def _seed(code: str, salt: str) -> bytes:
 
 
 def _plain(code: str) -> str:
-    """Returns the code as it counts: keyboards write the same letters in several forms."""
+    """Returns the code in one normal form, because keyboards write the same letters in several forms."""
     return unicodedata.normalize("NFKC", code).strip()
 
 
 # --- proofs ---
 
 Lasts = Literal["until_revoked", "until_exit", "never"]
-"""How long a grant counts: until it is revoked, until the program that it was given to exits, not at all."""
+"""How long a grant is valid: until revoked, until the program that asked for it exits, or not at all."""
 
 
 class Proofs:
@@ -315,7 +315,7 @@ class Proofs:
         return await self._proves(grant_text(grant), grant.proof)
 
     async def lasts(self, grant: Grant) -> Lasts:
-        """Returns how long a grant that was not revoked counts."""
+        """Returns how long a grant is valid that was not revoked."""
         if await self.proves_grant(grant) and (self._durable or not grant.proof.startswith(OWN)):
             return "until_revoked"
         return "until_exit" if grant.proof.startswith(OWN) else "never"

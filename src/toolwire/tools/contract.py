@@ -61,7 +61,7 @@ class Preview:
 
     `pick`: the person chooses among `touched`. `problem`: why the call cannot work. The person is still
     asked. If they approve, nothing runs and the model gets this text. `action`: what an approval does, as on
-    its button: "Search", "Create note". Where the person picks, `approve_label` says it instead.
+    its button: "Search", "Create note". If the person picks from a list, `approve_label` makes this text.
     """
 
     touched: tuple[Touched, ...] = ()
@@ -318,10 +318,10 @@ def privacy_note(effect: Effect, stage: Stage, model: str) -> str:
 
 
 DENY, LATER = "Deny", "Decide later"
-SEND_REASON = "Send the reason"
+SEND_REASON = "Tell the model why"
 _PICKS = {
-    "run": ("Read", "note", "Report that nothing can be read"),
-    "share": ("Share", "result", "Share that nothing was found"),
+    "run": ("Read", "note", "Tell the model that nothing can be read"),
+    "share": ("Share", "result", "Tell the model that nothing was found"),
 }
 
 

@@ -83,9 +83,9 @@ class Records:
         grant: Grant | None = None,
         proof: str = "",
     ) -> bool:
-        """Decides a pending approval and stores its grant. Returns whether it did.
+        """Decides a pending approval and stores its grant. Returns whether this was possible.
 
-        It does not if the approval is no longer pending or the token is wrong.
+        It is not possible if the approval is no longer pending or the token is wrong.
         """
         values = (status, at, by, None if decision is None else json.dumps(asdict(decision)), proof)
         where, which = "id = ? AND token = ? AND status = 'pending'", (id, token)

@@ -212,7 +212,10 @@ def _daily_settings(vault: Vault) -> dict[str, Any]:
 
 
 def formatted(pattern: str, day: date) -> str:
-    """Returns a date in the format of Moment.js, which Obsidian uses. Other text stays."""
+    """Formats `day` with a pattern in the syntax of Moment.js, which Obsidian uses.
+
+    Other text in the pattern is kept.
+    """
     year, week, weekday = day.isocalendar()
     number_in_year = day.timetuple().tm_yday
     ending = "th" if 11 <= day.day <= 13 else {1: "st", 2: "nd", 3: "rd"}.get(day.day % 10, "th")

@@ -49,7 +49,7 @@ def test_a_form_says_why_a_call_cannot_work_and_what_approving_means() -> None:
     asked = question(Preview(FILES[:1], problem="a.md: the text to replace is not in the note"))
     assert "This call cannot work: a.md: the text to replace is not in the note" in forms.message(asked, None)
     assert "nothing is run or changed" in forms.message(asked, None)
-    assert title(asked) == "Send the reason?"
+    assert title(asked) == "Tell the model why?"
 
 
 def title(asked: Approval) -> str:

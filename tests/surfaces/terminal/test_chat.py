@@ -185,7 +185,7 @@ def test_an_unknown_tool_and_a_tool_error_are_reported_to_the_person_and_the_mod
     one.say("Fail")
     one.see("This call cannot work: it can not be planned")
     one.answer(QUESTION, "a")
-    one.answer("a Send the reason", "a")
+    one.answer("a Tell the model why", "a")
     one.see(
         "Unknown tool: rm_rf",
         "Tool execution error: the disk is full",

@@ -153,7 +153,7 @@ class OpenAIBackend:
         return ollama.OllamaReader(reader) if own_api else reader
 
     async def _fitting(self, rendered: Body) -> int:
-        """Returns how many tokens the prompt has at the least. Raises if they do not fit.
+        """Returns the least number of tokens that the prompt can have. Raises if these do not fit.
 
         Before that, the server is asked again: the model may have been loaded with a longer context since.
         """
@@ -167,7 +167,7 @@ class OpenAIBackend:
     def _ollama_body(self, rendered: Body) -> Body:
         """Returns the request for Ollama's own API, with a context length that suffices for it.
 
-        A larger one than before is kept, because Ollama loads the model again for another one.
+        A length that was needed once is not reduced again, because Ollama reloads the model for each change.
         """
         facts, fixed = self.support.facts, self.options.context
         current = max(self._window, facts.loaded)
@@ -249,7 +249,7 @@ class OpenAIBackend:
         return self._refusal(failure, error_message(body), asked, body)
 
     def _checked(self, batch: Batch, least: int, asked: frozenset[Refused]) -> Batch:
-        """Returns a batch of a response with status 200, or the failure that it means.
+        """Returns the batch of a response with status 200, or a failure in its place.
 
         The usage in it can show that the server did not read the whole prompt (`least`). A failure in the
         first batch can be a refusal of what was `asked`.
@@ -275,7 +275,7 @@ class OpenAIBackend:
 
 
 def _asked(turn: Turn, body: Body) -> frozenset[Refused]:
-    """Returns what the server could refuse of this request, and another strategy does not need."""
+    """Returns the features of this request that the server may refuse and another strategy can avoid."""
     if turn.constraint is not None:
         return frozenset({"constraint"})
     if "tools" not in body:

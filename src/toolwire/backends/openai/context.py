@@ -24,8 +24,10 @@ CHARACTERS_PER_TOKEN = 3
 PER_MESSAGE = 8
 """Tokens that a chat template adds to a message."""
 ANSWER, LARGEST_ANSWER = 4096, 8192
-"""Tokens of the window that are kept for an answer without a limit, and at the most. Coding agents allow
-answers of 32,000 tokens and more, and a window for them may not fit into the memory."""
+"""Tokens of the window that are reserved for the answer: if the request sets no limit, and at most.
+
+Coding agents allow answers of 32,000 tokens and more. A window for so many may not fit into the memory.
+"""
 SMALLEST_WINDOW = 4096
 
 READ = frozenset({"system", "developer", "user", "tool"})
@@ -44,7 +46,7 @@ def _texts(body: Body, roles: frozenset[str]) -> Iterator[str]:
 
 
 def fitting(body: Body, window: int | None) -> int:
-    """Returns how many tokens the messages have at the least.
+    """Returns the least number of tokens that the messages can have.
 
     Raises if they do not fit into the window (None: unknown).
     """

@@ -176,7 +176,7 @@ async def trouble(options: OpenAIOptions, model: str) -> tuple[str, str] | None:
 
 
 async def facts_of(probe: ServerProbe, profile: ServerProfile, model: str) -> Facts | None:
-    """Returns what the server says about a model; None if it does not answer or still loads."""
+    """Returns what the server says about a model; None if it does not answer, or is loading."""
     if profile.name == "ollama":
         answer = await probe.ask(probe.root + "/api/show", {"model": model})
         if answer is None:

@@ -213,7 +213,7 @@ class OllamaReader:
 
 
 def window_of(shown: Any, loaded: Any, model: str) -> tuple[int | None, int]:
-    """Returns the largest context length of a model, and the one that it has now (0: unknown).
+    """Returns a model's largest context length, and the one that it is loaded with (0: unknown).
 
     `shown` is the answer of `/api/show`, `loaded` that of `/api/ps`.
     """

@@ -236,7 +236,7 @@ def _path(named: Any) -> tuple[str, ...]:
 def _by_structure(
     nodes: list[_Node], words: str, looked_for: set[Refused]
 ) -> Refused | Literal["client"] | None:
-    """Returns the refused feature by the fields and codes of the error objects.
+    """Returns the refused feature, as the fields and codes of the error objects show it.
 
     "client": the error is in the client's tools. None: the structure does not decide.
     """

@@ -76,7 +76,7 @@ def json_block(scan: Scan, block: JsonBlock) -> Reading:
 
 
 def envelope_call(scan: Scan, block: JsonBlock) -> Reading:
-    """Reads one envelope. Returns whether it is a call."""
+    """Tries to read one envelope. Returns whether it was a call."""
     envelope = Envelope()
     read = yield from members(scan, block, envelope, nested=False)
     if read == CLOSED:
@@ -290,7 +290,7 @@ def headed_block(scan: Scan, block: HeadedBlock) -> Reading:
 
 
 def headed_call(scan: Scan, block: HeadedBlock) -> Reading:
-    """Reads one call and its closers. Returns whether it is a call."""
+    """Tries to read one call and its closers. Returns whether there was one."""
     text = yield from header(scan, block)
     char = yield from peek(scan)
     found = match_header(scan, block, text)

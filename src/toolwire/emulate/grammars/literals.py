@@ -250,7 +250,7 @@ def gemma_block(scan: Scan, block: GemmaBlock) -> Reading:
 
 
 def gemma_call(scan: Scan, block: GemmaBlock) -> Reading:
-    """Reads one call. Returns whether it is a call."""
+    """Tries to read one call. Returns whether there was one."""
     name = yield from bare_name(scan)
     if name is None or scan.buffer[scan.position] != "{":
         return False

@@ -253,14 +253,14 @@ def python_block(scan: Scan, block: PythonBlock) -> Reading:
 
 
 def any_call(scan: Scan, block: PythonBlock, char: str) -> Reading:
-    """Reads one call, in Python or as a JSON envelope. Returns whether it is a call."""
+    """Tries to read one call, in Python or as a JSON envelope. Returns whether there was one."""
     if char != "{":
         return (yield from python_call(scan, block))
     return not block.exact and (yield from envelope_call(scan, JsonBlock(closers=block.wrapper_closers)))
 
 
 def python_call(scan: Scan, block: PythonBlock) -> Reading:
-    """Reads one `NAME(…)`. Returns whether it is a call."""
+    """Tries to read one call `NAME(…)`. Returns whether there was one."""
     name = yield from bare_name(scan)
     if name is None or scan.buffer[scan.position] != "(":
         return False

@@ -391,7 +391,7 @@ def cut_off(scan: Scan, *, with_rest: bool = False) -> str:
 
 
 def cut_name(scan: Scan, name: str) -> bool:
-    """Handles a text that ends right after a tool's name. Returns whether it is a call.
+    """Handles a text that ends right after a tool's name. Returns whether that was a call.
 
     If the token limit cut the text off, it is a truncated call, else no call.
     """
@@ -403,7 +403,7 @@ def cut_name(scan: Scan, name: str) -> bool:
 
 
 def end_call(scan: Scan, read: str, closers: tuple[str, ...]) -> Reading:
-    """Ends the call after its arguments. Returns whether it is a call.
+    """Ends the call after its arguments. Returns False if it turned out not to be a call.
 
     `read`: how reading the arguments ended (OK, CUT, FAIL or CLOSED). `closers`: the texts that end the
     arguments if they are not valid.

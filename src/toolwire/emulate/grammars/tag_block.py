@@ -78,7 +78,7 @@ def whole_tag(scan: Scan, block: TagBlock) -> Reading:
 
 
 def tag_call(scan: Scan, block: TagBlock, name: str | None, opened: str) -> Reading:
-    """Reads one call after its opening tag. Returns whether it is a call.
+    """Tries to read one call, after its opening tag. Returns whether there was one.
 
     `name`: the tool's name in the tag; None if it is inside the element. `opened`: the opening tag.
     """
@@ -98,7 +98,7 @@ def tag_call(scan: Scan, block: TagBlock, name: str | None, opened: str) -> Read
 
 
 def named_call(scan: Scan, block: TagBlock) -> Reading:
-    """Reads one call whose name is the text before the first tag. Returns whether it is a call.
+    """Tries to read one call whose name is the text before the first tag. Returns whether there was one.
 
     After the name must come arguments or the call's closing tag.
     """
@@ -124,7 +124,7 @@ def name_child(scan: Scan, block: TagBlock) -> Reading:
 
 
 def tag_arguments(scan: Scan, block: TagBlock) -> Reading:
-    """Reads the arguments and closes the call. Returns whether it is a call."""
+    """Reads the arguments and closes the call. Returns False if it turned out not to be a call."""
     read = yield from tag_members(scan, block)
     if read == FAIL:  # neither a parameter nor the end: the text ended inside a tag, or breaks the grammar
         read = cut_off(scan) if scan.ended else (yield from give_up(scan, (block.call_close,)))
@@ -238,7 +238,7 @@ _LINE = re.compile(r"[^<>\n]*")
 
 
 def element_block(scan: Scan, block: ElementBlock) -> Reading:
-    """Reads one call `<NAME>…</NAME>`. Returns whether it is a call."""
+    """Tries to read one call `<NAME>…</NAME>`. Returns whether there was one."""
     stop = scan.buffer.index(">", scan.position)
     name = scan.buffer[scan.position + 1 : stop]
     scan.position = stop + 1
@@ -269,7 +269,7 @@ def white_space(scan: Scan) -> Reading:
 
 
 def children_call(scan: Scan, block: ElementBlock, name: str) -> Reading:
-    """Reads a call whose arguments are child elements. Returns whether it is a call."""
+    """Tries to read a call whose arguments are child elements. Returns whether there was one."""
     text = yield from tag(scan)
     children = replace(block.children, call_close=block.call_close.replace(TOOL, name))
     found = children.parameter_tag.fullmatch(text) if text else None
@@ -283,7 +283,7 @@ def children_call(scan: Scan, block: ElementBlock, name: str) -> Reading:
 
 
 def json_call(scan: Scan, closer: str) -> Reading:
-    """Reads a call with one JSON object up to the closing tag. Returns whether it is a call."""
+    """Tries to read a call with one JSON object up to the closing tag. Returns whether there was one."""
     flow = JsonFlow()
     read = yield from json_value(scan, flow, scan.write)
     if read == OK:

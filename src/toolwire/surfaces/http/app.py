@@ -372,7 +372,7 @@ class App:
     async def _elsewhere(self, siblings: Siblings, exchange: Exchange, receive: Receive) -> None:
         """Forwards a request for the web pages to the worker that serves them.
 
-        Only one worker serves them, because it notifies all open tabs.
+        One worker must serve them all, so that it can notify every open tab.
         """
         raw = await exchange.read_body(self.body_limit, self.room)
         watch = Watch(exchange.scope, receive)

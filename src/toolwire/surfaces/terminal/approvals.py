@@ -122,7 +122,7 @@ async def _grants(approvals: Approvals, arguments: argparse.Namespace) -> Output
     return value, await grant_lines(grants, approvals.proofs) if grants else ["nothing is remembered"]
 
 
-LASTS = {"until_revoked": "until revoked", "until_exit": "until its program ends", "never": "does not count"}
+LASTS = {"until_revoked": "until revoked", "until_exit": "until its program exits", "never": "not valid"}
 
 
 async def grant_lines(grants: Sequence[Grant], proofs: Proofs) -> list[str]:

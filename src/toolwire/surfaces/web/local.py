@@ -105,7 +105,10 @@ class LocalApi(PageApi):
         }
 
     def _offers(self, id: str) -> bool:
-        """Whether the page suggests the model: all others were found here, and are only for trials."""
+        """Whether the page suggests to download the model.
+
+        It does if no model is configured and every model that was found is only for trials.
+        """
         catalog = self._web.gateway.catalog
         if id in catalog.models or not all(model.found for model in self._web.settings.models):
             return False

@@ -48,7 +48,11 @@ The hash of a link has a prefix, so it cannot be used as a session.
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """What a session may do. `signer`: of the approval code, if the person entered it in this session."""
+    """What a session may do.
+
+    `decides`: whether it may approve calls. `signer`: signs with the approval code; None if the person has
+    not entered the code in this session.
+    """
 
     decides: bool = False
     signer: Signer | None = None

@@ -354,7 +354,7 @@ def _as_json(result: Any) -> Any:
 
 
 def _close_entries(entries: list[Entry]) -> None:
-    """Marks answers as stopped that an earlier process did not complete."""
+    """Marks answers that an earlier process did not complete as stopped."""
     for entry in entries:
         if entry["kind"] == "answer":
             for part in _asked(entry):

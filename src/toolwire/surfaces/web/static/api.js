@@ -149,7 +149,7 @@ async function call(method, path, body, { signal, quiet = false } = {}) {
     })
   } catch (error) {
     if (isAbort(error)) throw error
-    throw new ApiError(0, 'The server does not answer. Is toolwire serve still running?')
+    throw new ApiError(0, 'The server does not answer. Is “toolwire serve” still running?')
   }
   if (response.ok) return read(response)
   const error = await failure(response)

@@ -5,8 +5,8 @@ import { frame, show } from './dialog.js'
 import { banner, clear, h } from './dom.js'
 
 const CHOOSE =
-  'Choose an approval code of at least 8 characters. You need it to approve calls of other programs, to ' +
-  'approve in a terminal, and to remember approvals after a restart. Toolwire stores no copy of it.'
+  'Choose an approval code of at least 8 characters. You need it to approve calls from other programs, ' +
+  'to approve in a terminal, and to remember approvals after a restart. Toolwire stores no copy of it.'
 
 /**
  * Asks for the code. Resolves to whether the session may now decide; null if there is no code that could be

@@ -252,8 +252,8 @@ function figure({ title, note, label, legend, table, readout, count, draw }) {
       one.note ? `${one.name} ${one.note}` : one.name,
     ),
   )
-  const of = h('span', { class: 'visually-hidden' }, ` of ${title}`)
-  const details = h('details', { class: 'chart-table' }, h('summary', null, 'Numbers', of))
+  const of = h('span', { class: 'visually-hidden' }, ` for ${title}`)
+  const details = h('details', { class: 'chart-table' }, h('summary', null, 'Data', of))
   details.addEventListener('toggle', () => {
     if (details.open && details.children.length === 1) details.append(numbers(title, table))
   })
@@ -317,7 +317,7 @@ function numbers(title, { head, rows }) {
   })
   return h(
     'div',
-    { class: 'scroll chart-numbers', tabindex: '0', role: 'region', 'aria-label': `Numbers of ${title}` },
+    { class: 'scroll chart-numbers', tabindex: '0', role: 'region', 'aria-label': `Data for ${title}` },
     h('table', { class: 'table' }, h('thead', null, h('tr', null, heads)), h('tbody', null, body)),
   )
 }

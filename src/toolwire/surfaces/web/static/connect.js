@@ -172,8 +172,8 @@ class Page {
       text(label, 'Test again')
     }
     const about =
-      'Sends this server the requests that the client would send: a question with a harmless tool, then ' +
-      'the result of its call. The test does not use your vault.'
+      'Sends this server the requests that the client would send: a browser preflight, the list of models, ' +
+      'a question with a harmless tool, and the result of its call. The test does not use your vault.'
     const heading = h('h3', null, 'Does it work?')
     const words = h('div', { class: 'grow tester-text' }, heading, h('p', { class: 'muted small' }, about))
     return h(

@@ -62,7 +62,7 @@ export function folderPicker(root) {
     try {
       const found = await api.get(api.query('/settings/folders', { path: field.value }))
       if (current !== asked) return
-      text(place, found.folders.length ? `In ${found.folder}` : `No folders in ${found.folder} fit.`)
+      text(place, found.folders.length ? `In ${found.folder}` : `No matching folders in ${found.folder}.`)
       clear(
         list,
         found.parent ? item('..', 'Parent folder', found.parent) : null,

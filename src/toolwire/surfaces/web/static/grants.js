@@ -15,8 +15,8 @@ const SCOPES = new Map([
 const STAGES = { run: 'may run', share: 'may share what it finds' }
 const LASTS = {
   until_revoked: 'until you revoke it',
-  until_exit: 'until the program that it was given to exits',
-  never: 'it does not count: no proof shows that you gave it',
+  until_exit: 'until the program that asked for it exits',
+  never: 'not valid: there is no proof that you gave it',
 }
 
 /** The grants that are not revoked. */

@@ -17,13 +17,14 @@ const SURFACES = new Map([
   ['web', 'Web chat'],
   ['mcp', 'MCP'],
 ])
+/** By surface: where a call was decided, and the command. @type {Map<string, [string, string?]>} */
 const DECIDERS = new Map([
-  ['web', 'on these pages'],
-  ['shell', 'with toolwire approvals'],
-  ['chat', 'in toolwire chat'],
-  ['ask', 'in toolwire ask'],
-  ['note', 'in toolwire note'],
-  ['mcp form', 'in the MCP client'],
+  ['web', ['on these pages']],
+  ['shell', ['with ', 'toolwire approvals']],
+  ['chat', ['in ', 'toolwire chat']],
+  ['ask', ['in ', 'toolwire ask']],
+  ['note', ['in ', 'toolwire note']],
+  ['mcp form', ['in the MCP client']],
 ])
 const EFFECTS = { write: 'changes files', read: 'reads', search: 'searches', '': '' }
 const EFFECT_ICONS = { write: 'pencil', read: 'file', search: 'search', '': 'tool' }
@@ -113,7 +114,7 @@ export function pendingEntry(approval, context, refresh) {
 export function settledEntry(approval) {
   const { decision, status } = approval
   const decided = status === 'approved' ? 'Approved' : 'Denied'
-  const by = status === 'expired' ? 'Nobody answered' : `${decided} ${decider(approval.decided_by)}`
+  const by = status === 'expired' ? 'Expired' : [`${decided} `, decider(approval.decided_by)]
   const badge = h('span', { class: `badge ${STATUS_BADGES[status]}` }, status)
   const of = h('span', { class: 'visually-hidden' }, ` of ${nameOf(approval)}`)
   return h(
@@ -125,7 +126,7 @@ export function settledEntry(approval) {
       h('div', { class: 'row' }, head(approval), badge),
       h('div', { class: 'case-touches' }, granted(approval)),
       decision?.reason ? h('p', { class: 'case-reason' }, `“${visible(decision.reason)}”`) : null,
-      origin(approval, h('span', null, `${by}, `, when(approval.decided_at ?? approval.expires_at))),
+      origin(approval, h('span', null, by, ', ', when(approval.decided_at ?? approval.expires_at))),
       h('details', { class: 'unfold' }, h('summary', null, 'Details', of), details(approval)),
     ),
   )
@@ -216,7 +217,9 @@ function rememberedFor({ remember, folder }) {
 /** @param {string | null} by */
 function decider(by) {
   if (!by) return ''
-  return by.startsWith('grant ') ? 'by a remembered grant' : (DECIDERS.get(by) ?? `by ${visible(by)}`)
+  if (by.startsWith('grant ')) return 'by a remembered grant'
+  const [where, command] = DECIDERS.get(by) ?? [`by ${visible(by)}`]
+  return command ? [where, h('code', null, command)] : where
 }
 
 /** @param {Approval} approval */

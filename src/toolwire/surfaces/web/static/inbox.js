@@ -239,7 +239,7 @@ function grantsTab(tab, context) {
   }
   /** @param {string} tool */
   function revoked(tool) {
-    context.announce(`The grant for ${tool} is revoked.`)
+    context.announce(`The grant for ${tool} has been revoked.`)
     refresh().catch(context.showError)
   }
   return { node, refresh }

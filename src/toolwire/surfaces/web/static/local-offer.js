@@ -100,7 +100,7 @@ export class LocalOffer {
       download?.state === 'failed'
         ? banner(download.error, 'bad')
         : download
-          ? h('p', { class: 'small' }, 'The download was stopped. What is complete is kept.')
+          ? h('p', { class: 'small' }, 'The download was stopped. The part already downloaded is kept.')
           : null
     return [
       head,
@@ -126,7 +126,7 @@ export class LocalOffer {
     const share = total ? done / total : 0
     this.bar.setAttribute('value', String(share))
     this.bar.setAttribute('aria-label', phase === 'check' ? 'Checking' : 'Downloading')
-    const verb = phase === 'check' ? 'Checking what is here already: ' : ''
+    const verb = phase === 'check' ? 'Checking the part already downloaded: ' : ''
     text(this.amount, `${verb}${bytes(done)} of ${bytes(total)}`)
   }
 

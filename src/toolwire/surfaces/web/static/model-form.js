@@ -81,9 +81,9 @@ export function modelForm(kinds, before) {
     h(
       'p',
       { class: 'hint' },
-      'The server’s name for the model. ',
+      'The model’s name on the server, or ',
       h('code', null, '*'),
-      ' offers all of them.',
+      ' for all its models.',
     ),
     found,
   )

@@ -24,7 +24,7 @@ export function label(model) {
 
 /** @param {Model} model */
 function about(model) {
-  if (model.no_tools) return 'gets no tools of your vault'
+  if (model.no_tools) return 'does not get your vault’s tools'
   if (model.may_use_tools || model.tools === 'none') return ABOUT.get(model.tools) ?? ''
   return 'is not allowed to use tools'
 }
@@ -139,7 +139,7 @@ export class ModelPicker {
     const none = h(
       'li',
       { class: 'picker-none muted', role: 'option', 'aria-disabled': 'true', 'aria-selected': 'false' },
-      this.models.length ? 'No model matches.' : 'There is no model. Add one to the settings file.',
+      this.models.length ? 'No model matches.' : 'There are no models. Add one in Settings.',
     )
     clear(this.list, shown.length ? shown.map((one, index) => this.option(one, index)) : none)
   }

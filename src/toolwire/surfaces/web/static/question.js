@@ -22,11 +22,11 @@ const SCOPES = [
 
 let count = 0
 
-const SEND_REASON = 'Send the reason'
+const SEND_REASON = 'Tell the model why'
 /** By stage: what an approval does, with what, and what if there is nothing to pick. */
 const PICKS = {
-  run: ['Read', 'note', 'Report that nothing can be read'],
-  share: ['Share', 'result', 'Share that nothing was found'],
+  run: ['Read', 'note', 'Tell the model that nothing can be read'],
+  share: ['Share', 'result', 'Tell the model that nothing was found'],
 }
 
 /**
@@ -90,7 +90,7 @@ export class Question {
       'button',
       { type: 'button', class: 'button quiet small', hidden: true, onclick: () => this.reset() },
       icon('retry', 14),
-      'As the model wrote it',
+      'Restore the model’s arguments',
     )
     this.scopes = SCOPES.filter(([scope]) => scope !== 'folder' || approval.folder).map(([scope, label]) => {
       const id = `${this.id}-${scope}`
@@ -327,7 +327,7 @@ export class Question {
         : approval?.status === 'denied'
           ? `Denied elsewhere${by}.`
           : approval?.status === 'expired'
-            ? 'Expired: nobody decided in time. It did not run.'
+            ? 'Expired. It did not run.'
             : 'This call no longer waits for a decision.'
     this.outcome = `${visible(this.approval.title || this.approval.tool)}: ${outcome}`
     this.node.classList.add('over')

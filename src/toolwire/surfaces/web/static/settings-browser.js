@@ -16,8 +16,14 @@ const THEMES = [
 const STORED = 'toolwire-theme'
 
 const NO_CODE =
-  'No approval code is set. Until you set one, any program of your user can set one, and approve calls of ' +
-  'MCP clients with it.'
+  'No approval code is set. Until you set one, any program that runs under your user account can set one ' +
+  'and use it to approve calls from MCP clients.'
+const CANNOT =
+  'This browser cannot approve any call until you enter the code, or open the link that “toolwire serve” ' +
+  'prints when it starts.'
+const OWN_CALLS =
+  'This browser can approve calls from the chat on these pages. To approve calls from other programs, it ' +
+  'needs the code.'
 
 /** A panel of the settings page. @param {string} name @param {string} about @param {...Child} children */
 export function section(name, about, ...children) {
@@ -46,7 +52,7 @@ export function codeSection(page) {
   async function show() {
     try {
       const { decides, code, entered } = (await api.session()).approving
-      const may = decides ? 'This browser may approve calls.' : 'This browser cannot approve calls yet.'
+      const may = !decides ? CANNOT : entered ? 'This browser can approve every call.' : OWN_CALLS
       state.textContent = `${code ? 'An approval code is set.' : NO_CODE} ${may}`
       button.lastChild?.replaceWith(
         decides ? (code ? 'Set a new code' : 'Set code') : entered ? 'Set a new code' : 'Enter code',
@@ -59,12 +65,12 @@ export function codeSection(page) {
   async function change() {
     const { decides } = (await api.session()).approving
     const message = decides
-      ? 'Approvals that were remembered with an earlier code do not count any more.'
-      : 'This browser can then approve calls.'
+      ? 'Approvals remembered with an earlier code will no longer be valid.'
+      : 'This browser can then approve every call.'
     if (await codeDialog(message, decides)) await show()
   }
   const about =
-    'Needed to approve calls of other programs, to approve in a terminal, and to remember approvals ' +
+    'Needed to approve calls from other programs, to approve in a terminal, and to remember approvals ' +
     'after a restart.'
   return { node: section('Approval code', about, state, h('div', { class: 'row' }, button)), show }
 }
@@ -90,7 +96,8 @@ export function signInSection(page) {
         'aria-label': 'One-time link',
       })
       field.addEventListener('focus', () => field.select())
-      const hint = 'The link works once. Anyone who opens it can approve tool calls, so keep it to yourself.'
+      const hint =
+        'The link works once. Anyone who opens it can use these pages as you do, so keep it to yourself.'
       clear(
         body,
         h(
@@ -106,9 +113,11 @@ export function signInSection(page) {
     create.disabled = false
   }
   async function signOut() {
-    const content =
-      'To sign in again you need a new link. toolwire serve prints one when it starts, and a browser that ' +
-      'is signed in can create one here.'
+    const content = [
+      'To sign in again, run ',
+      h('code', null, 'toolwire open'),
+      ', open a new link, or use an admin key.',
+    ]
     const title = 'Sign out of this browser?'
     if (!(await confirm({ title, content: h('p', null, content), action: 'Sign out', danger: true }))) return
     try {
@@ -118,7 +127,7 @@ export function signInSection(page) {
       page.showError(error)
     }
   }
-  const about = 'This browser is signed in. Only browsers that are signed in can approve tool calls.'
+  const about = 'This browser is signed in. The section “Approval code” shows which calls it can approve.'
   return { node: section('Sign-in', about, h('div', { class: 'row' }, create, leave), body) }
 }
 

@@ -28,7 +28,7 @@ export function healthSection(page) {
   )
   const node = section(
     'Models',
-    'Whether each model can answer now. Models that you add here join at once.',
+    'Whether each model can answer now. Models that you add here are available immediately.',
     notes,
     list,
     result,
@@ -114,7 +114,7 @@ export function healthSection(page) {
           ),
         ),
         state?.reason ? h('p', { class: 'small' }, visible(state.reason)) : null,
-        h('p', { class: 'muted small' }, visible(`Set: ${origin}`)),
+        h('p', { class: 'muted small' }, visible(`Source: ${origin}`)),
         lastFailure(model),
       ),
       h('div', { class: 'case-actions row tight' }, actions),
@@ -128,7 +128,7 @@ export function healthSection(page) {
   /** @param {import('../types').ModelDraft | null} draft */
   async function edit(draft) {
     if (shown && (await modelForm(shown.kinds, draft))) {
-      page.context.announce('The model is saved.')
+      page.context.announce('The model has been saved.')
       await refresh()
       add.focus()
     }
@@ -149,11 +149,11 @@ export function healthSection(page) {
 
   /** @param {string} id */
   async function remove(id) {
-    const content = h('p', null, 'Clients that ask for ', h('code', null, visible(id)), ' get an error.')
+    const content = h('p', null, 'Clients that ask for ', h('code', null, visible(id)), ' will get an error.')
     if (!(await confirm({ title: 'Remove this model?', content, action: 'Remove', danger: true }))) return
     try {
       await api.del(`/settings/models/${encodeURIComponent(id)}`)
-      page.context.announce('The model is removed.')
+      page.context.announce('The model has been removed.')
       await refresh()
       add.focus()
     } catch (error) {

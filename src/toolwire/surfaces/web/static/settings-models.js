@@ -105,7 +105,7 @@ export function modelsSection(page) {
     saved = patterns.join('\n') // so that `show` does not take the text for a draft
     try {
       await page.save({ tool_models: patterns })
-      page.context.announce('The models that may use tools are saved.')
+      page.context.announce('The models that may use tools have been saved.')
     } catch (error) {
       saved = before
       page.showError(error)

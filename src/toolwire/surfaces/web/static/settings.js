@@ -18,9 +18,8 @@ import { modelsSection } from './settings-models.js'
 export const title = 'Settings'
 
 const DESCRIPTION =
-  'Allow the AI to use tools like vault search and file reading. All tool calls require your explicit ' +
-  'approval via popup.'
-const REMEMBERED = 'Calls that a remembered approval covers run without a popup.'
+  'Allow the AI to use tools like vault search and file reading. Tool calls require your explicit approval ' +
+  'in a dialog, except calls that a remembered approval covers.'
 const WARNING = '⚠️ Experimental feature - tools may access your vault data.'
 const CONTENTS = new Map([
   ['memory', 'Requests and responses of recent turns are kept in memory only, until the server stops.'],
@@ -137,7 +136,6 @@ function toolCallingSection(page) {
         { class: 'grow' },
         h('h2', null, h('label', { for: 'tool-calling' }, 'Enable AI Tool Calling (Experimental)')),
         h('p', { class: 'muted small', id: 'tool-calling-description' }, DESCRIPTION),
-        h('p', { class: 'muted small' }, REMEMBERED),
       ),
       toggle,
     ),
@@ -198,15 +196,17 @@ function state({ tool_calling: on, vault: { root, open, error } }) {
  *
  * @param {Vault} vault
  */
-function confirmIndexing({ root, exists, include, exclude }) {
+function confirmIndexing({ root, exists, include, exclude, origin }) {
   const limits = [
     include.length ? fact('Included', patterns(include)) : null,
     exclude.length ? fact('Excluded', patterns(exclude)) : null,
   ]
+  const fixed = origin && origin !== 'page'
+  const change = fixed ? `It is set in ${origin}.` : 'Choose a folder in the section Vault.'
   const content = [
     h('p', null, 'This folder will be indexed on this machine, so that it can be searched:'),
     h('p', { class: 'vault-root mono' }, icon('folder', 16), root),
-    exists ? null : banner('This folder does not exist. Set vault.root in the settings file.', 'warn'),
+    exists ? null : banner(`This folder does not exist. ${change}`, 'warn'),
     include.length || exclude.length ? h('dl', { class: 'facts' }, limits) : null,
     h('p', null, 'The index stays on this machine. A model sees only what you approve.'),
     h('p', { class: 'muted small' }, WARNING),
@@ -226,7 +226,7 @@ function grantsSection(page) {
   const node = section('Remembered grants', 'Calls that a grant covers run without asking you.', body)
   /** @param {Grant} grant */
   const revoked = (grant) => {
-    page.context.announce(`The grant for ${grant.tool} is revoked.`)
+    page.context.announce(`The grant for ${grant.tool} has been revoked.`)
     show()
   }
   async function show() {
@@ -268,7 +268,7 @@ function vaultSection(page) {
   let root = ''
   async function change() {
     if (!(await folderPicker(root))) return
-    page.context.announce('The vault’s folder is saved.')
+    page.context.announce('The vault’s folder has been saved.')
     await page.save({})
   }
   /** @param {Settings} settings */

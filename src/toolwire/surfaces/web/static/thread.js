@@ -152,7 +152,7 @@ class AnswerView {
     )
     this.node = h(
       'article',
-      { class: 'message answer', 'aria-label': `Answer of ${entry.model}` },
+      { class: 'message answer', 'aria-label': `Answer from ${entry.model}` },
       h('div', { class: 'answer-model mono' }, entry.model, scriptedLabel(entry)),
       this.parts,
       this.wait,

@@ -95,14 +95,14 @@ export function spans(turn, phases, calls) {
  */
 export function spoken(turn, phases, calls, end) {
   const parts = phases.map((phase) => `${phase.name}: ${ms(phase.to - phase.from)}`)
-  const before = parkedBefore(turn) ? `, after ${ms(parkedBefore(turn))} parked` : ''
-  const parked = parkedAfter(turn)
-  const after = turn.waits
-    ? ', and waits for results'
-    : parked === null
-      ? ''
-      : `, then parked for ${ms(parked)}`
-  return `Timeline of ${ms(end)}. ${parts.join('. ')}. ${counted(calls, 'call')}${before}${after}.`
+  const before = parkedBefore(turn)
+  const after = parkedAfter(turn)
+  const parked = [before ? `for ${ms(before)} before` : '', after === null ? '' : `for ${ms(after)} after`]
+  const waited = parked.filter(Boolean).join(', and ')
+  parts.push(counted(calls, 'call'))
+  if (waited) parts.push(`Parked ${waited}`)
+  if (turn.waits) parts.push('Waits for results')
+  return `Timeline of ${ms(end)}. ${parts.join('. ')}.`
 }
 
 /** A moment relative to the request. @param {number} at */

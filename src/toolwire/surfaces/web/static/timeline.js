@@ -89,7 +89,7 @@ export class Timeline {
   #draw(plot) {
     const controls = h(
       'div',
-      { class: 'row tight', role: 'group', 'aria-label': 'Zoom of the timeline' },
+      { class: 'row tight', role: 'group', 'aria-label': 'Timeline zoom' },
       this.range,
       this.whole,
       this.earlier,

@@ -87,7 +87,7 @@ function missing(session, model) {
     return banner('Tool calling is off, so no model can look into your vault.', '', null, settings)
   if (!session.vault.open)
     return banner(
-      'Tool calling is on, but no vault is open. Set vault.root in the settings file.',
+      'Tool calling is on, but no vault is open. Choose a folder in Settings.',
       'warn',
       null,
       settings,
@@ -123,7 +123,8 @@ export function hint(session, model, tour) {
   if (tour) return 'A tour with a sample vault. Your own notes are not touched.'
   if (!session.tool_calling) return 'Tool calling is off: the model sees only what you write.'
   if (model?.tools === 'none') return 'This model cannot call tools.'
-  if (model?.no_tools) return 'This model does not get your vault’s tools: it is too small to choose them.'
+  if (model?.no_tools)
+    return 'This model does not get your vault’s tools: it is too small to choose between them reliably.'
   if (model && !model.may_use_tools)
     return 'This model is not allowed to use tools. You can change that in Settings.'
   return 'Enter sends, Shift+Enter adds a line.'

@@ -14,7 +14,7 @@ export function drawTotals({ totals }) {
   return [
     fact('Requests', short(totals.requests)),
     fact('Errors', short(totals.errors), totals.errors ? 'bad' : ''),
-    fact('First token', ms(totals.ttft_ms_p50) || '–'),
+    fact('First token (median)', ms(totals.ttft_ms_p50) || '–'),
     fact('Calls', short(totals.calls)),
     fact('Parked', short(totals.parked)),
     fact('Tokens', `${short(totals.tokens_in)} in · ${short(totals.tokens_out)} out`),
@@ -69,7 +69,7 @@ export function drawCharts({ totals, buckets, bucket_s: bucketSeconds, by_tool, 
     }),
     columnChart({
       title: 'Parked',
-      note: 'waiting for results',
+      note: 'runs that began to wait',
       value: 'parked',
       unit: 'parked',
       units: 'parked',

@@ -179,7 +179,7 @@ export function noTurns(session, known) {
 export function curl(session, model) {
   const body = JSON.stringify({ model, stream: true, messages: [{ role: 'user', content: 'Hello' }] })
   const lines = [`curl -N ${session.base_url}/chat/completions`, "-H 'content-type: application/json'"]
-  if (session.keys) lines.push('-H "authorization: Bearer $TOOLWIRE_KEY"')
+  if (session.keys) lines.push('-H "authorization: Bearer $TOOLWIRE_API_KEY"')
   lines.push(`-d '${body.replaceAll("'", "'\\''")}'`)
   return lines.join(' \\\n  ')
 }

@@ -63,7 +63,7 @@ function toolsPanel(turn) {
   return h(
     'section',
     { class: 'panel' },
-    h('h2', null, 'How tools were served'),
+    h('h2', null, 'How tools were handled'),
     h('p', { class: 'row' }, strategyBadge(turn.strategy), dialect),
     h('p', null, strategyText(turn.strategy)),
     h(
@@ -71,12 +71,12 @@ function toolsPanel(turn) {
       { class: 'pairs' },
       pair('Kind', `${turn.kind}: ${kindText(turn.kind)}`),
       pair('Continues', link(turn.resumed_from)),
-      pair('Parked before', turn.parked_ms ? ms(turn.parked_ms) : null),
+      pair('Waited before this turn', turn.parked_ms ? ms(turn.parked_ms) : null),
       pair('Backend', turn.backend),
-      pair('Parked after', waited),
+      pair('Waited after this turn', waited),
       pair('Continued by', link(after?.turn)),
       pair('Required', plan.required ? 'the client requires a call' : null),
-      pair('Answer begins with (prefilled)', plan.begun),
+      pair('Prefilled start of the answer', plan.begun),
       pair('Token in call markers', plan.nonce),
     ),
   )
@@ -91,7 +91,7 @@ function endPanel(turn) {
   return h(
     'section',
     { class: 'panel' },
-    h('h2', null, 'Usage and end'),
+    h('h2', null, 'Usage and outcome'),
     h(
       'dl',
       { class: 'pairs' },
@@ -246,7 +246,7 @@ export function replayResult(replay) {
   )
   const about =
     'With the recorded output of the backend, this version of Toolwire would send the client something else.'
-  const title = h('h2', null, `Replayed: ${counted(rows.length, 'difference')}`)
+  const title = h('h2', null, `Replay of the recording: ${counted(rows.length, 'difference')}`)
   const node = h(
     'section',
     { class: 'panel stack', 'aria-label': 'Replay' },

@@ -69,7 +69,7 @@ export class RowsView {
       h(
         'div',
         { class: 'rows-none muted' },
-        `Select a ${names.one} to read all of it. Arrow keys, Page Up and Page Down move in the list.`,
+        'Select one to read all of it. Arrow keys, Page Up and Page Down move in the list.',
       ),
     )
     this.list = new VirtualList({

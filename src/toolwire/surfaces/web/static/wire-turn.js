@@ -201,12 +201,12 @@ class TurnPage {
       fact('Tokens', tokens),
       fact('Calls', callNames(turn.calls) || 'none'),
       fact(
-        'Parked before',
+        'Waited before this turn',
         turn.parked_ms ? ms(turn.parked_ms) : null,
         'How long the run waited for the results that this request brought',
       ),
       fact(
-        'Parked after',
+        'Waited after this turn',
         after?.to_ms ? ms(after.to_ms - after.from_ms) : null,
         'How long the run waited until another request brought the results',
       ),
@@ -230,7 +230,7 @@ class TurnPage {
       ? h('button', { type: 'button', class: 'button', disabled: true }, download)
       : h('a', { class: 'button', href, download: `${this.id}.jsonl` }, download)
     const running = this.turn.state === 'running'
-    const replayLabel = h('span', null, 'Replay')
+    const replayLabel = h('span', null, 'Replay the recording')
     const replay = h(
       'button',
       { type: 'button', class: 'button', disabled: gone || running },
@@ -266,10 +266,10 @@ class TurnPage {
     try {
       clear(this.news, replayResult(await api.post(`${turnPath(this.id)}/replay`)))
     } catch (error) {
-      clear(this.news, banner(`The turn could not be replayed. ${api.messageOf(error)}`, 'bad', true))
+      clear(this.news, banner(`The recording could not be replayed. ${api.messageOf(error)}`, 'bad', true))
     } finally {
       button.disabled = false
-      text(label, 'Replay')
+      text(label, 'Replay the recording')
     }
   }
 
