@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from doubles.axe import RUN
+from doubles.axe import LOOKS, RUN, WIDE
 from doubles.package_index import PARTS, FakeIndex, fake_index
 
 PROGRAM = str(Path(__file__).parents[1] / "doubles" / "tiny_model.py")
@@ -47,6 +47,15 @@ def offer(page: Page) -> Any:
     return page.get_by_role("region", name="A better model")
 
 
+def assert_accessible(page: Page) -> None:
+    """Runs axe-core in every look."""
+    for size, theme in LOOKS:
+        page.set_viewport_size(size)
+        page.emulate_media(color_scheme=theme, reduced_motion="reduce")
+        assert page.evaluate(RUN) == []
+    page.set_viewport_size(WIDE)
+
+
 def choose(page: Page, name: str) -> None:
     page.get_by_role("button", name="Model: ").click()
     page.get_by_role("option", name=name).click()
@@ -67,6 +76,8 @@ def test_a_better_model_is_downloaded_on_the_page_and_chosen(
     page = browser.tab()
     expect(offer(page)).to_contain_text("Get a model worth talking to")
     expect(offer(page)).to_contain_text("2.4 GB of memory, licence Apache-2.0")
+    page.evaluate(axe)
+    assert_accessible(page)
     offer(page).get_by_role("button", name="Download (").focus()
     page.keyboard.press("Enter")
     stop = offer(page).get_by_role("button", name="Stop the download")
@@ -75,8 +86,7 @@ def test_a_better_model_is_downloaded_on_the_page_and_chosen(
     assert reached.wait(20)
     expect(offer(page)).to_contain_text(re.compile(r"[1-9]\d* KB of 700 KB"))
     expect(stop).to_be_focused()
-    page.evaluate(axe)
-    assert page.evaluate(RUN) == []
+    assert_accessible(page)
     other = browser.tab()  # another tab sees the same download
     other.set_viewport_size({"width": 375, "height": 700})
     expect(offer(other).get_by_role("progressbar")).to_be_visible()
@@ -125,3 +135,10 @@ def test_the_picker_names_the_small_model_by_its_use_and_says_why_it_gets_no_too
     expect(page.get_by_text("This model does not get your vault’s tools")).to_be_visible()
     page.get_by_role("button", name="Model: ").click()
     expect(page.get_by_role("option", name=SMALL)).to_contain_text("local · does not get your vault’s tools")
+
+
+def test_a_cut_answer_looks_like_one(site: Any, browse: Any) -> None:
+    page = browse(site(models={"m": {"script": "say The answer is\nfinish length"}})).tab()
+    page.get_by_role("textbox", name="Message").fill("Hello")
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("Cut at the token limit: the answer is not complete.")).to_be_visible()

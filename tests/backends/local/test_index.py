@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import ssl
 import sys
+import zipfile
 from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
 
 from doubles.package_index import PARTS, PIECES, FakeIndex, fake_index, wheel
-from toolwire.backends.local.index import DEFAULT, TIMEOUT_S, Index, IndexProblem, Source
+from toolwire.backends.local.index import TIMEOUT_S, Index, IndexProblem, Source, pips_index
 
 PART = PARTS[0]
 
@@ -34,9 +36,30 @@ def fetched(source: Source) -> bytes:
         return b"".join(blocks)
 
 
-def test_without_settings_it_is_the_default_index(home: dict[str, str]) -> None:
+def test_without_settings_it_is_pips_own_index(home: dict[str, str]) -> None:
+    from pip._internal.models.index import PyPI
+
     found = Source.configured(home)
-    assert (found.indexes, found.links, found.timeout_s) == ((DEFAULT,), (), TIMEOUT_S)
+    assert (found.indexes, found.links, found.timeout_s) == ((PyPI.simple_url,), (), TIMEOUT_S)
+
+
+def test_without_pip_it_is_the_index_of_the_pip_that_python_bundles(
+    home: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "_bundled").mkdir()
+    with zipfile.ZipFile(tmp_path / "_bundled" / "pip-99.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr(
+            "pip/_internal/models/index.py", 'PyPI = PackageIndex(\n    "https://index.example/", x)'
+        )
+    bundle = ModuleSpec("ensurepip", None, is_package=True)
+    bundle.submodule_search_locations = [str(tmp_path)]
+    monkeypatch.setattr("importlib.util.find_spec", {"ensurepip": bundle}.get)
+    assert Source.configured(home).indexes == ("https://index.example/simple",)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("sysconfig.get_config_var", lambda name: None)
+    assert Source.configured(home).indexes == ()
+    with pytest.raises(IndexProblem, match="no index is configured: set UV_DEFAULT_INDEX"):
+        fetched(Source.configured(home))
 
 
 @pytest.mark.parametrize(
@@ -49,7 +72,7 @@ def test_without_settings_it_is_the_default_index(home: dict[str, str]) -> None:
         ({"UV_DEFAULT_INDEX": "https://d/simple?token=x"}, ("https://d/simple?token=x",)),
         (
             {"PIP_EXTRA_INDEX_URL": "https://b https://c", "UV_INDEX": "team=https://e"},
-            (DEFAULT, "https://e", "https://b", "https://c"),
+            (pips_index(), "https://e", "https://b", "https://c"),
         ),
         ({"PIP_NO_INDEX": "1", "PIP_INDEX_URL": "https://a"}, ()),
     ],

@@ -14,13 +14,16 @@ import importlib.util
 import json
 import netrc
 import os
+import re
 import ssl
 import sys
+import sysconfig
 import tomllib
 import urllib.error
 import urllib.request
+import zipfile
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
@@ -29,8 +32,8 @@ from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
 
 from toolwire.core.display import one_line
 
-DEFAULT = "https://index.example/simple"
-"""The index if none is configured, as for pip and uv."""
+PIPS_CONSTANT = "pip/_internal/models/index.py", re.compile(r'PyPI = PackageIndex\(\s*"([^"]+)"')
+"""Where pip's source names the index that pip uses if none is configured."""
 ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
 TIMEOUT_S = 30.0
 BLOCK = 1 << 17
@@ -54,7 +57,7 @@ class IndexProblem(Exception):
 class Source:
     """Where wheels come from."""
 
-    indexes: tuple[str, ...] = (DEFAULT,)
+    indexes: tuple[str, ...] = ()
     links: tuple[str, ...] = ()
     """Folders of wheels, and pages with links to wheels (pip's `find-links`)."""
     proxy: str = ""
@@ -70,13 +73,13 @@ class Source:
         pip = {**_pip_files(environ, home, settings), **_pip_variables(environ)}
         uv = _uv_files(settings)
         first = environ.get("UV_DEFAULT_INDEX") or environ.get("UV_INDEX_URL")
-        first = first or pip.get("index-url") or uv.first or DEFAULT
+        first = first or pip.get("index-url") or uv.first or pips_index()
         named = (environ.get("UV_INDEX", ""), environ.get("UV_EXTRA_INDEX_URL", ""))
         more = [*" ".join(named).split(), *pip.get("extra-index-url", "").split(), *uv.more]
         none = _is_true(pip.get("no-index", "")) or _is_true(environ.get("UV_NO_INDEX", ""))
         certificates = (pip.get("cert"), *map(environ.get, ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")))
         return cls(
-            indexes=() if none else tuple(dict.fromkeys(map(_url, (first, *more)))),
+            indexes=() if none else tuple(dict.fromkeys(map(_url, filter(None, (first, *more))))),
             links=(
                 *pip.get("find-links", "").split(),
                 *filter(None, environ.get("UV_FIND_LINKS", "").split(",")),
@@ -86,6 +89,37 @@ class Source:
             timeout_s=_seconds(pip.get("timeout") or pip.get("default-timeout") or ""),
             netrc=environ.get("NETRC") or str(home / ".netrc"),
         )
+
+
+def pips_index() -> str:
+    """Returns the index that pip uses if none is configured; "" if this Python has no pip.
+
+    This is a constant in the source of pip: of an installed one, or of the one that Python has for new
+    environments.
+    """
+    member, constant = PIPS_CONSTANT
+    for source in _pips_sources(member):
+        if found := constant.search(source):
+            return found[1].rstrip("/") + "/simple"
+    return ""
+
+
+def _pips_sources(member: str) -> Iterator[str]:
+    for folder in _package_folders("pip"):
+        with suppress(OSError):
+            yield (folder.parent / member).read_text("utf-8")
+    folders = [folder / "_bundled" for folder in _package_folders("ensurepip")]
+    if packaged := sysconfig.get_config_var("WHEEL_PKG_DIR"):  # some Linux distributions keep the wheel apart
+        folders.append(Path(packaged))
+    for wheel in (wheel for folder in folders for wheel in sorted(folder.glob("pip-*.whl"))):
+        with suppress(OSError, KeyError, zipfile.BadZipFile), zipfile.ZipFile(wheel) as archive:
+            yield archive.read(member).decode("utf-8")
+
+
+def _package_folders(name: str) -> list[Path]:
+    """Returns where an installed package is. Does not import it."""
+    found = importlib.util.find_spec(name)
+    return [Path(folder) for folder in (found.submodule_search_locations or () if found else ())]
 
 
 def _url(written: str) -> str:
@@ -228,7 +262,7 @@ class Index:
                 problem = error
         if problem is not None:
             raise problem
-        where = ", ".join(dict.fromkeys(map(_host, pages))) or "no index is configured"
+        where = ", ".join(dict.fromkeys(map(_host, pages))) or "no index is configured: set UV_DEFAULT_INDEX"
         raise IndexProblem(f"{wheel} is not on the package index ({where})", lasting=True)
 
     def _on_page(self, page: str, wheel: str) -> Path | str | None:

@@ -8,6 +8,7 @@
 
 import * as api from './api.js'
 import { Approvals } from './chat-approvals.js'
+import { frame } from './chat-frame.js'
 import { ChatHead } from './chat-head.js'
 import { Composer } from './composer.js'
 import { ConversationList } from './conversations.js'
@@ -79,22 +80,8 @@ export class Chat {
       opened: () => this.showList(false),
     })
     this.head = new ChatHead(this.list, () => this.showList(!this.page.classList.contains('side-open')))
-    const foot = h(
-      'div',
-      { class: 'chat-foot' },
-      this.scroller.button,
-      h('div', { class: 'chat-column' }, this.trouble, this.composer.node, this.hint),
-    )
-    this.page = h(
-      'div',
-      { class: 'chat' },
-      this.list.node,
-      h('div', { class: 'chat-backdrop', onclick: () => this.showList(false) }),
-      h('div', { class: 'chat-main' }, this.head.node, this.scroller.node, foot),
-    )
-    this.page.addEventListener('keydown', (event) => {
-      if (event.key === 'Escape' && this.page.classList.contains('side-open')) this.showList(false)
-    })
+    const foot = [this.trouble, this.composer.node, this.hint]
+    this.page = frame(this, foot, () => this.showList(false))
     main.append(this.page)
     const { live } = context
     this.offs = [
@@ -103,8 +90,7 @@ export class Chat {
       live.on('lost', () => this.loadAll()),
       live.on('settings', () => this.loadSettings()),
     ]
-    this.offer = new LocalOffer(context, (model) => this.useNew(model))
-    this.offer.load()
+    this.offer = new LocalOffer(context, () => this.loadModels(true))
     this.modelsLoaded = this.loadModels()
     this.list.load()
   }
@@ -154,7 +140,8 @@ export class Chat {
       this.loaded = this.load()
       await this.loaded
     }
-    this.scroller.toEnd()
+    if (this.id === undefined) this.scroller.toStart()
+    else this.scroller.toEnd()
   }
 
   showNew() {
@@ -180,7 +167,6 @@ export class Chat {
 
   async loadAll() {
     this.loadModels()
-    this.offer.load()
     if (this.id) await this.load()
   }
 
@@ -245,27 +231,19 @@ export class Chat {
     text(this.hint, hint(this.context.session, this.picker.model, state.tour))
   }
 
-  async loadModels() {
+  /** `again` chooses a model again for a new chat. @param {boolean} [again] */
+  async loadModels(again = false) {
     try {
       this.models = (await api.get('/models')).models
       const { state } = this
       if (!state) return
-      if (!state.id && !this.models.some((one) => one.id === state.model))
+      if (!state.id && (again || !this.models.some((one) => one.id === state.model)))
         state.model = preferred(this.models)
       this.picker.set(this.models, state.model)
       this.update()
     } catch (error) {
       this.showError(error)
     }
-  }
-
-  /** Chooses a model that was downloaded, unless a conversation is open. @param {string} model */
-  async useNew(model) {
-    await this.loadModels()
-    if (this.id || !this.state || !this.models.some((one) => one.id === model)) return
-    this.state.model = model
-    this.picker.set(this.models, model)
-    this.update()
   }
 
   async loadSettings() {
@@ -311,15 +289,9 @@ export class Chat {
     if (op.op === 'user') this.scroller.toEnd()
     if (op.op === 'ended') {
       state.running = false
-      this.announceAnswer()
+      this.context.announce(this.thread.announcement)
     }
     this.update()
-  }
-
-  announceAnswer() {
-    const answer = this.thread.lastText
-    const brief = answer.length > 400 ? `${answer.slice(0, 400)}…` : answer
-    this.context.announce(brief ? `Answer: ${brief}` : 'The turn has ended.')
   }
 
   // --- what the person does --------------------------------------------------------------------------------

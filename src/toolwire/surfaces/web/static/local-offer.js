@@ -15,19 +15,25 @@ export class LocalOffer {
   drawn = ''
   begun = false // this tab began the download or saw it run
 
-  /** `onready` gets the id of the model that was downloaded. */
-  /** @param {Context} context @param {(id: string) => unknown} onready */
+  /**
+   * `onready` is called when the model can be used.
+   *
+   * @param {Context} context
+   * @param {() => unknown} onready
+   */
   constructor(context, onready) {
     this.context = context
     this.onready = onready
     this.bar = h('progress', { class: 'offer-bar', max: '1', value: '0' })
     this.amount = h('p', { class: 'muted small' })
     this.node = h('section', { class: 'offer', 'aria-label': 'A better model', hidden: true })
-    this.off = context.live.on('local', (state) => this.show(state))
+    const { live } = context
+    this.offs = [live.on('local', (state) => this.show(state)), live.on('lost', () => this.load())]
+    this.load()
   }
 
   end() {
-    this.off()
+    for (const off of this.offs) off()
   }
 
   async load() {
@@ -54,7 +60,7 @@ export class LocalOffer {
     if (kind === 'done') {
       this.begun = false
       this.context.announce(`${model.title} is ready.`)
-      this.onready(model.id)
+      this.onready()
     } else if (kind === 'running') this.context.announce(`${model.title} is being downloaded.`)
   }
 

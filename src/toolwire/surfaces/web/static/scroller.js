@@ -94,6 +94,13 @@ export class Scroller {
     this.top = this.node.scrollTop
   }
 
+  /** Shows the start of an empty chat, which has no end to follow. */
+  toStart() {
+    this.pinned = false
+    this.button.hidden = true
+    this.node.scrollTop = 0
+  }
+
   /** Scrolls to the end, and stays there. */
   toEnd() {
     this.awayUntil = 0

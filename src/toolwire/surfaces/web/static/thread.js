@@ -73,6 +73,13 @@ export class Thread {
     return last instanceof AnswerView ? last.text : ''
   }
 
+  /** What a screen reader says when the last answer has ended. */
+  get announcement() {
+    const answer = this.lastText
+    const brief = answer.length > 400 ? `${answer.slice(0, 400)}…` : answer
+    return brief ? `Answer: ${brief}` : 'The turn has ended.'
+  }
+
   /** Applies a live change. Returns false if the change does not fit what is shown. @param {Operation} op */
   apply(op) {
     if (op.op === 'user' || op.op === 'answer') {
