@@ -101,7 +101,8 @@ class Place:
             if not read:
                 break
             shown += read
-            if answers and shown.rstrip().endswith(b":"):
+            # only a prompt: the line break after a hidden answer is not another one
+            if answers and read.rstrip().endswith(b":"):
                 os.write(terminal, answers.pop(0))
         os.waitpid(pid, 0)
         os.close(terminal)

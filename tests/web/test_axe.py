@@ -202,10 +202,11 @@ def test_what_runs_what_is_parked_and_what_waits_for_the_person_have_different_c
 
 
 def test_every_row_of_the_inbox_and_the_wire_page_has_a_name(stage: Any) -> None:
+    stage.asked(stage.ask("codex", "Read the plan and begin today's note"))
     page = stage.go("/ui/inbox")
     rows = page.get_by_role("tabpanel").get_by_role("listitem")
     for name in ("Write a note, asked by codex in a web chat", "Read notes, asked by claude-desktop via MCP"):
-        expect(page.get_by_role("listitem", name=name)).to_be_visible()
+        expect(page.get_by_role("listitem", name=name).first).to_be_visible()
     names = rows.evaluate_all("rows => rows.map((row) => row.getAttribute('aria-label'))")
     assert all(page.get_by_role("button", name=f"Deny {name}").count() for name in names)
     page = stage.go("/ui/wire?model=qwen3-8b")
