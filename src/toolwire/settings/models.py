@@ -107,7 +107,7 @@ def _expand(
     secret: set[str],
     environ: Mapping[str, str],
 ) -> None:
-    """Adds the options that a shorthand stands for. Options that are set win."""
+    """Adds the options that a shorthand implies. Options that are set win."""
     for key, value in short.options.items():
         options.setdefault(key, value)
     if short.host and environ.get(short.host) and "base_url" not in options:

@@ -26,7 +26,7 @@ PER_MESSAGE = 8
 ANSWER, LARGEST_ANSWER = 4096, 8192
 """Tokens of the window that are reserved for the answer: if the request sets no limit, and at most.
 
-Coding agents allow answers of 32,000 tokens and more. A window for so many may not fit into the memory.
+Coding agents allow answers of 32,000 tokens and more. A window of that size may not fit into memory.
 """
 SMALLEST_WINDOW = 4096
 

@@ -59,7 +59,7 @@ const TIME_STEPS = [300, 600, 900, 1800, HOUR_S, 2 * HOUR_S, 3 * HOUR_S, 6 * HOU
  *
  * @param {number} start
  * @param {number} end
- * @param {number} most at most so many marks
+ * @param {number} most the highest number of marks
  */
 export function timeMarks(start, end, most) {
   const step =
