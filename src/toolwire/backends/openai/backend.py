@@ -80,17 +80,15 @@ class OpenAIBackend:
         self._ollama_request = Request(own, self._headers, *times)
         self._window = 0  # the context length of the last request to Ollama
         self._transport: Transport | None = None
-        self.support = ToolSupport(self.options, self.model, time.monotonic)
+        self.support = ToolSupport(self.options, self.model, time.monotonic, self._offers)
         self._ask_after = 0.0
         self._asking: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
 
-    @property
-    def strategy(self) -> Strategy:
-        return self.support.strategy
+    strategy: Strategy
+    capabilities: Capabilities
 
-    @property
-    def capabilities(self) -> Capabilities:
-        return self.support.capabilities
+    def _offers(self, support: ToolSupport) -> None:
+        self.strategy, self.capabilities = support.strategy, support.capabilities
 
     @property
     def profile(self) -> ServerProfile:
@@ -101,7 +99,7 @@ class OpenAIBackend:
         """Runs the turn. The last event is a `Finish` or `Failure`."""
         profile = self.support.profile
         rendered = render(turn, self.model, self.options, profile)
-        asked = _asked(turn, rendered)
+        asked = _asked(turn, rendered) if turn.tools or turn.constraint is not None else frozenset()
         own_api = profile.name == "ollama" and self.support.facts.own_api
         echo = PrefillEcho(prefill_of(turn)) if profile.prefill else None
         reader: AnswerReader | ollama.OllamaReader | None = None
@@ -113,7 +111,9 @@ class OpenAIBackend:
             if tap is not None:
                 tap("sent", body)
             request = self._ollama_request if own_api else self._request
-            response = decoded(await self._connected().post(request, body))
+            response = await self._connected().post(request, body)
+            if "content-encoding" in response.headers:
+                response = decoded(response)
             if response.status != 200:
                 yield [await self._failed(response, asked, tap)]
             elif _is_stream(response, turn):
@@ -135,8 +135,10 @@ class OpenAIBackend:
                             batch, asked = self._checked(batch, least, asked), frozenset()
                         yield batch if echo is None else echo.feed(batch)
             else:
-                whole = await _read_body(response, tap)
-                batch = self._checked(self._reader(turn, own_api).read_body(whole), least, asked)
+                reader = self._reader(turn, own_api)
+                batch = reader.read_body(await _read_body(response, tap))
+                if least or asked:
+                    batch = self._checked(batch, least, asked)
                 yield batch if echo is None else echo.feed(batch)
         except (TransportFault, ToolwireError) as error:
             failure = transport_failure(error, started=response is not None)
@@ -311,12 +313,13 @@ async def _read_until(response: UpstreamReply, until: float) -> bytes:
 
 
 async def _read_body(response: UpstreamReply, tap: FrameTap | None) -> bytes:
-    blocks: list[bytes] = []
-    size = 0
-    while block := await response.read():
-        blocks.append(block)
-        size = _checked_size(size + len(block))
-    body = b"".join(blocks)
+    body = await response.read()  # usually all of it
+    if not response.ended:
+        blocks, size = [body], len(body)
+        while block := await response.read():
+            blocks.append(block)
+            size = _checked_size(size + len(block))
+        body = b"".join(blocks)
     if tap is not None:
         tap("body", body)
     return body

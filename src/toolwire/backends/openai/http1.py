@@ -25,7 +25,7 @@ import asyncio
 import select
 import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import Any
 
@@ -187,6 +187,8 @@ class _Connection(asyncio.Protocol):
         self.transport: Any = None
         self.reply: Http1Reply | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_due = self._due = 0.0
+        self._then: Callable[[], None] | None = None
 
     def send(self, request: Request, body: bytes) -> Http1Reply:
         self.reply = reply = Http1Reply(self, request.read_s)
@@ -194,12 +196,29 @@ class _Connection(asyncio.Protocol):
         self.transport.write(b"%b%d\r\n\r\n%b" % (request.head, len(body), body))
         return reply
 
-    def start_timer(self, seconds: float, then: Any) -> None:
+    def start_timer(self, seconds: float, then: Callable[[], None]) -> None:
+        """Calls `then` after so many seconds, unless the timer is started again or stopped before.
+
+        Nearly always it is. So the event loop's timer stays as it is, unless it would be too late.
+        """
+        self._then, self._due = then, self.client.loop.time() + seconds
+        if self._timer is None or self._due < self._timer_due:
+            self._wake_at(self._due)
+
+    def _wake_at(self, due: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self.client.loop.call_later(seconds, then)
+        self._timer, self._timer_due = self.client.loop.call_at(due, self._woken), due
+
+    def _woken(self) -> None:
+        self._timer = None
+        if self.client.loop.time() < self._due:
+            self._wake_at(self._due)
+        elif self._then is not None:
+            self._then()
 
     def stop_timer(self) -> None:
+        self._then = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -228,13 +247,14 @@ class _Connection(asyncio.Protocol):
 class Http1Reply:
     """The response to one request. `headers` have lower-case names.
 
-    `heard`: the server has sent something.
+    `heard`: the server has sent something. `ended`: all of the body was read.
     """
+
+    heard = ended = False
 
     def __init__(self, connection: _Connection, read_s: float) -> None:
         self.status = 0  # until the head is complete
         self.headers: dict[str, str] = {}
-        self.heard = False
         self._connection = connection
         self._loop = connection.client.loop
         self._parser: Any = httptools.HttpResponseParser(self)
@@ -293,7 +313,7 @@ class Http1Reply:
         elif self._blocks or self._complete:
             waiter.set_result(self._blocks[0] if len(self._blocks) == 1 else b"".join(self._blocks))
             self._blocks.clear()
-            self._unread = 0
+            self._unread, self.ended = 0, self._complete
             if self._paused:
                 self._paused = False
                 self._connection.transport.resume_reading()

@@ -99,8 +99,9 @@ class AnswerReader:
     read.
     """
 
+    _frames: SseReader | None = None
+
     def __init__(self, turn: Turn, cumulative: bool = False, secrets: tuple[str, ...] = ()) -> None:
-        self._sse = SseReader()
         declared = _DeclaredNames(turn) if turn.tools else None
         names, rename = (declared.names, declared.resolve) if declared else (None, None)
         self._calls = CallAssembler(cumulative, names, rename=rename, repair=NativeArguments)
@@ -120,7 +121,9 @@ class AnswerReader:
 
     def feed(self, block: bytes) -> list[Event]:
         out: list[Event] = []
-        for frame in self._sse.feed(block):
+        if self._frames is None:
+            self._frames = SseReader()
+        for frame in self._frames.feed(block):
             if self.ended:
                 break
             data = frame.data if isinstance(frame, SseEvent) else frame

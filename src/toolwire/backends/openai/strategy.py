@@ -287,15 +287,22 @@ class ToolSupport:
 
     This follows from its profile, from what the server says about it, and from what the server refused.
     `profile` is the kind of server, with the options applied and without the refused features. Call `refresh`
-    before each turn.
+    before each turn. `changed` is called with this object after each change of `strategy` and `capabilities`.
     """
 
     profile: ServerProfile
     strategy: Strategy
     capabilities: Capabilities
 
-    def __init__(self, options: OpenAIOptions, model: str, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        options: OpenAIOptions,
+        model: str,
+        clock: Callable[[], float],
+        changed: Callable[[ToolSupport], None] = lambda support: None,
+    ) -> None:
         self._options = options
+        self._changed = changed
         self._dialects = dialects_of(model, options.dialects)
         self._clock = clock
         self.refused: dict[Refused, float] = {}
@@ -339,6 +346,7 @@ class ToolSupport:
         constrain = frozenset() if "constraint" in self.refused else CALL if grammar == "none" else BOTH
         self.strategy = self._choose(bool(constrain))
         self.capabilities = self._describe(self.profile, self.strategy, constrain)
+        self._changed(self)
 
     def _refused_choices(self) -> frozenset[Choice]:
         if "choice" in self.refused:

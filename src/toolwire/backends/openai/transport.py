@@ -33,6 +33,11 @@ class UpstreamReply(Protocol):
     status: int
 
     @property
+    def ended(self) -> bool:
+        """Whether it is known that nothing more can be read."""
+        ...
+
+    @property
     def headers(self) -> Mapping[str, str]:
         """The response headers by name, in lower case."""
         ...
@@ -113,6 +118,8 @@ def shared_transport(proxy_from_env: bool, user: object) -> Transport:
 
 
 class _ProxiedReply:
+    ended = False
+
     def __init__(self, response: aiohttp.ClientResponse) -> None:
         self._response = response
         self.status = response.status
@@ -167,7 +174,7 @@ ENCODINGS = ("gzip", "x-gzip", "deflate")
 
 
 def decoded(reply: UpstreamReply) -> UpstreamReply:
-    """Returns the reply with its body decompressed.
+    """Returns the reply with its body decompressed, as its header `content-encoding` says.
 
     Raises `ToolwireError` if its encoding is not supported.
     """
@@ -181,6 +188,8 @@ def decoded(reply: UpstreamReply) -> UpstreamReply:
 
 
 class _DecodedReply:
+    ended = False
+
     def __init__(self, reply: UpstreamReply, deflate: bool) -> None:
         self._reply = reply
         self.status = reply.status
