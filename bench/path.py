@@ -71,6 +71,7 @@ class _Reply:
     """An upstream's answer, one block per read. The event loop runs once between two reads."""
 
     status = 200
+    ended = False
 
     def __init__(self, stream: bool) -> None:
         self.headers = {"content-type": "text/event-stream" if stream else "application/json"}

@@ -43,6 +43,7 @@ class Packed:
     """A reply whose bytes come in chunks of `size`."""
 
     status = 200
+    ended = False
 
     def __init__(self, data: bytes, encoding: str, size: int) -> None:
         self.headers: Mapping[str, str] = {"content-encoding": encoding}

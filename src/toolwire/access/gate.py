@@ -142,11 +142,18 @@ class Gate:
 
     # --- Host and Origin ---
 
-    def check_place(self, headers: Headers, http_version: str = "1.1") -> None:
-        """Raises unless Host and Origin are allowed."""
+    def check_place(self, headers: Headers, scope: Scope) -> None:
+        """Raises unless Host and Origin are allowed. `headers` are those of `scope`, by name.
+
+        Raises also if a header that is used for a decision occurs more than once.
+        """
+        if len(headers) != len(scope["headers"]):
+            check_single(scope["headers"])
         host = headers.get(b"host")
         if self._check_hosts and not (
-            self._host_allowed(host) if host is not None else http_version == "1.0"
+            self._host_verdicts.get(host) or self._host_allowed(host)
+            if host is not None
+            else scope.get("http_version", "1.1") == "1.0"
         ):
             raise ToolwireError(
                 "forbidden_host", "This server answers only to loopback host names; more by server.hosts."
@@ -230,7 +237,8 @@ class Gate:
             if client is not None and not is_loopback(client[0]):
                 local = "Without keys only clients on this machine are served"
                 raise ToolwireError("permission", f"{local}; set server.keys, or toolwire keys add.")
-            if proxy_signs(headers):  # a proxy on this machine connects from loopback even for remote clients
+            # A proxy on this machine connects from loopback even for remote clients.
+            if any(map(_PROXY_SIGN.match, headers)):
                 raise ToolwireError("permission", BY_PROXY)
             return self.ring.anyone
         if not any(_tokens(headers)):

@@ -34,7 +34,7 @@ from toolwire.gateway.images import ImageFetcher, checked, fetched_images
 from toolwire.gateway.parked import Parking
 from toolwire.gateway.plan import make_plan
 from toolwire.gateway.queue import Queues
-from toolwire.gateway.records import Answer, Caller, OnSlow, TurnSummary
+from toolwire.gateway.records import JSON, Answer, Caller, OnSlow, TurnSummary
 from toolwire.gateway.run import Run
 from toolwire.observe.journal import Journal
 from toolwire.observe.trace import Trace
@@ -257,7 +257,7 @@ class Gateway:
         counted: dict[str, Any] = {"input_tokens": tokens}
         if api == "responses":
             counted = {"object": "response.input_tokens", **counted}
-        return Answer([(b"x-toolwire-report", report)], encode(counted))
+        return Answer([JSON, (b"x-toolwire-report", report)], encode(counted))
 
     async def _counted(self, turn: Turn, backend: Backend) -> int | None:
         """Returns the number of input tokens as the backend counts them; None if it cannot."""

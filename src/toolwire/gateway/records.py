@@ -51,11 +51,16 @@ class Caller(msgspec.Struct, frozen=True):
 
 OnSlow = Callable[[list[tuple[bytes, bytes]]], None]
 """A callback for the headers of a stream that begins before the model's first output."""
+JSON = (b"content-type", b"application/json; charset=utf-8")
+EVENT_STREAM = (b"content-type", b"text/event-stream; charset=utf-8")
 
 
 @dataclass(slots=True)
 class Answer:
-    """The answer to a request: a body or a stream of blocks. Closing the stream cancels the run."""
+    """The answer to a request: a body or a stream of blocks. Closing the stream cancels the run.
+
+    `headers` begin with the content type.
+    """
 
     headers: list[tuple[bytes, bytes]]
     body: bytes | None = None

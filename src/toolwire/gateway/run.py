@@ -30,7 +30,7 @@ from toolwire.gateway.answers import Answering, EventsAnswer, open_answer
 from toolwire.gateway.parked import Claim, brings_results
 from toolwire.gateway.plan import Plan, make_plan
 from toolwire.gateway.queue import QueueSlot
-from toolwire.gateway.records import Answer, Caller, OnSlow
+from toolwire.gateway.records import EVENT_STREAM, JSON, Answer, Caller, OnSlow
 from toolwire.gateway.source import Opened, RunSource, Timeouts, failed, nothing, side_by_side
 from toolwire.gateway.stages import RequiredCall, Stages
 from toolwire.observe.trace import Trace
@@ -492,7 +492,11 @@ class Run:
         report = self.final_report()
         if whole and self.answer is not None and not self.answer.stored:
             report = "; ".join(filter(None, (report, "store=failed")))
-        headers = [(b"x-toolwire-report", report.encode()), (b"x-toolwire-turn", self.kind.encode())]
+        headers = [
+            JSON if whole else EVENT_STREAM,
+            (b"x-toolwire-report", report.encode()),
+            (b"x-toolwire-turn", self.kind.encode()),
+        ]
         if self.fell_back:
             headers.append((b"x-toolwire-model", self.model.encode("ascii", "replace")))
         return [*headers, *self.account.headers()] if whole else headers

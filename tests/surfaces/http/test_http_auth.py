@@ -16,6 +16,10 @@ CHAT = "/v1/chat/completions"
 LOOPBACK_HOST = {b"host": b"127.0.0.1:8788"}
 
 
+def _check_place(gate: Gate, headers: dict[bytes, bytes], version: str = "1.1") -> None:
+    gate.check_place(headers, {"headers": list(headers.items()), "http_version": version})
+
+
 @pytest.mark.parametrize(
     ("host", "allowed"),
     [
@@ -42,22 +46,22 @@ def test_a_loopback_server_answers_only_to_its_own_names(host: bytes, allowed: b
     gate = Gate(ServerSettings(hosts=("Gateway.lan",)))
     for _ in range(2):  # checked, then cached
         if allowed:
-            gate.check_place({b"host": host})
+            _check_place(gate, {b"host": host})
         else:
             with pytest.raises(ToolwireError) as caught:
-                gate.check_place({b"host": host})
+                _check_place(gate, {b"host": host})
             assert caught.value.failure.kind == "forbidden_host"
 
 
 def test_a_missing_host_is_only_forgiven_to_old_http() -> None:
     gate = Gate(ServerSettings())
-    gate.check_place({}, "1.0")
+    _check_place(gate, {}, "1.0")
     with pytest.raises(ToolwireError):
-        gate.check_place({}, "1.1")
+        _check_place(gate, {}, "1.1")
 
 
 def test_a_public_server_answers_to_any_name() -> None:
-    Gate(ServerSettings(host="0.0.0.0", keys=("k",))).check_place({b"host": b"api.example.com"})
+    _check_place(Gate(ServerSettings(host="0.0.0.0", keys=("k",))), {b"host": b"api.example.com"})
 
 
 @pytest.mark.parametrize(
@@ -89,20 +93,20 @@ def test_an_origin_is_allowed_by_list_or_by_loopback(origin: bytes, allowed: boo
     headers = {**LOOPBACK_HOST, b"origin": origin}
     for _ in range(2):
         if allowed:
-            gate.check_place(headers)
+            _check_place(gate, headers)
             assert (b"access-control-allow-origin", origin) in gate.cors(headers)
         else:
             with pytest.raises(ToolwireError) as caught:
-                gate.check_place(headers)
+                _check_place(gate, headers)
             assert caught.value.failure.kind == "forbidden_origin"
             assert not any(name == b"access-control-allow-origin" for name, _ in gate.cors(headers))
 
 
 def test_a_server_s_own_pages_are_not_foreign() -> None:
     gate = Gate(ServerSettings(host="0.0.0.0", keys=("k",)))
-    gate.check_place({b"host": b"gw.example", b"origin": b"https://gw.example"})
+    _check_place(gate, {b"host": b"gw.example", b"origin": b"https://gw.example"})
     with pytest.raises(ToolwireError):
-        gate.check_place({b"host": b"gw.example", b"origin": b"https://other.example"})
+        _check_place(gate, {b"host": b"gw.example", b"origin": b"https://other.example"})
 
 
 def test_the_star_opens_all_origins_only_with_keys() -> None:

@@ -253,7 +253,7 @@ async def test_a_client_that_leaves_while_it_is_refused_is_no_error_of_ours(
     fail, refused = exchange.Exchange.fail, asyncio.Event()
 
     async def later(self: exchange.Exchange, *words: Any) -> int:
-        connection: Any = self._connection
+        connection: Any = self.connection
         async with asyncio.timeout(5):
             while not connection.disconnected:
                 await asyncio.sleep(0.005)

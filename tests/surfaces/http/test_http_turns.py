@@ -180,10 +180,10 @@ class Slow:
 
     async def answer(self, api: str, raw: bytes, caller: Caller) -> Answer:
         assert self.site.gateway.on_slow is not None
-        self.site.gateway.on_slow([(b"x-toolwire-turn", b"new")])
+        self.site.gateway.on_slow([STREAM_TYPE, (b"x-toolwire-turn", b"new")])
         try:
             await self.go.wait()
-            return Answer([(b"x-toolwire-turn", b"new")], stream=self.then())
+            return Answer([STREAM_TYPE, (b"x-toolwire-turn", b"new")], stream=self.then())
         finally:
             self.ended.set()
 

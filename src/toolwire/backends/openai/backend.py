@@ -112,34 +112,30 @@ class OpenAIBackend:
                 tap("sent", body)
             request = self._ollama_request if own_api else self._request
             response = await self._connected().post(request, body)
-            if "content-encoding" in response.headers:
-                response = decoded(response)
+            response = decoded(response) if "content-encoding" in response.headers else response
             if response.status != 200:
                 yield [await self._failed(response, asked, tap)]
-            elif _is_stream(response, turn):
-                reader = self._reader(turn, own_api)
+            else:
+                reader, streams = self._reader(turn, own_api), _is_stream(response, turn)
                 size, last_by = 0, None
                 while not reader.ended:
-                    if not reader.finishing:
-                        block = await response.read()
+                    if not streams:
+                        batch = reader.read_body(await _read_body(response, tap))
                     else:
-                        last_by = last_by or time.monotonic() + END_MARK_S
-                        block = await _read_until(response, last_by)
-                    if not turn.stream:
-                        size = _checked_size(size + len(block))
-                    if tap is not None and block:
-                        tap("read", block)
-                    batch = reader.feed(block) if block else reader.finish()
+                        if not reader.finishing:
+                            block = await response.read()
+                        else:
+                            last_by = last_by or time.monotonic() + END_MARK_S
+                            block = await _read_until(response, last_by)
+                        if not turn.stream:
+                            size = _checked_size(size + len(block))
+                        if tap is not None and block:
+                            tap("read", block)
+                        batch = reader.feed(block) if block else reader.finish()
                     if batch:
                         if least or asked:
                             batch, asked = self._checked(batch, least, asked), frozenset()
                         yield batch if echo is None else echo.feed(batch)
-            else:
-                reader = self._reader(turn, own_api)
-                batch = reader.read_body(await _read_body(response, tap))
-                if least or asked:
-                    batch = self._checked(batch, least, asked)
-                yield batch if echo is None else echo.feed(batch)
         except (TransportFault, ToolwireError) as error:
             failure = transport_failure(error, started=response is not None)
             if reader is None:

@@ -22,7 +22,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from toolwire.access.gate import OWN, Gate, HeaderList, Headers, Pace, Proxies, check_single, settled
+from toolwire.access.gate import OWN, Gate, HeaderList, Headers, Pace, Proxies, settled
 from toolwire.access.keyring import KeyRing
 from toolwire.access.keys import KeyHolder, KeyRecords
 from toolwire.access.turns import KeyTurns
@@ -32,10 +32,11 @@ from toolwire.core.events import Failure
 from toolwire.core.ids import random_id
 from toolwire.core.turn import Api
 from toolwire.gateway.pipeline import Caller
+from toolwire.gateway.records import JSON
 from toolwire.observe.logs import RequestLog, access
 from toolwire.observe.metrics import Metrics
 from toolwire.surfaces.http import resources as health
-from toolwire.surfaces.http.exchange import JSON, ClientGone, Exchange, Room, Watch, api_headers
+from toolwire.surfaces.http.exchange import ClientGone, Exchange, Room, Watch, api_headers
 from toolwire.surfaces.http.resources import ModelRoutes, ResponseRoutes, UsageRoutes
 from toolwire.surfaces.http.streaming import TurnResponse
 from toolwire.surfaces.web.routes import Pages
@@ -96,7 +97,7 @@ class App:
         self._gateway = gateway
         server, records = settings.server, KeyRecords(store) if store is not None else None
         self.keys = KeyRing(server.keys, server.admin_keys, settings.limits, records)
-        self._gate = Gate(server, self.keys)
+        self.gate = Gate(server, self.keys)
         self._keep_alive_s = settings.server.keep_alive_s
         self.body_limit = int(settings.server.max_body_mb * 1024 * 1024)
         self.room = Room(self.body_limit)
@@ -171,22 +172,15 @@ class App:
         if self._proxies is not None and not (HOP in headers and self.forwarding is not None):
             scope = self._proxies.seen(scope, headers)
         if scope["method"] == "OPTIONS":
-            common = self._gate.preflight(headers)
+            common = self.gate.preflight(headers)
         else:
-            common = self._gate.cors(headers) if b"origin" in headers else []
+            common = self.gate.cors(headers) if b"origin" in headers else []
         return Exchange(scope, receive, send, headers, request_id, common)
-
-    def check_place(self, exchange: Exchange) -> None:
-        """Raises unless Host and Origin are allowed and occur only once."""
-        headers = exchange.headers
-        if len(headers) != len(exchange.scope["headers"]):
-            check_single(exchange.scope["headers"])
-        self._gate.check_place(headers, exchange.scope.get("http_version", "1.1"))
 
     def _request(self, exchange: Exchange, receive: Receive, send: Send) -> Work:
         """Returns the coroutine that serves a request. Raises if its Host or Origin is not allowed."""
-        self.check_place(exchange)
         headers = exchange.headers
+        self.gate.check_place(headers, exchange.scope)
         if HOP in headers and self.forwarding is not None:
             exchange.scope = self.forwarding.seals.opened(exchange)
             settled(headers)
@@ -263,8 +257,7 @@ class App:
         """
         headers = exchange.headers
         holder = await self.caller(exchange)
-        place = self._turns.wait(holder.key_id)
-        if place is not None:
+        if self.keys.needed and (place := self._turns.wait(holder.key_id)) is not None:
             await place
         grant = holder.grant
         if grant is not None and grant.limited:
@@ -388,7 +381,7 @@ class App:
         async def send_with_common(message: Message) -> None:
             if message["type"] == "http.response.start":
                 exchange.started, exchange.status = True, message["status"]
-                message = {**message, "headers": [*message["headers"], *exchange.common, *exchange.left([])]}
+                message = {**message, "headers": [*message["headers"], *exchange.shared([])]}
             await send(message)
 
         await to({**scope, EXCHANGE: exchange}, exchange.receive, send_with_common)
@@ -398,7 +391,7 @@ class App:
 
         From here on, every response reports what is left of the key's limits.
         """
-        holder = await self._gate.caller(exchange.headers, exchange.scope["client"])
+        holder = await self.gate.caller(exchange.headers, exchange.scope["client"])
         exchange.holder = holder
         if holder.grant is not None and holder.grant.limited:
             exchange.late_headers = partial(

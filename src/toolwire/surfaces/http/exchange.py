@@ -21,6 +21,7 @@ from toolwire.access.keys import KeyHolder
 from toolwire.core.errors import ToolwireError, error_object, status_of
 from toolwire.core.events import Failure
 from toolwire.core.turn import Api
+from toolwire.gateway.records import JSON
 from toolwire.wire.messages.encode import error_object as messages_error
 from toolwire.wire.sse import encode
 
@@ -102,7 +103,6 @@ class Watch:
             self._task.cancel()
 
 
-JSON = (b"content-type", b"application/json; charset=utf-8")
 NO_SNIFF = (b"x-content-type-options", b"nosniff")
 BODY_IDLE_S = 30.0
 BODY_RATE = 8 * 1024
@@ -130,14 +130,6 @@ MESSAGES_PATHS = frozenset(
 )
 ROOM_KEY = "toolwire.room_key"
 """The entry in a WebSocket's scope with the key id that the `Room` counts its messages for."""
-
-
-def body_due(now: float, began: float, arrived: int) -> float:
-    """Returns the time by which the next piece of a body must arrive.
-
-    A body that keeps up with `BODY_RATE` has `BODY_IDLE_S` from now on. A slower body has less.
-    """
-    return min(now, began + arrived / BODY_RATE) + BODY_IDLE_S
 
 
 class Room:
@@ -218,7 +210,7 @@ class Exchange:
         self.began = time.perf_counter()
         self._receive = receive
         self._send = send
-        self._connection: Connection = scope.get(CONNECTION, NO_CONNECTION)
+        self.connection: Connection = scope.get(CONNECTION, NO_CONNECTION)
 
     @property
     def requester(self) -> str:
@@ -266,7 +258,7 @@ class Exchange:
                 raise ToolwireError("invalid_request", "The Content-Length header is not a number.")
             if int(length) > limit:
                 raise _too_large(limit)
-        body = self._connection.take()
+        body = self.connection.take()
         if body is None:
             message = await self._arriving()
             body = message.get("body", b"")
@@ -281,20 +273,23 @@ class Exchange:
 
     async def receive(self) -> Message:
         """Returns the next ASGI message, for code that reads the body itself."""
+        if not self._body_read and (body := self.connection.take()) is not None:  # all of it has arrived
+            self._body_read = True
+            return {"type": "http.request", "body": body, "more_body": False}
         message = await (self._receive() if self._body_read else self._arriving())
         if message["type"] == "http.request" and not message.get("more_body"):
             self._body_read = True
         return message
 
     async def _arriving(self) -> Message:
-        """Returns the next part of the body. Raises if it is late or arrives too slowly."""
-        body = self._connection.take()
-        if body is not None:  # all of it has arrived
-            return {"type": "http.request", "body": body, "more_body": False}
+        """Returns the next part of the body. Raises if it is late or arrives too slowly.
+
+        If the body keeps up with `BODY_RATE`, the part has `BODY_IDLE_S` from now on, otherwise less.
+        """
         now = asyncio.get_running_loop().time()
         if self._body_began is None:
             self._body_began = now
-        due = body_due(now, self._body_began, self._arrived)
+        due = min(now, self._body_began + self._arrived / BODY_RATE) + BODY_IDLE_S
         try:
             async with asyncio.timeout_at(due):
                 message = await self._receive()
@@ -333,22 +328,21 @@ class Exchange:
 
     # --- the response ---
 
-    def left(self, headers: HeaderList) -> HeaderList:
-        """Returns the headers from `late_headers`.
+    def shared(self, headers: HeaderList) -> HeaderList:
+        """Returns the headers that every response to this request has, besides its own `headers`.
 
-        Empty if there are none, or if `headers` already contain them from the node that ran the turn.
+        These are `common` and those from `late_headers`, unless `headers` already contain the latter from the
+        node that ran the turn.
         """
-        return (
-            []
-            if self.late_headers is None or any(b"-ratelimit-" in name for name, _ in headers)
-            else self.late_headers()
-        )
+        if self.late_headers is None or any(b"-ratelimit-" in name for name, _ in headers):
+            return self.common
+        return [*self.common, *self.late_headers()]
 
     async def reply(self, status: int, headers: HeaderList, body: bytes) -> None:
         """Sends a whole response. `headers` must include the content type."""
         self.started, self.status = True, status
-        head = [*headers, (b"content-length", b"%d" % len(body)), *self.common, *self.left(headers)]
-        if not self._connection.answer(status, head, body):
+        head = [*headers, (b"content-length", b"%d" % len(body)), *self.shared(headers)]
+        if not self.connection.answer(status, head, body):
             await self._send({"type": "http.response.start", "status": status, "headers": head})
             await self._send({"type": "http.response.body", "body": body})
 
@@ -361,20 +355,11 @@ class Exchange:
         """Sends the head of a response. Its body follows with `piece` and `end`."""
         self.started, self.status = True, status
         await self._send(
-            {
-                "type": "http.response.start",
-                "status": status,
-                "headers": [*headers, *self.common, *self.left(headers)],
-            }
+            {"type": "http.response.start", "status": status, "headers": [*headers, *self.shared(headers)]}
         )
 
     def piece(self, block: bytes) -> Awaitable[None]:
         return self._send({"type": "http.response.body", "body": block, "more_body": True})
-
-    @property
-    def write(self) -> Callable[[bytes], bool]:
-        """A function that sends a block without waiting. If it returns False, use `piece`."""
-        return self._connection.write
 
     async def end(self) -> None:
         await self._send({"type": "http.response.body", "body": b""})
@@ -443,11 +428,6 @@ def api_headers(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
             key, text = name.decode(), value.decode().strip()
             found[key] = f"{found[key]},{text}" if key in found else text
     return found
-
-
-def typed(headers: HeaderList, default: tuple[bytes, bytes]) -> HeaderList:
-    """Returns the headers, with the content type `default` if they have none."""
-    return headers if b"content-type" in dict(headers) else [default, *headers]
 
 
 def _too_large(limit: int) -> ToolwireError:

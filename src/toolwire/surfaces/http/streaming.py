@@ -14,7 +14,7 @@ from starlette.types import Receive
 from toolwire.access.gate import HeaderList, Pace
 from toolwire.core.events import Failure
 from toolwire.gateway.records import Answer
-from toolwire.surfaces.http.exchange import JSON, Exchange, Watch, typed
+from toolwire.surfaces.http.exchange import Exchange, Watch
 from toolwire.wire.messages.encode import PING
 from toolwire.wire.sse import KEEP_ALIVE
 
@@ -62,7 +62,6 @@ class KeepAlive:
 
 
 STREAM_HEADERS: HeaderList = [(b"cache-control", b"no-cache, no-transform"), (b"x-accel-buffering", b"no")]
-EVENT_STREAM = (b"content-type", b"text/event-stream; charset=utf-8")
 
 
 class TurnResponse:
@@ -86,7 +85,7 @@ class TurnResponse:
 
     async def _begin(self, headers: HeaderList) -> KeepAlive:
         exchange = self._exchange
-        await exchange.begin(200, [*typed(headers, EVENT_STREAM), *STREAM_HEADERS])
+        await exchange.begin(200, [*headers, *STREAM_HEADERS])
         self._streams_open.inc()
         comment = PING if exchange.api == "messages" else KEEP_ALIVE
         self._alive = alive = KeepAlive(exchange.piece, self._every_s, comment)
@@ -98,43 +97,48 @@ class TurnResponse:
         exchange.reached_gateway = True
         watch = Watch(exchange.scope, receive)
         try:
-            blocks: AsyncIterator[bytes] | None = None
-            try:
-                answer = await work
-                if (blocks := answer.stream) is None:
-                    if answer.status != 200:
-                        await pace.hold(answer.status, exchange.requester)
-                    await exchange.reply(answer.status, typed(answer.headers, JSON), answer.body or b"")
-                    return
-                alive = await (self._begun or self._begin(answer.headers))
-                write, now = exchange.write, asyncio.get_running_loop().time
-                if first := await anext(blocks, b""):  # then `async for` reads the run itself
-                    alive.last = now()
-                    if not write(first):
-                        await exchange.piece(first)
-                async for block in blocks:
-                    alive.last = now()
-                    if not write(block):
-                        await exchange.piece(block)
-                self._stop()
+            answer = await work
+            if answer.stream is not None:
+                await self._send_stream(answer.headers, answer.stream)
                 watch.stop()  # before the end is sent, which would wake the watcher too
                 await exchange.end()
-            finally:
-                self._stop()
-                close = getattr(blocks, "aclose", None)
-                if close is not None:
-                    await close()
+                return
+            if answer.status != 200:
+                await pace.hold(answer.status, exchange.requester)
+            await exchange.reply(answer.status, answer.headers, answer.body or b"")
         except asyncio.CancelledError:
             if not watch.gone:
                 if exchange.started:
                     raise
                 await exchange.fail(Failure("overloaded", "The server is shutting down.", retry_after_s=1))
         finally:
+            if self._begun is not None:
+                self._stop()
             watch.stop()
+
+    async def _send_stream(self, headers: HeaderList, blocks: AsyncIterator[bytes]) -> None:
+        """Sends the head, if it was not sent early, and all blocks. Then the run is closed."""
+        exchange = self._exchange
+        try:
+            alive = await (self._begun or self._begin(headers))
+            write, now = exchange.connection.write, asyncio.get_running_loop().time
+            if first := await anext(blocks, b""):  # then `async for` reads the run itself
+                alive.last = now()
+                if not write(first):
+                    await exchange.piece(first)
+            async for block in blocks:
+                alive.last = now()
+                if not write(block):
+                    await exchange.piece(block)
+        finally:
+            self._stop()
+            close = getattr(blocks, "aclose", None)
+            if close is not None:
+                await close()
 
     def _stop(self) -> None:
         """Stops the keep-alive comments, and cancels sending the head early. May be called again."""
-        begun, alive, self._alive = self._begun, self._alive, None
+        begun, alive, self._begun, self._alive = self._begun, self._alive, None, None
         if begun is not None and not begun.cancel() and not begun.cancelled():
             begun.exception()  # marks the exception as retrieved, so that asyncio does not log it
         if alive is not None:

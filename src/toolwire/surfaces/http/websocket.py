@@ -96,7 +96,7 @@ class Sockets:
         await receive()  # the event websocket.connect
         if HOP in exchange.headers:
             raise ToolwireError("permission", "Nodes pass no WebSockets on.")
-        self._app.check_place(exchange)
+        self._app.gate.check_place(exchange.headers, exchange.scope)
         key_id = (await self._app.caller(exchange)).key_id
         if self._app.draining:
             raise ToolwireError("overloaded", "The server is shutting down.", retry_after_s=1)

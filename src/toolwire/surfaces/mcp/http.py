@@ -15,7 +15,7 @@ from typing import Any
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.server.transport_security import TransportSecuritySettings
 
-from toolwire.access.gate import Gate, HeaderList, check_single
+from toolwire.access.gate import Gate, HeaderList
 from toolwire.core.errors import ToolwireError, error_object, status_of
 from toolwire.settings.types import ServerSettings
 from toolwire.surfaces.mcp.server import GONE, VaultServer
@@ -63,8 +63,7 @@ class HttpApp:
             for name, value in self._gate.cors(headers)
         ]
         try:
-            check_single(scope["headers"])
-            self._gate.check_place(headers, scope.get("http_version", "1.1"))
+            self._gate.check_place(headers, scope)
             self._gate.check_caller(headers, scope.get("client"))
             if scope["path"].rstrip("/") != PATH:
                 raise ToolwireError("not_found", f"Nothing is at this path; the MCP endpoint is {PATH}.")
