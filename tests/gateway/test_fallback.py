@@ -140,13 +140,13 @@ async def test_however_a_turn_ends_no_model_is_kept_open_for_it(
         answer = await made.respond("chat", request("chat", stream, **more), Caller())
         assert ends not in ("failed", "not ready", "refused")
         if answer.stream is not None and ends == "left":
-            assert made.catalog._used
+            assert made.catalog.users
             await answer.stream.aclose()  # type: ignore[attr-defined]
         else:
             await text_of(answer)
     except ToolwireError:
         assert ends in ("failed", "not ready", "refused")
-    assert made.catalog._used == {}
+    assert not made.catalog.users
     await made.close()
 
 

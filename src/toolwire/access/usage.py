@@ -139,7 +139,8 @@ class UsageBook:
             self._turn_month(spent, now)
             spent.requests += not failed
             spent.tokens += summary.input_tokens + summary.output_tokens
-        self._flush_within(FLUSH_S if spent is None else FLUSH_BUDGET_S)
+        if self._timer is None or spent is not None:
+            self._flush_within(FLUSH_S if spent is None else FLUSH_BUDGET_S)
 
     def _flush_within(self, seconds: float) -> None:
         if self._store is None or self._closed:

@@ -55,12 +55,13 @@ NO_RULES = PolicyRules()
 class Policy:
     """Applies the rules to one run, that is to one choice if the client asked for several."""
 
-    def __init__(self, rules: PolicyRules) -> None:
+    def __init__(self, rules: PolicyRules, dropped: dict[str, int] | None = None) -> None:
+        """`dropped`: where to count; all choices of an answer count together."""
         self.names: list[str] = []
         """Names of the calls that passed, in order."""
         self.rules = rules
         self._active = rules != NO_RULES
-        self.dropped: dict[str, int] = {}
+        self.dropped = {} if dropped is None else dropped
         """How much was dropped, by kind: a number of calls, or of characters for `tail` and `late`."""
         self._numbers: dict[int, int | None] = {}  # backend's index → index on the wire; None if dropped
         self._held: list[CallBegin | CallArgs | CallEnd] = []  # the open call, if `dedup` is on

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from toolwire.access.limits import Ticket
 from toolwire.backends.base import Batch
 from toolwire.core.errors import status_of
-from toolwire.core.events import CallBegin, Failure, Finish, Usage
+from toolwire.core.events import CallBegin, Dropped, Failure, Finish, Usage
 from toolwire.core.policy import Policy
 from toolwire.gateway.records import TurnSummary
 from toolwire.observe.tracing import Contents
@@ -24,15 +24,17 @@ Headers = tuple[tuple[bytes, bytes], ...]
 class Account:
     """Calls and usage of one turn.
 
-    `saw` gets each batch that is sent; `policies` has one policy per choice.
+    `saw` gets each batch that is sent; `policies` has the policy of each choice, None if it has no rules.
     """
 
     __slots__ = (
         "_started",
         "_usages",
         "call_ids",
+        "call_names",
         "call_times",
         "contents",
+        "dropped",
         "drops_logprobs",
         "finish",
         "model",
@@ -48,7 +50,10 @@ class Account:
         """The texts of the turn; None unless telemetry or the log wants them."""
         self.ticket: Ticket | None = None
         """The part of the key's limits that this turn has reserved; None if the key has no limits."""
-        self.policies: dict[int, Policy] = {}
+        self.policies: dict[int, Policy | None] = {}
+        self.dropped: dict[str, int] = {}
+        """The number of dropped characters or calls, by reason. The policies count here too."""
+        self.call_names: list[str] = []
         self.call_ids: list[str] = []
         self.call_times: list[float] = []
         self.finish: str | None = None
@@ -59,11 +64,6 @@ class Account:
         self.repeats = False
         """Whether Toolwire ended the answer, because it repeated itself."""
 
-    @property
-    def wants_text(self) -> bool:
-        """Whether `saw` must get every text, even if it takes the shortcut in `Stages`."""
-        return self.ticket is not None or self.contents is not None
-
     def saw(self, batch: Batch, choice: int) -> None:
         if self.ticket is not None:
             self.ticket.saw(batch)
@@ -72,6 +72,7 @@ class Account:
         for event in batch:
             kind = type(event)
             if kind is CallBegin:
+                self.call_names.append(event.name)  # type: ignore[union-attr]
                 self.call_ids.append(event.id or "")  # type: ignore[union-attr]
                 self.call_times.append(perf_counter() - self._started)
             elif kind is Finish:
@@ -79,6 +80,8 @@ class Account:
                 self.repeats = self.repeats or event.repeats  # type: ignore[union-attr]
             elif kind is Usage:
                 self._usages[choice] = event  # type: ignore[assignment]
+            elif kind is Dropped and self.policies[choice] is None:
+                self.dropped[event.kind] = self.dropped.get(event.kind, 0) + event.count  # type: ignore[union-attr]
 
     def settled(self, ran: bool, answered: bool) -> Usage:
         """Settles the key's limits and returns the usage of all choices together.
@@ -91,25 +94,11 @@ class Account:
 
     def called(self) -> tuple[int, bool, str]:
         """Returns the number of calls sent, whether any were dropped, and the `stop_after` rule."""
-        count, truncated, mode = 0, False, ""
-        for policy in self.policies.values():
-            count += len(policy.names)
+        truncated, mode = False, "off"
+        for policy in filter(None, self.policies.values()):
             truncated = truncated or policy.truncated
-            mode = mode or policy.rules.stop_after
-        return count, truncated, mode or "off"
-
-    @property
-    def call_names(self) -> tuple[str, ...]:
-        return tuple(name for policy in self.policies.values() for name in policy.names)
-
-    @property
-    def dropped(self) -> dict[str, int]:
-        """The number of dropped characters or calls, by reason."""
-        out: dict[str, int] = {}
-        for policy in self.policies.values():
-            for kind, count in policy.dropped.items():
-                out[kind] = out.get(kind, 0) + count
-        return out
+            mode = policy.rules.stop_after
+        return len(self.call_names), truncated, mode
 
     def comment(self) -> str:
         """Returns the comment at the end of a stream, which reports its calls.
@@ -162,7 +151,7 @@ def summary(run: Run, failure: Failure | None, cancelled: bool, usage: Usage) ->
         finish=account.finish,
         error_kind=failure.kind if failure is not None else None,
         tool_call_count=count,
-        tool_call_names=account.call_names if count else (),
+        tool_call_names=tuple(account.call_names),
         tool_call_ids=tuple(account.call_ids),
         tool_call_truncated=truncated,
         output_mode=run.output_mode,

@@ -15,6 +15,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from typing import Protocol
 
 from toolwire.backends import registry
 from toolwire.backends.base import About, Backend, Source
@@ -35,6 +36,13 @@ LONGEST_REASON = 500
 RETIRE_S = 600.0
 """How many seconds a removed model stays open for the turns that use it."""
 RETIRE_LOOK_S = 0.2
+
+
+class User(Protocol):
+    """A turn. `backend` is the model that it uses now."""
+
+    @property
+    def backend(self) -> Backend | None: ...
 
 
 class Catalog:
@@ -68,8 +76,8 @@ class Catalog:
         self._looked = 0.0
         self._looking: asyncio.Task[None] | None = None
         self._opened: OrderedDict[str, Backend] = OrderedDict()
-        self._used: dict[int, int] = {}
-        """How many turns use a backend, by its identity."""
+        self.users: set[User] = set()
+        """The turns that are running. Their models stay open, even if they are removed."""
         self._leaving: set[asyncio.Task[None]] = set()
         self._retiring: set[asyncio.Task[None]] = set()
 
@@ -106,7 +114,7 @@ class Catalog:
     async def _retire(self, gone: list[Backend | Source]) -> None:
         try:
             async with asyncio.timeout(RETIRE_S):
-                while any(id(one) in self._used for one in gone):
+                while any(map(self._is_used, gone)):
                     await asyncio.sleep(RETIRE_LOOK_S)
         except TimeoutError:
             pass
@@ -211,21 +219,15 @@ class Catalog:
             self._opened.move_to_end(name)
             return self._opened[name]
         backend = self._opened[name] = source.model(inner)
-        idle = (one for one, open in self._opened.items() if one != name and id(open) not in self._used)
+        idle = (one for one, open in self._opened.items() if one != name and not self._is_used(open))
         if len(self._opened) > OPENED and (oldest := next(idle, None)) is not None:
             task = asyncio.ensure_future(self._opened.pop(oldest).close())
             self._leaving.add(task)
             task.add_done_callback(self._leaving.discard)
         return backend
 
-    def hold(self, backend: Backend) -> None:
-        """Keeps a model open until `release`, even if it is removed."""
-        self._used[id(backend)] = self._used.get(id(backend), 0) + 1
-
-    def release(self, backend: Backend) -> None:
-        left = self._used.pop(id(backend)) - 1
-        if left:
-            self._used[id(backend)] = left
+    def _is_used(self, backend: Backend | Source) -> bool:
+        return any(user.backend is backend for user in self.users)
 
     def __contains__(self, name: object) -> bool:
         """Whether `/v1/models` lists this id."""

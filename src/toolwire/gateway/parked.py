@@ -118,7 +118,8 @@ class Parking:
 
     def __init__(self, settings: ParkedSettings) -> None:
         self._settings = settings
-        self._parks: dict[str, Park] = {}  # by the id of each waiting call
+        self.parks: dict[str, Park] = {}
+        """The parked runs, by the id of each waiting call."""
         self._ending: set[asyncio.Task[None]] = set()
         self._own: dict[str, int] = {}
         self.outcomes = {"resumed": 0, "expired": 0, "dropped": 0}
@@ -128,7 +129,7 @@ class Parking:
 
     def __len__(self) -> int:
         """Returns the number of parked runs."""
-        return len(set(map(id, self._parks.values())))
+        return len(set(map(id, self.parks.values())))
 
     def park(
         self,
@@ -150,9 +151,7 @@ class Parking:
         if self.closed or most < 1:
             self._cancel(live)
             return
-        own = [
-            park for park in dict.fromkeys(self._parks.values()) if park.key_id == key_id and not park.busy
-        ]
+        own = [park for park in dict.fromkeys(self.parks.values()) if park.key_id == key_id and not park.busy]
         for oldest in own[: max(0, len(own) + 1 - most)]:
             self.drop(oldest)
         park = Park(
@@ -160,7 +159,7 @@ class Parking:
         )
         park.timer = asyncio.get_running_loop().call_later(self._settings.ttl_s, self._expire, park)
         for call_id in calls:
-            self._parks[call_id] = park
+            self.parks[call_id] = park
 
     def allow(self, key_id: str, most: int) -> None:
         """Sets a key's own limit of parked runs. With 0, only the limit for all keys applies."""
@@ -176,14 +175,14 @@ class Parking:
 
     def holds(self, calls: Iterable[str]) -> bool:
         """Whether a run waits here for the result of one of these calls."""
-        return any(call_id in self._parks for call_id in calls)
+        return any(call_id in self.parks for call_id in calls)
 
     def waiting(self) -> list[tuple[Collection[str], str, float]]:
         """Returns each park: the ids of its calls, its key id, and the seconds it has left."""
         now = time.monotonic()
         return [
             (tuple(park.calls), park.key_id, max(1.0, park.parked_at + self._settings.ttl_s - now))
-            for park in dict.fromkeys(self._parks.values())
+            for park in dict.fromkeys(self.parks.values())
         ]
 
     async def claim_once_free(self, turn: Turn, key_id: str, resumable: bool = True) -> Claim | None:
@@ -229,14 +228,14 @@ class Parking:
         if park.timer is not None:
             park.timer.cancel()
         for sibling in {
-            one for one in self._parks.values() if one.siblings is park.siblings and one is not park
+            one for one in self.parks.values() if one.siblings is park.siblings and one is not park
         }:
             self.drop(sibling)
         return Claim(self, park, {park.calls[call_id]: result for call_id, result in answers.items()})
 
     def awaits(self, turn: Turn, key_id: str) -> bool:
         """Whether a run of this key, of any model, waits for a result in this request."""
-        park = self._answered(turn, key_id) if self._parks else None
+        park = self._answered(turn, key_id)
         return park is not None and not park.busy and bool(_split(turn.items, park.calls)[1])
 
     def _answered(self, turn: Turn, key_id: str) -> Park | None:
@@ -244,10 +243,10 @@ class Parking:
 
         If there are several, the last result counts. A park of another key is not returned.
         """
-        if not self._parks:
+        if not self.parks:
             return None
         answered = (item.call_id for item in reversed(turn.items) if isinstance(item, Result))
-        park = next((self._parks[call_id] for call_id in answered if call_id in self._parks), None)
+        park = next((self.parks[call_id] for call_id in answered if call_id in self.parks), None)
         return park if park is not None and park.key_id == key_id else None
 
     def release(self, park: Park) -> None:
@@ -256,8 +255,8 @@ class Parking:
         if park.timer is not None:
             park.timer.cancel()
         for call_id in park.calls:
-            if self._parks.get(call_id) is park:
-                del self._parks[call_id]
+            if self.parks.get(call_id) is park:
+                del self.parks[call_id]
         if self.board is not None:
             self.board.withdraw(park.calls)
 
@@ -275,12 +274,12 @@ class Parking:
     def drop_all(self) -> None:
         """Drops all parks when the server drains. Later requests run from their history."""
         self.closed = True
-        for park in {park for park in self._parks.values() if not park.busy}:
+        for park in {park for park in self.parks.values() if not park.busy}:
             self.drop(park)
 
     async def close(self) -> None:
         self.drop_all()
-        for park in set(self._parks.values()):
+        for park in set(self.parks.values()):
             self.drop(park)
         if self._ending:
             await asyncio.gather(*self._ending, return_exceptions=True)

@@ -150,7 +150,7 @@ class Gateway:
         the stream. `answering` collects the events as well, for callers in this process.
         """
         trace = (
-            self.journal.begin(api, raw, caller, stored=self.store is not None)
+            self.journal.begin(api, raw, caller, self.store is not None, self.ids, self.clock)
             if self.journal is not None
             else None
         )
@@ -169,7 +169,7 @@ class Gateway:
             plan = await run.plans(turn, backend, self._missing(turn, id) if backend is None else None)
             assert run.turn is not None
             turn = run.turn
-            awaited = self.parking.awaits(turn, caller.key_id)
+            awaited = bool(self.parking.parks) and self.parking.awaits(turn, caller.key_id)
             if turn.generate and (awaited or plan.offer[0] == "parked"):
                 run.resume(
                     await self.parking.claim_once_free(

@@ -92,7 +92,7 @@ class Plan(msgspec.Struct, frozen=True):
     """The strategy and the capabilities that the backend had when the plan was made."""
 
     def report_header(self) -> str:
-        return "; ".join([f"{name}={what}" for name, what in self.report]) if self.report else ""
+        return "; ".join([f"{name}={what}" for name, what in self.report])
 
     def retried(self) -> Plan:
         """Returns the plan with a report which says that the model was asked a second time."""

@@ -80,8 +80,9 @@ class Run:
             self.ids, self.clock = gateway.ids, gateway.clock
             self.started, self.started_at = perf_counter(), time.time()
         else:
-            self.ids, self.clock = trace.watch(gateway.ids, gateway.clock)
+            self.ids, self.clock = trace.mint, trace.now
             self.started, self.started_at = trace.started, trace.at
+        gateway.catalog.users.add(self)
         limits = gateway.settings.limits
         has_limits = limits.first_token_s or limits.idle_s or limits.total_s
         self._timeouts = Timeouts(limits) if has_limits else None
@@ -109,7 +110,7 @@ class Run:
         self._decoded = turn
         while True:
             if backend is not None:
-                self._use(backend)
+                self.backend = backend
                 try:
                     fitted = await gateway.fitted(self, turn, backend)
                     plan = self.planned(fitted)
@@ -123,14 +124,6 @@ class Run:
             backend = self._other(failure)
             if backend is None:
                 raise ToolwireError.of(failure)
-
-    def _use(self, backend: Backend | None) -> None:
-        """Sets the model that answers. It is not closed until another one answers, or the turn has ended."""
-        if self.backend is not None:
-            self._gateway.catalog.release(self.backend)
-        self.backend = backend
-        if backend is not None:
-            self._gateway.catalog.hold(backend)
 
     def _opened(self, turn: Turn) -> Answering:
         caller = self.caller
@@ -166,7 +159,7 @@ class Run:
         self.turn = turn
         plan = make_plan(turn, self.backend, self._gateway.settings.tools, self.ids)
         self.plan = plan = plan.by_fallback() if self.fell_back else plan
-        self._report = plan.report_header()
+        self._report = plan.report_header() if plan.report else ""
         if self.trace is not None:
             self.trace.planned(turn, plan, self._report)
         return plan
@@ -509,7 +502,7 @@ class Run:
         if self._observed:
             return
         self._observed = True
-        self._use(None)
+        self._gateway.catalog.users.discard(self)
         if self.claim is not None:  # no source has read the parked run
             self._gateway.parking.drop(self.claim.park)
         if self.place is not None:

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from toolwire.core.events import CallArgs, CallBegin, CallEnd, Dropped, Event, Failure, Finish, Text, Usage
 from toolwire.core.ids import IdFactory
-from toolwire.core.policy import Policy
+from toolwire.core.policy import NO_RULES, Policy
 from toolwire.gateway.account import Account
 from toolwire.gateway.interpret import Interpreter
 from toolwire.gateway.plan import Plan
@@ -59,10 +59,11 @@ class Stages:
     ) -> None:
         """`alone`: the answer has only this choice."""
         self.plan, self.choice = plan, choice
-        self.policy = Policy(plan.rules)
+        self.policy = None if plan.rules == NO_RULES else Policy(plan.rules, account.dropped)
         account.policies[choice] = self.policy
         self._writer, self._account, self._ids, self._alone, self._xml = writer, account, ids, alone, xml
-        self._say = self._say_and_count if account.wants_text else writer.say
+        is_counted = account.ticket is not None or account.contents is not None  # each text, not only usage
+        self._say = self._say_and_count if is_counted else writer.say
         self._has_logprobs = plan.turn.sampling.logprobs is not None
         self._attempts = 0
         self._used = Usage(0, 0)
@@ -131,6 +132,7 @@ class Stages:
 
     def stop(self) -> bytes:
         """Ends a run that was silent for the grace time after its calls. Returns its last bytes."""
+        assert self.policy is not None  # a rule set the grace time
         self.policy.stop()
         return self._send([])
 
@@ -174,9 +176,10 @@ class Stages:
     # --- internals ---
 
     def _send(self, events: list[Event]) -> bytes:
-        events = self.policy.feed(events)
-        if self.policy.cut:
-            events = [*events, *self.policy.end()]
+        if (policy := self.policy) is not None:
+            events = policy.feed(events)
+            if policy.cut:
+                events = [*events, *policy.end()]
         if self._xml is not None:
             events = self._xml.feed(events)
         self._account.saw(events, self.choice)
@@ -194,15 +197,18 @@ class Stages:
         """The attempt if a required call is missing or a call is invalid; otherwise None."""
         self.is_complete = self._interpreter.ended
         """Whether the backend itself ended the answer."""
-        self.over = self.is_complete or policy.cut or self._finished or self.rejected is not None
+        is_cut = policy is not None and policy.cut
+        self.over = self.is_complete or is_cut or self._finished or self.rejected is not None
         """Whether the loop can stop reading this run."""
-        self.is_between_calls = self.plan.rules.stop_after == "burst" and policy.between_calls
+        self.is_between_calls = (
+            policy is not None and policy.rules.stop_after == "burst" and policy.between_calls
+        )
         """Whether a group of calls ends here if the backend is silent for the grace time."""
         is_open = required is None or required.satisfied
         self._rest_passes = (
             self._alone
             and is_open
-            and policy.passes_text
+            and (policy is None or policy.passes_text)
             and self._xml is None
             and not self._parks
             and not self._has_logprobs  # the shortcut sends text without them

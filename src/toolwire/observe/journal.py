@@ -37,6 +37,7 @@ from toolwire.observe.trace import Trace
 from toolwire.wire.sse import scrub
 
 if TYPE_CHECKING:
+    from toolwire.core.ids import IdFactory
     from toolwire.core.turn import Api
     from toolwire.gateway.records import Caller, TurnSummary
     from toolwire.settings.types import Settings
@@ -109,12 +110,23 @@ class Journal:
 
     # --- the life of a turn ---
 
-    def begin(self, api: Api, raw: bytes, caller: Caller, stored: bool = False) -> Trace | None:
-        """Starts to record a turn. Returns None if it cannot be recorded."""
+    def begin(
+        self,
+        api: Api,
+        raw: bytes,
+        caller: Caller,
+        stored: bool = False,
+        ids: IdFactory = random_id,
+        clock: Callable[[], float] = time.time,
+    ) -> Trace | None:
+        """Starts to record a turn. Returns None if it cannot be recorded.
+
+        `ids` and `clock` are what the turn uses, through the trace.
+        """
         try:
             if len(self._running) >= MOST_RUNNING:
                 self._forget(self._running.pop(next(iter(self._running))))
-            trace = Trace(random_id("turn_"), api, raw, caller, time.time(), self._grown, stored)
+            trace = Trace(random_id("turn_"), api, raw, caller, time.time(), self._grown, stored, ids, clock)
             self._running[trace.id] = trace
             return trace
         except Exception:
@@ -138,7 +150,8 @@ class Journal:
             self._records.append(record)
             self._kept[trace.id] = trace
             self._turns_by_key[trace.caller.key_id] += 1
-            self._make_room()
+            if len(self._kept) > self._most_traces or self.held_bytes > self._most_bytes or self._max_age_s:
+                self._make_room()
             if self._writer is not None:
                 self._writer.put(record, trace.snapshot() if self._whole and trace.raw is not None else None)
             if self.listeners:

@@ -14,10 +14,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from copy import copy
-from time import perf_counter
+from time import perf_counter, time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
+
+from toolwire.core.ids import random_id
 
 if TYPE_CHECKING:
     from toolwire.core.capabilities import Capabilities, Strategy
@@ -69,6 +71,9 @@ class Trace(msgspec.Struct, eq=False, weakref=True):
     at: float
     grown: Callable[[Trace, int], bool]
     stored: bool = False
+    ids: IdFactory = random_id
+    clock: Callable[[], float] = time
+    """What `mint` and `now` read."""
     started: float = msgspec.field(default_factory=perf_counter)
     kind: str = "new"
     backend_id: str = ""
@@ -119,20 +124,17 @@ class Trace(msgspec.Struct, eq=False, weakref=True):
 
     # --- once per turn ---
 
-    def watch(self, ids: IdFactory, clock: Callable[[], float]) -> tuple[IdFactory, Callable[[], float]]:
-        """Returns an id factory and a clock that also record what they return, for a replay."""
+    def mint(self, prefix: str) -> str:
+        """Returns a new id, and records it for a replay."""
+        id = self.ids(prefix)
+        self.minted += (id,)
+        return id
 
-        def mint(prefix: str) -> str:
-            id = ids(prefix)
-            self.minted += (id,)
-            return id
-
-        def read() -> float:
-            now = clock()
-            self.clock_readings += (now,)
-            return now
-
-        return mint, read
+    def now(self) -> float:
+        """Returns the time, and records it for a replay."""
+        now = self.clock()
+        self.clock_readings += (now,)
+        return now
 
     def planned(self, turn: Turn, plan: Plan, report: str) -> None:
         """Records a plan. It is called again if the backend refused the first strategy."""

@@ -132,6 +132,14 @@ ROOM_KEY = "toolwire.room_key"
 """The entry in a WebSocket's scope with the key id that the `Room` counts its messages for."""
 
 
+def body_due(now: float, began: float, arrived: int) -> float:
+    """Returns the time by which the next piece of a body must arrive.
+
+    A body that keeps up with `BODY_RATE` has `BODY_IDLE_S` from now on. A slower body has less.
+    """
+    return min(now, began + arrived / BODY_RATE) + BODY_IDLE_S
+
+
 class Room:
     """The memory for request bodies that are arriving or waiting, shared by all keys.
 
@@ -282,14 +290,11 @@ class Exchange:
         return message
 
     async def _arriving(self) -> Message:
-        """Returns the next part of the body. Raises if it is late or arrives too slowly.
-
-        If the body keeps up with `BODY_RATE`, the part has `BODY_IDLE_S` from now on, otherwise less.
-        """
+        """Returns the next part of the body. Raises if it is late or arrives too slowly."""
         now = asyncio.get_running_loop().time()
         if self._body_began is None:
             self._body_began = now
-        due = min(now, self._body_began + self._arrived / BODY_RATE) + BODY_IDLE_S
+        due = body_due(now, self._body_began, self._arrived)
         try:
             async with asyncio.timeout_at(due):
                 message = await self._receive()
