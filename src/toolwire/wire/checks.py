@@ -107,6 +107,10 @@ def object_(path: str, value: Any) -> None:
         raise wrong_type(path, "an object", value)
 
 
+TYPE_OF: dict[Rule, type] = {boolean: bool, string: str, array: list, object_: dict}
+"""The rules that only demand a type. A value of this type need not be given to the rule."""
+
+
 def strings(path: str, value: Any) -> None:
     array(path, value)
     for i, entry in enumerate(value):
@@ -233,7 +237,7 @@ def check(body: Mapping[str, Any], rules: Mapping[str, Rule]) -> frozenset[str]:
         name = ALIASES.get(name, name)
         sent.append(name)
         rule = rules.get(name)
-        if rule is not None:
+        if rule is not None and type(value) is not TYPE_OF.get(rule):
             rule(name, value)
     for name, own in HOLDERS.items():
         if isinstance(held := body.get(name), dict):
@@ -287,7 +291,8 @@ def required(holder: Mapping[str, Any], name: str, path: str, rule: Rule) -> Any
     value = holder.get(name)
     if value is None:
         raise missing(f"{path}.{name}")
-    rule(f"{path}.{name}", value)
+    if type(value) is not TYPE_OF.get(rule):
+        rule(f"{path}.{name}", value)
     return value
 
 
@@ -300,7 +305,7 @@ def required_string(holder: Mapping[str, Any], name: str, path: str) -> str:
 def optional(holder: Mapping[str, Any], name: str, path: str, rule: Rule = string) -> Any:
     """Returns `holder[name]`, or None if it is null. Raises if the rule refuses it."""
     value = holder.get(name)
-    if value is not None:
+    if value is not None and type(value) is not TYPE_OF.get(rule):
         rule(f"{path}.{name}", value)
     return value
 

@@ -162,8 +162,8 @@ def _expanded() -> dict[str, dict[str, Actions]]:
 
 
 TABLE = _expanded()
-IN_TEXT = TABLE["text"]
-"""The row of the table while a text item is open."""
+IDLE, IN_TEXT, ENDED = TABLE["idle"], TABLE["text"], TABLE["ended"]
+"""The rows of the table while nothing is open, while a text is open, and after the end."""
 
 
 # --- engine ---
@@ -184,12 +184,12 @@ class Order:
         self._ids = ids
         self._single_call = single_call
         self._signed = signed
-        self.row = TABLE["idle"]
+        self.row = IDLE
         """The row of the table for the current state."""
         self._item = Item("text", -1)
         self._items = 0
-        self._source = -1  # the backend's index of the open call
-        self._bare = False  # the open call has no arguments so far
+        self._source = -1  # the backend's index of the last call
+        self._bare = False  # the last call has no arguments so far
 
     def feed(self, events: Sequence[Event]) -> list[Step]:
         steps: list[Step] = []
@@ -221,13 +221,13 @@ class Order:
 
         Empty if the run ended with `Finish` or `Failure`. Otherwise the run ends as a failure.
         """
-        if self.row is TABLE["ended"]:
+        if self.row is ENDED:
             return []
         return self.feed([Failure("backend_cut", "The model's answer broke off before it was complete.")])
 
     def stop(self) -> None:
         """Ends the run without a step, because another choice of the same answer has failed."""
-        self.row = TABLE["ended"]
+        self.row = ENDED
 
     def _read(self, event: Event) -> tuple[str, str]:
         """Returns the symbol and the text of an event other than Text, Usage and CallArgs."""
@@ -266,13 +266,14 @@ class Order:
             if self._bare and action is CLOSE and self._item.kind == "function":
                 steps.append(Delta(self._item, EMPTY_ARGUMENTS))
             steps.append(Close(self._item, "completed" if action is CLOSE else "incomplete"))
-            self._enter("idle")
+            self.row = IDLE
         elif action is END and isinstance(event, Finish):
-            steps.append(End(self._finish_reason(event.reason), event.stop, event.window, event.extra))
-            self._enter("ended")
+            reason = event.reason if event.reason in CUT else "tool_calls" if self.calls else "stop"
+            steps.append(End(reason, event.stop, event.window, event.extra))
+            self.row = ENDED
         elif action is FAIL and isinstance(event, Failure):
             steps.append(Fail(event if event.kind in KINDS else replace(event, kind="server")))
-            self._enter("ended")
+            self.row = ENDED
         else:
             self._drop("late", len(text) or 1)
 
@@ -282,24 +283,13 @@ class Order:
             id = scrub(event.id) if event.id else self._ids("call_")
             self._item = Item(event.kind, self._items, self.calls, id, scrub(event.name))
             self.calls += 1
-            self._enter(event.kind, event.index)
-            self._bare = True
+            self._source, self._bare = event.index, True
         else:
             kind = "thought" if symbol == "sign" else symbol
             self._item = Item(kind, self._items)  # type: ignore[arg-type]
-            self._enter(kind)
+        self.row = TABLE[self._item.kind]
         self._items += 1
         return self._item
-
-    def _enter(self, state: str, source: int = -1) -> None:
-        self.row = TABLE[state]
-        self._source = source
-        self._bare = False
-
-    def _finish_reason(self, reason: FinishReason) -> FinishReason:
-        if reason in CUT:
-            return reason
-        return "tool_calls" if self.calls else "stop"
 
     def _drop(self, kind: str, count: int) -> None:
         self.dropped[kind] = self.dropped.get(kind, 0) + count

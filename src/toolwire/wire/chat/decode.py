@@ -20,6 +20,7 @@ from toolwire.core.turn import (
     Reasoning,
     Result,
     Sampling,
+    TextPart,
     ToolChoice,
     ToolSpec,
     Turn,
@@ -53,6 +54,7 @@ from toolwire.wire.checks import (
     required_string,
     stop,
     strings,
+    wrong_type,
 )
 from toolwire.wire.history import LEGACY_ID, pair
 from toolwire.wire.tools import NOTHING, RequestTools
@@ -118,7 +120,7 @@ def decode(body: Mapping[str, Any], caller: str = "") -> Turn:
     if not sent.isdisjoint(TOOLED):
         specs, choice, legacy, of_tools = _tools(body)
         noted += of_tools
-    parallel = aliased(body, "parallel_tool_calls")
+    parallel = aliased(body, "parallel_tool_calls") if "parallel_tool_calls" in sent else None
     shape, options, output = body.get("response_format"), body.get("stream_options"), content.TEXT
     if shape is not None:
         output = content.read_format(shape, "response_format", "chat", noted)
@@ -196,18 +198,31 @@ def _history(messages: Any, notes: list[Note]) -> tuple[tuple[Item, ...], tuple[
     legacy_calls = 0
     for i, message in enumerate(messages):
         path = f"messages[{i}]"
-        object_(path, message)
-        role: Any = required(message, "role", path, _ROLE)
-        leftover(message, OF_ROLE[role], "messages", notes)
+        if type(message) is not dict:
+            raise wrong_type(path, "an object", message)
+        role: Any = message.get("role")
+        if type(role) is not str or role not in OF_ROLE:
+            required(message, "role", path, _ROLE)  # raises
+        if not message.keys() <= OF_ROLE[role]:
+            leftover(message, OF_ROLE[role], "messages", notes)
         if role == "assistant":
             legacy_calls = _assistant(message, path, items, paths, legacy_calls, notes)
         elif role == "tool" or role == "function":
             items.append(_result(message, role, path, notes))
             paths.append(f"{path}.tool_call_id" if role == "tool" else f"{path}.name")
         else:
-            parts, refusal = content.read(message.get("content"), f"{path}.content", notes)
-            items.append(Message(role, parts, optional(message, "name", path), refusal))
+            said, name = (
+                message.get("content"),
+                optional(message, "name", path) if "name" in message else None,
+            )
+            if said and type(said) is str:
+                items.append(Message(role, (TextPart(said),), name))
+            else:
+                parts, refusal = content.read(said, f"{path}.content", notes)
+                items.append(Message(role, parts, name, refusal))
             paths.append("")
+    if not any(paths):  # no call and no result
+        return tuple(items), ()
     return pair(items, paths, "messages")
 
 

@@ -20,15 +20,14 @@ JSON and a prepared suffix.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from functools import reduce
 from typing import Any
 
 from toolwire.core.errors import ToolwireError, error_object
 from toolwire.core.events import Event, Failure, FinishReason, Text, TokenLogprob, Usage
 from toolwire.core.ids import IdFactory
-from toolwire.wire.order import CALL_KINDS, IN_TEXT, Delta, End, Fail, Item, Open, Order, Step
+from toolwire.wire.order import CALL_KINDS, ENDED, IN_TEXT, Delta, End, Fail, Item, Open, Order, Step
 from toolwire.wire.sse import DONE, comment_frame, data_frame, encode, joined
 
 SERVICE_TIER = "default"
@@ -58,7 +57,7 @@ def usage_object(usage: Usage) -> dict[str, Any]:
     return {
         "prompt_tokens": usage.input_tokens,
         "completion_tokens": usage.output_tokens,
-        "total_tokens": usage.total_tokens,
+        "total_tokens": usage.input_tokens + usage.output_tokens,
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens, "audio_tokens": 0},
         "completion_tokens_details": {
             "reasoning_tokens": usage.reasoning_tokens,
@@ -99,8 +98,11 @@ class _ChatAnswer:
     @property
     def usage(self) -> Usage | None:
         """Tokens of all choices together; None if no backend counted them."""
-        known = [order.usage for order in self._orders if order.usage is not None]
-        return reduce(Usage.beside, known) if known else None
+        total: Usage | None = None
+        for order in self._orders:
+            if order.usage is not None:
+                total = order.usage if total is None else total.beside(order.usage)
+        return total
 
     @property
     def dropped(self) -> dict[str, int]:
@@ -244,9 +246,10 @@ class ChatBody(_ChatAnswer):
         super().__init__(id, ids, legacy=legacy, choices=choices)
         self._tier = tier
         self._envelope = {"id": id, "object": "chat.completion", "created": created, "model": turn_model}
-        self._items: list[list[tuple[Item, list[str]]]] = [[] for _ in range(choices)]
+        self._items: dict[int, list[tuple[Item, list[str]]]] = defaultdict(list)
+        """What each choice contains."""
         self._reasons: list[FinishReason] = ["stop"] * choices
-        self._logprobs: list[dict[str, list[TokenLogprob]]] = [{} for _ in range(choices)]
+        self._logprobs: dict[int, dict[str, list[TokenLogprob]]] = defaultdict(dict)
         """For each choice, the tokens of its text and of its refusal."""
 
     def feed(self, events: Sequence[Event], choice: int = 0) -> bytes:
@@ -260,16 +263,20 @@ class ChatBody(_ChatAnswer):
     def body(self) -> dict[str, Any]:
         """Returns the chat completion object, or raises the run's failure."""
         for choice, order in enumerate(self._orders):
-            self._fold(order.finish(), choice)
+            if order.row is not ENDED:
+                self._fold(order.finish(), choice)
         if self.failure is not None:
             raise ToolwireError.of(self.failure)
         choices = []
-        for index, items in enumerate(self._items):
-            reason = self._wire_reason(self._reasons[index])
-            message, tokens = self._message(items), self._logprobs[index]
-            logprobs = logprobs_object(tokens) if tokens else None
+        for index, reason in enumerate(self._reasons):
+            tokens = self._logprobs[index]
             choices.append(
-                {"index": index, "message": message, "logprobs": logprobs, "finish_reason": reason}
+                {
+                    "index": index,
+                    "message": self._message(self._items[index]),
+                    "logprobs": logprobs_object(tokens) if tokens else None,
+                    "finish_reason": self._wire_reason(reason),
+                }
             )
         body: dict[str, Any] = {**self._envelope, "choices": choices}
         if (usage := self.usage) is not None:
