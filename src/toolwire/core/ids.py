@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 
 IdFactory = Callable[[str], str]
@@ -20,6 +21,14 @@ def random_id(prefix: str) -> str:
     except IndexError:
         _drawn.extend(os.urandom(_AT_ONCE * _BYTES).hex(" ", _BYTES).split())
         return prefix + _drawn.pop()
+
+
+_OWN = re.compile(rf"[a-z]+[_-][0-9a-f]{{{2 * _BYTES}}}")
+
+
+def is_own(id: str) -> bool:
+    """Whether an id looks like one of `random_id`, so that it holds no text of a client, such as a secret."""
+    return _OWN.fullmatch(id) is not None
 
 
 os.register_at_fork(after_in_child=_drawn.clear)  # a child must not repeat its parent's ids

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from toolwire.core.ids import random_id
+from toolwire.core.ids import is_own, random_id
 from toolwire.observe.fixture import masked, read, write
 from toolwire.observe.journal_files import DAY_S, JournalWriter, Segments, TurnRecord
 from toolwire.observe.masking import Mask
@@ -274,7 +274,7 @@ class Journal:
         name, text = self._name, self.mask.text
         return msgspec.structs.replace(
             record,
-            request_id=text(record.request_id),
+            request_id=record.request_id if is_own(record.request_id) else text(record.request_id),
             key=name(record.key),
             model=name(record.model),
             calls=tuple([name(call) for call in record.calls]),
@@ -351,7 +351,7 @@ def _record(trace: Trace, summary: TurnSummary | None) -> TurnRecord:
             kind=trace.kind,
             stream=trace.stream,
             report=trace.report,
-            parked_ms=_ms(trace.parked_s),
+            parked_ms=None if trace.parked_s is None else round(trace.parked_s * 1000, 2),
             resumed_from=trace.resumed_from,
             parked=trace.parked_at is not None,
         )
@@ -376,18 +376,14 @@ def _record(trace: Trace, summary: TurnSummary | None) -> TurnRecord:
         call_ids=summary.tool_call_ids and tuple([scrub(id)[:LONGEST_NAME] for id in summary.tool_call_ids]),
         input_tokens=summary.input_tokens,
         output_tokens=summary.output_tokens,
-        first_byte_ms=_ms(summary.first_byte_s),
-        duration_ms=_ms(summary.duration_s),
+        first_byte_ms=None if summary.first_byte_s is None else round(summary.first_byte_s * 1000, 2),
+        duration_ms=round(summary.duration_s * 1000, 2),
         report=intern(summary.report),
         dropped=dict(summary.dropped) if summary.dropped else None,
-        parked_ms=_ms(trace.parked_s),
+        parked_ms=None if trace.parked_s is None else round(trace.parked_s * 1000, 2),
         resumed_from=trace.resumed_from,
         parked=trace.parked_at is not None,
     )
-
-
-def _ms(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds * 1000, 2)
 
 
 @lru_cache(1024)

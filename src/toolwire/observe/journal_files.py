@@ -275,7 +275,9 @@ class JournalWriter:
                 trace = None
             else:
                 self._whole_bytes += trace.size
-        self._send((record, trace))
+        self._waiting.append((record, trace))
+        if not self._woken.is_set():  # waking a thread is expensive, so this is done once for many turns
+            self._wake()
 
     def _complain(self, words: str) -> None:
         if not self._complained:
@@ -283,13 +285,12 @@ class JournalWriter:
         self._complained = True
 
     def run(self, work: Callable[[], None]) -> None:
-        self._send(work)
+        self._waiting.append(work)
+        self._wake()
         self._hurry.set()
 
-    def _send(self, what: tuple[TurnRecord, Trace | None] | Callable[[], None] | None) -> None:
-        self._waiting.append(what)
-        if not self._woken.is_set():  # waking a thread is expensive, so this is done once for many turns
-            self._woken.set()
+    def _wake(self) -> None:
+        self._woken.set()
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="toolwire-journal", daemon=True)
             self._thread.start()
@@ -302,7 +303,8 @@ class JournalWriter:
     def close(self) -> None:
         thread = self._thread
         if thread is not None:
-            self._send(None)
+            self._waiting.append(None)
+            self._wake()
             self._hurry.set()
             thread.join(CLOSE_S)
             self._thread = None

@@ -18,6 +18,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from toolwire.core.display import as_json, clean
+from toolwire.core.ids import is_own
 from toolwire.wire.sse import encode, scrub
 
 if TYPE_CHECKING:
@@ -38,7 +39,8 @@ SHARED = (
     *("status", "finish", "error", "cancelled", "output_mode", "report"),
 )
 """Fields that have the same values in many turns."""
-OWN = ("turn_id", "answer_id", "input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
+TOKENS = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
+OWN = ("turn_id", "answer_id", *TOKENS)
 CALLS = (
     *("has_tool_calls", "tool_call_count", "tool_call_names", "tool_call_ids", "tool_call_truncated"),
     "dropped",
@@ -206,9 +208,11 @@ class TextFormatter(_Formatter):
         mask, model, second = self._mask, scrub(s.model[:LONGEST_MODEL]), int(at)
         run = (s.key_id, s.key_name, s.api, model, s.backend, s.strategy, s.kind, s.stream)
         end = (s.status, s.finish, s.error_kind, s.cancelled, s.output_mode, s.report)
-        request_id = s.request_id if mask is None else mask.text(s.request_id)
+        request_id = s.request_id if mask is None or is_own(s.request_id) else mask.text(s.request_id)
         asked = f" request_id={_word(request_id)}" if request_id else ""
-        own = (s.turn_id, s.answer_id, s.input_tokens, s.cached_tokens, s.output_tokens, s.reasoning_tokens)
+        ids = _words((("turn_id", s.turn_id), ("answer_id", s.answer_id)))
+        tokens = (s.input_tokens, s.cached_tokens, s.output_tokens, s.reasoning_tokens)
+        counts = "".join([f" {name}={count}" for name, count in zip(TOKENS, tokens, strict=True) if count])
         calls = ""
         if s.tool_call_count or s.tool_call_names or s.tool_call_ids or s.tool_call_truncated or s.dropped:
             fields = _masked(turn_fields(s), mask)
@@ -217,7 +221,7 @@ class TextFormatter(_Formatter):
         return (
             f"{_clock(second)},{int((at - second) * 1000):03d} INFO turn"
             f"{_shared(mask, ('node',), node) if node else ''}{asked}"
-            f"{_shared(mask, SHARED, *run, *end)}{_words(zip(OWN, own, strict=True))}"
+            f"{_shared(mask, SHARED, *run, *end)}{ids}{counts}"
             f"{calls}{first} duration_ms={s.duration_s * 1000:.2f}"
         )
 
