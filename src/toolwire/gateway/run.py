@@ -104,7 +104,7 @@ class Run:
         If the model is not available (`backend` is None) or not ready, uses the first of its fallbacks that
         is. Raises the last failure if there is none. `failure`: why there is no `backend`.
         """
-        gateway, trace = self._gateway, self.trace
+        gateway, trace, key_id = self._gateway, self.trace, self.caller.key_id
         if trace is not None and self._decoded is None:
             self._recorded = len(trace.minted), len(trace.clock_readings)
         self._decoded = turn
@@ -114,9 +114,13 @@ class Run:
                 try:
                     fitted = await gateway.fitted(self, turn, backend)
                     plan = self.planned(fitted)
-                    self.answer = self._opened(fitted)
+                    self.answer = answer = open_answer(
+                        fitted, self.body, gateway.store, key_id, self.ids, self.clock, self.caller.memory
+                    )
+                    if self.answering is not None:
+                        self.answer = self.answering.beside(answer)
                     if gateway.settings.limits.backend_concurrent:
-                        self.place = gateway.queues.join(backend.id, self.caller.key_id)
+                        self.place = gateway.queues.join(backend.id, key_id)
                     return plan
                 except ToolwireError as error:
                     failure = error.failure
@@ -124,13 +128,6 @@ class Run:
             backend = self._other(failure)
             if backend is None:
                 raise ToolwireError.of(failure)
-
-    def _opened(self, turn: Turn) -> Answering:
-        caller = self.caller
-        answer = open_answer(
-            turn, self.body, self._gateway.store, caller.key_id, self.ids, self.clock, caller.memory
-        )
-        return answer if self.answering is None else self.answering.beside(answer)
 
     def _other(self, failure: Failure) -> Backend | None:
         """Returns the next model to try after this failure; None if there is none."""
@@ -208,7 +205,11 @@ class Run:
                     following: RunSource | None = None
                     batch: Batch | None
                     try:
-                        batch = await source.pull(self._timeouts, grace_s if stages.is_between_calls else 0.0)
+                        batch = await (
+                            source.pull(grace_s if stages.is_between_calls else 0.0)
+                            if stages.is_between_calls or not source.is_plain
+                            else anext(source.batches)
+                        )
                     except Exception as error:
                         batch = source.ended_by(error)
                     if trace is not None:
@@ -324,7 +325,7 @@ class Run:
         else:
             batches = self.backend.run(turn) if turn.generate else nothing()
         number = 0 if self.trace is None else self.trace.begin_run(how or "run", choice)
-        return RunSource(turn.model, batches, number, live, claim)
+        return RunSource(turn.model, batches, number, live, claim, self._timeouts)
 
     async def _instead(
         self, source: RunSource, failure: Failure, stages: Stages

@@ -99,37 +99,34 @@ class RunSource:
         number: int = 0,
         live: LiveRun | None = None,
         claim: Claim | None = None,
+        timeouts: Timeouts | None = None,
     ) -> None:
         """`number`: the run's number in the journal.
 
-        `claim`: the parked run that this source continues.
+        `claim`: the parked run that this source continues. `timeouts`: the time limits of the turn.
         """
         self.number, self.live, self.claim = number, live, claim
         self.is_silent = True
         """Whether the run has produced no event yet, so that another source may replace it."""
         self.is_complete = self.is_parked = False
-        self._model, self._batches = model, batches
+        self.batches = batches
+        """The run itself. The next batch may be read from it if the source `is_plain`."""
+        self.is_plain = timeouts is None and claim is None
+        """Whether a batch needs no `pull`."""
+        self._model, self._timeouts = model, timeouts
         self._results = None if claim is None else claim.results
         self._begun = False
 
-    def pull(self, timeouts: Timeouts | None, grace_s: float) -> Awaitable[Batch]:
-        """Returns the next batch.
+    async def pull(self, grace_s: float) -> Batch:
+        """Returns the next batch within the time limits. A resumed run first gets the results of its calls.
 
         If the run has ended, raises the exception that ended it; `ended_by` turns it into a batch.
         """
-        if timeouts is None and not grace_s and self._results is None:
-            return self._batches.__anext__()
-        return self._pull(timeouts, grace_s)
-
-    async def _pull(self, timeouts: Timeouts | None, grace_s: float) -> Batch:
-        """Does the same as `pull`, with time limits.
-
-        A resumed run first gets the results of its calls.
-        """
+        timeouts = self._timeouts
         if self.live is not None and self._results is not None:
             results, self._results = self._results, None
             await self.live.answer(results)
-        following = self._batches.__anext__()
+        following = self.batches.__anext__()
         try:
             async with asyncio.timeout(grace_s or None) as grace:
                 if timeouts is None:
@@ -156,7 +153,7 @@ class RunSource:
     async def close(self) -> None:
         """Cancels the run at the backend, unless it is parked."""
         try:
-            await self._batches.aclose()
+            await self.batches.aclose()
             if self.live is not None and not self.is_parked:
                 await self.live.cancel()
         finally:

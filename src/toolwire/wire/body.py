@@ -36,7 +36,16 @@ def parse(raw: bytes, *, nodes: int = 0, messages: int = 0, tools: int = 0) -> d
     if nodes and len(raw) > nodes and _bound(raw, nodes) > nodes and _values(raw, nodes) > nodes:
         limit = f"{nodes:,} JSON values, this server's limit (limits.body_nodes)"
         raise ToolwireError("body_too_large", f"The request's body holds more than {limit}.")
-    body = _decode(raw)
+    try:
+        body: dict[str, Any] = _decoder.decode(raw)
+    except (UnicodeDecodeError, RecursionError, msgspec.MsgspecError) as error:
+        raise _unreadable(raw, error) from error
+    if type(body) is not dict:
+        found = f"expected an object, but got {json_type(body)} instead."
+        raise ToolwireError("invalid_type", f"Invalid type for the request body: {found}")
+    # The number of brackets bounds the depth: only a body with many brackets has to be walked.
+    if raw.count(b"{") + raw.count(b"[") > MAX_DEPTH and _deeper_than(body, MAX_DEPTH):
+        raise _too_deep()
     for name, most in (("messages", messages), ("input", messages), ("tools", tools), ("functions", tools)):
         given = body.get(name)
         if type(given) is list and len(given) > most > 0:
@@ -78,24 +87,15 @@ def _values(raw: bytes, limit: int) -> int:
     return found
 
 
-def _decode(raw: bytes) -> dict[str, Any]:
-    try:
-        body = _decoder.decode(raw)
-    except UnicodeDecodeError as error:
-        raise _invalid("the body is not valid UTF-8") from error
-    except RecursionError as error:
-        raise _too_deep() from error
-    except msgspec.ValidationError as error:
-        raise _invalid("a number is out of range") from error
-    except msgspec.DecodeError as error:
-        raise _invalid(_reason(raw, error)) from error
-    if type(body) is not dict:
-        found = f"expected an object, but got {json_type(body)} instead."
-        raise ToolwireError("invalid_type", f"Invalid type for the request body: {found}")
-    # The number of brackets bounds the depth: only a body with many brackets has to be walked.
-    if raw.count(b"{") + raw.count(b"[") > MAX_DEPTH and _deeper_than(body, MAX_DEPTH):
-        raise _too_deep()
-    return body
+def _unreadable(raw: bytes, error: Exception) -> ToolwireError:
+    """Returns what is wrong with a body that the decoder refused."""
+    if isinstance(error, UnicodeDecodeError):
+        return _invalid("the body is not valid UTF-8")
+    if isinstance(error, RecursionError):
+        return _too_deep()
+    if isinstance(error, msgspec.ValidationError):
+        return _invalid("a number is out of range")
+    return _invalid(_reason(raw, error))
 
 
 def _deeper_than(root: dict[str, Any], limit: int) -> bool:
@@ -112,7 +112,7 @@ def _deeper_than(root: dict[str, Any], limit: int) -> bool:
     return True
 
 
-def _reason(raw: bytes, error: msgspec.DecodeError) -> str:
+def _reason(raw: bytes, error: Exception) -> str:
     """Returns why the body is not JSON.
 
     msgspec reports a lone surrogate near the end as truncation, and a byte order mark as an invalid

@@ -96,31 +96,15 @@ class TurnResponse:
         exchange = self._exchange
         exchange.reached_gateway = True
         watch = Watch(exchange.scope, receive)
+        blocks: AsyncIterator[bytes] | None = None
         try:
             answer = await work
-            if answer.stream is not None:
-                await self._send_stream(answer.headers, answer.stream)
-                watch.stop()  # before the end is sent, which would wake the watcher too
-                await exchange.end()
+            if (blocks := answer.stream) is None:
+                if answer.status != 200:
+                    await pace.hold(answer.status, exchange.requester)
+                await exchange.reply(answer.status, answer.headers, answer.body or b"")
                 return
-            if answer.status != 200:
-                await pace.hold(answer.status, exchange.requester)
-            await exchange.reply(answer.status, answer.headers, answer.body or b"")
-        except asyncio.CancelledError:
-            if not watch.gone:
-                if exchange.started:
-                    raise
-                await exchange.fail(Failure("overloaded", "The server is shutting down.", retry_after_s=1))
-        finally:
-            if self._begun is not None:
-                self._stop()
-            watch.stop()
-
-    async def _send_stream(self, headers: HeaderList, blocks: AsyncIterator[bytes]) -> None:
-        """Sends the head, if it was not sent early, and all blocks. Then the run is closed."""
-        exchange = self._exchange
-        try:
-            alive = await (self._begun or self._begin(headers))
+            alive = await (self._begun or self._begin(answer.headers))
             write, now = exchange.connection.write, asyncio.get_running_loop().time
             if first := await anext(blocks, b""):  # then `async for` reads the run itself
                 alive.last = now()
@@ -130,8 +114,18 @@ class TurnResponse:
                 alive.last = now()
                 if not write(block):
                     await exchange.piece(block)
-        finally:
             self._stop()
+            watch.stop()  # before the end is sent, which would wake the watcher too
+            await exchange.end()
+        except asyncio.CancelledError:
+            if not watch.gone:
+                if exchange.started:
+                    raise
+                await exchange.fail(Failure("overloaded", "The server is shutting down.", retry_after_s=1))
+        finally:
+            if self._begun is not None or self._alive is not None:
+                self._stop()
+            watch.stop()
             close = getattr(blocks, "aclose", None)
             if close is not None:
                 await close()
