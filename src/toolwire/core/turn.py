@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64decode
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -108,6 +108,7 @@ class Reasoning:
 
 
 Item = Message | Call | Result | Reasoning
+_SAYING = (Message, Result)
 
 
 # --- tools and options ---
@@ -295,10 +296,8 @@ class Turn:
                 out.append(item.refusal or "")
         return list(filter(None, out))
 
-    def _parts(self) -> Iterator[Part]:
-        for item in self.items:
-            if isinstance(item, Message | Result):
-                yield from item.parts
+    def _parts(self) -> list[Part]:
+        return [part for item in self.items if isinstance(item, _SAYING) for part in item.parts]
 
 
 def _arguments(call: Call) -> Json:
@@ -308,18 +307,20 @@ def _arguments(call: Call) -> Json:
         return call.arguments
 
 
-def _strings(value: Json) -> Iterator[str]:
-    """Yields every string in a JSON value, including keys."""
+def _strings(value: Json) -> list[str]:
+    """Returns every string in a JSON value, including keys."""
+    found: list[str] = []
     waiting = [value]
     while waiting:
         one = waiting.pop()
         if isinstance(one, str):
-            yield one
+            found.append(one)
         elif isinstance(one, dict):
-            yield from one
+            found += one
             waiting += one.values()
         elif isinstance(one, list):
             waiting += one
+    return found
 
 
 def _joined(value: Json) -> str:

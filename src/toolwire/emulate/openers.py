@@ -209,7 +209,7 @@ def _character(entity: re.Match[str]) -> str:
 
 
 def _has(text: str, words: Collection[str]) -> bool:
-    return any(word in text for word in words)
+    return any(map(text.__contains__, words))
 
 
 class Quotations:

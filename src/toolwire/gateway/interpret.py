@@ -167,7 +167,8 @@ class Interpreter:
             if type(event) is Text:
                 self._scanned += len(event.text)
                 self._tokens += event.logprobs
-                out += self._counted(scanner.feed(event.text))
+                found = scanner.feed(event.text)
+                out += self._counted(found) if self._native else found
             elif isinstance(event, Finish):
                 ended = self._counted(scanner.finish(_REASONS.get(event.reason, "eof")))
                 cut = event.reason in ("stop", "tool_calls") and any(

@@ -117,7 +117,8 @@ class App:
         self.siblings: Siblings | None = None
         """The other worker processes of this server; None if there are none."""
         gateway.observers.append(self.metrics.observe)
-        gateway.observers.append(self.log.turn)
+        if access.isEnabledFor(logging.INFO):
+            gateway.observers.append(self.log.turn)
         if access.isEnabledFor(logging.DEBUG):
             gateway.contents_wanted = True
 
