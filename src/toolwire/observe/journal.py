@@ -405,4 +405,7 @@ def _shared(record: TurnRecord) -> TurnRecord:
 def _oldest_of_most(traces: Mapping[str, Trace], counts: dict[str, int]) -> Trace | None:
     """Returns the oldest turn of the key with the highest count, or None."""
     most = max(counts, key=counts.__getitem__, default="")
-    return next((trace for trace in traces.values() if trace.caller.key_id == most), None)
+    for trace in traces.values():
+        if trace.caller.key_id == most:
+            return trace
+    return None

@@ -13,8 +13,7 @@ JSON and a prepared suffix.
 - A custom tool's call is `type: "custom"` with `name` and `input` in `custom`, also in a stream. OpenAI
   streams this too, although its chunk schema lists only `function` (openai-openapi issue 576).
 - `service_tier` is omitted if the client asked for a tier: only the upstream knows which one it used.
-- `order.py` decides why an answer ended; `FINISH_REASONS` has the word for it on this API. With legacy
-  functions, `tool_calls` is written as `function_call`.
+- `order.py` decides why an answer ended; `FINISH_REASONS` has the word for it on this API.
 - Each choice is a separate run: output tokens are added up, the prompt's tokens count once.
 """
 
@@ -37,6 +36,8 @@ FINISH_REASONS: dict[FinishReason, str] = {
     "tool_calls": "tool_calls",
     "content_filter": "content_filter",
 }
+LEGACY_REASONS = {**FINISH_REASONS, "tool_calls": "function_call"}
+"""The same for a client that uses legacy functions."""
 DELTA_FIELDS = {
     "text": "content",
     "refusal": "refusal",
@@ -93,6 +94,7 @@ class _ChatAnswer:
         self.id = id
         self.failure: Failure | None = None
         self._legacy = legacy
+        self._wire_reasons = LEGACY_REASONS if legacy else FINISH_REASONS
         self._orders = [Order(ids, single_call=legacy) for _ in range(choices)]
 
     @property
@@ -117,9 +119,6 @@ class _ChatAnswer:
         self.failure = failure
         for order in self._orders:
             order.stop()
-
-    def _wire_reason(self, reason: FinishReason) -> str:
-        return "function_call" if self._legacy and reason == "tool_calls" else FINISH_REASONS[reason]
 
 
 class ChatEncoder(_ChatAnswer):
@@ -175,7 +174,10 @@ class ChatEncoder(_ChatAnswer):
 
         If the run failed, returns the error instead of usage and `[DONE]`.
         """
-        frames = [self._frames(order.finish(), choice) for choice, order in enumerate(self._orders)]
+        frames: list[bytes] = []
+        for choice, order in enumerate(self._orders):
+            if order.row is not ENDED:
+                frames.append(self._frames(order.finish(), choice))
         if comment is not None:
             frames.append(comment_frame(comment))
         if self.failure is not None:
@@ -199,7 +201,7 @@ class ChatEncoder(_ChatAnswer):
             elif type(step) is End:
                 if not self._begun[choice]:
                     frames.append(self._chunk(ROLE["text"], choice))
-                reason = self._wire_reason(step.reason).encode()
+                reason = self._wire_reasons[step.reason].encode()
                 end = b'{},"logprobs":null,"finish_reason":"%b"}]' % reason
                 frames.append(self._heads[choice] + end + self._close)
             elif type(step) is Fail:
@@ -275,7 +277,7 @@ class ChatBody(_ChatAnswer):
                     "index": index,
                     "message": self._message(self._items[index]),
                     "logprobs": logprobs_object(tokens) if tokens else None,
-                    "finish_reason": self._wire_reason(reason),
+                    "finish_reason": self._wire_reasons[reason],
                 }
             )
         body: dict[str, Any] = {**self._envelope, "choices": choices}
