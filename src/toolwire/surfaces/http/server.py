@@ -19,7 +19,7 @@ import ssl
 import sys
 import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -49,6 +49,7 @@ KEEP_ALIVE_S = 75
 BACKLOG = 2048
 PING_EVERY_S = 20.0
 CANCEL_WITHIN_S = 3.0
+DATE_EVERY_S = 1.0
 LOOK_EVERY_S = 0.05
 COLLECT_AFTER = (50_000, 20, 50)
 FORCED = 130
@@ -397,6 +398,8 @@ class DrainingServer(Server):
         self._on_ready = on_ready
         self._private = private
         self._stopped_by = 0
+        self._stopping = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         for each in (*(sockets or ()), *self._private):
@@ -407,6 +410,17 @@ class DrainingServer(Server):
                 await asyncio.get_running_loop().create_server(self._protocol, sock=each, backlog=BACKLOG)
             )
         self._on_ready()
+
+    async def main_loop(self) -> None:
+        """Waits until the server is stopped.
+
+        Meanwhile it renews the header `Date` once a second. uvicorn would also look ten times a second
+        whether to stop, even if the server has nothing to do.
+        """
+        self._loop = asyncio.get_running_loop()
+        while not await self.on_tick(0):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), DATE_EVERY_S)
 
     def _protocol(self) -> asyncio.Protocol:
         return GuardedProtocol(self.config, self.server_state, self.lifespan.state)
@@ -433,6 +447,8 @@ class DrainingServer(Server):
             self.force_exit = True
         self.should_exit = True
         self._stopped_by = self._stopped_by or sig
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._stopping.set)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await self._app.leave()
