@@ -187,8 +187,6 @@ class _Connection(asyncio.Protocol):
         self.transport: Any = None
         self.reply: Http1Reply | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._timer_due = self._due = 0.0
-        self._then: Callable[[], None] | None = None
 
     def send(self, request: Request, body: bytes) -> Http1Reply:
         self.reply = reply = Http1Reply(self, request.read_s)
@@ -197,28 +195,12 @@ class _Connection(asyncio.Protocol):
         return reply
 
     def start_timer(self, seconds: float, then: Callable[[], None]) -> None:
-        """Calls `then` after so many seconds, unless the timer is started again or stopped before.
-
-        Nearly always it is. So the event loop's timer stays as it is, unless it would be too late.
-        """
-        self._then, self._due = then, self.client.loop.time() + seconds
-        if self._timer is None or self._due < self._timer_due:
-            self._wake_at(self._due)
-
-    def _wake_at(self, due: float) -> None:
+        """Calls `then` after so many seconds, unless the timer is started again or stopped before."""
         if self._timer is not None:
             self._timer.cancel()
-        self._timer, self._timer_due = self.client.loop.call_at(due, self._woken), due
-
-    def _woken(self) -> None:
-        self._timer = None
-        if self.client.loop.time() < self._due:
-            self._wake_at(self._due)
-        elif self._then is not None:
-            self._then()
+        self._timer = self.client.loop.call_later(seconds, then)
 
     def stop_timer(self) -> None:
-        self._then = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
