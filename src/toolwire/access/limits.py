@@ -65,7 +65,7 @@ ANTHROPIC_HEADERS = {
     )
     for kind in ("requests", "tokens")
 }
-"""The header names for clients of Anthropic's API, which expect the time of the reset."""
+"""The header names of each limit for clients of Anthropic's API, which expect the time of the reset."""
 _SPOKEN = {Text: "text", Thought: "text", Refusal: "text", CallArgs: "delta"}
 
 
@@ -77,7 +77,8 @@ def microseconds() -> int:
 class KeyAccount:
     """One key's meters on this node.
 
-    `meters` are those of all nodes as Redis last reported them, or this node's own without Redis.
+    With Redis, `meters` are those of all nodes, as Redis last reported them. Without Redis, they are this
+    node's own.
     """
 
     meters: Meters
@@ -127,7 +128,7 @@ class RateLimits:
     # --- before a turn ---
 
     def check(self, key_id: str, limits: KeyLimits) -> None:
-        """Raises if it is already clear that the key cannot run a turn, before the body is read."""
+        """Raises an error if the key's limits already refuse any turn. Called before the body is read."""
         account, rates = self._account(key_id, limits), self._rates(limits)
         refusal = None
         if limits.requests_per_minute:
@@ -180,7 +181,7 @@ class RateLimits:
     def _take_here(self, account: KeyAccount, ticket: Ticket) -> MeterRefusal | None:
         """Reserves from the limits of this process. Returns the limit that refuses, or None.
 
-        These are the full limits, or this node's share while Redis is unreachable.
+        Without Redis, these are the full limits; while Redis is unreachable, this node's share of them.
         """
         shared, limits, rates = self.shared, ticket.limits, self._rates(ticket.limits)
         if self._budgets.has(limits):
@@ -287,7 +288,7 @@ class RateLimits:
 
     @property
     def _parts(self) -> int:
-        """Returns how many processes count apart now. Each may use this part of the limits."""
+        """Returns how many processes count separately now, because each gets this part of the limits."""
         shared = self.shared
         return self._workers if shared is None else 1 if shared.up else shared.nodes
 
@@ -319,7 +320,7 @@ class RateLimits:
     def _owed(self) -> Iterable[MeterRequest]:
         """Returns the requests to send to Redis when it is reachable again.
 
-        They contain what was taken before it became unreachable, and what was taken on this node since.
+        They report what was taken before Redis became unreachable, and what this node has taken since.
         """
         owed: list[MeterRequest] = []
         for key_id, account in self._accounts.items():
@@ -341,9 +342,10 @@ class RateLimits:
     # --- headers ---
 
     def headers(self, key_id: str, limits: KeyLimits, anthropic: bool = False) -> HeaderList:
-        """`x-ratelimit-…`, for every response to a key that has limits per minute.
+        """Returns the headers `x-ratelimit-…` for a response, if the key has limits per minute.
 
-        `anthropic`: under Anthropic's names, with the time of the reset instead of the time until then.
+        `anthropic`: with Anthropic's names, and with the time of the reset instead of the time until the
+        reset.
         """
         account, rates = self._account(key_id, limits), self._rates(limits)
         meters.drain(account.meters, rates, self._clock())
@@ -420,7 +422,7 @@ class Ticket:
         self._open = True
 
     def saw(self, batch: Iterable[Event]) -> None:
-        """Counts the characters that are sent, to charge a turn whose client disconnects."""
+        """Counts characters that were sent, so that a turn whose client disconnects can be charged."""
         for event in batch:
             said = _SPOKEN.get(type(event))
             if said is not None:
@@ -429,8 +431,8 @@ class Ticket:
     def settle(self, usage: Usage, ran: bool, answered: bool = True) -> Usage:
         """Charges the turn and returns the usage that was charged.
 
-        This is `usage` if the backend reported it, otherwise an estimate if the turn `ran`. If the turn was
-        not `answered`, its request is returned to the key's budget.
+        If the backend reported `usage`, that is charged, otherwise an estimate if the turn `ran`. If the turn
+        was not `answered`, its request is returned to the key's budget.
         """
         if self._open:
             self._open = False

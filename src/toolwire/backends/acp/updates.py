@@ -81,7 +81,7 @@ def _number(given: Mapping[str, Json], *keys: str) -> int:
 class Announced:
     """A tool call that an update announced.
 
-    `tool`: the client's tool, or "" for an agent's own tool.
+    `tool`: the name of the client's tool, or "" if the agent calls a tool of its own.
     """
 
     id: str
@@ -95,7 +95,7 @@ class Announced:
 
     @property
     def expected(self) -> bool:
-        """Whether a client's tool was announced, but its call has not reached the MCP server yet."""
+        """Whether a call of a client's tool was announced, but has not reached the MCP server yet."""
         return bool(self.tool) and not self.called and not self.over
 
 
@@ -110,7 +110,7 @@ class AgentCalls:
         self._numbers = itertools.count(1)
 
     def announce(self, update: Mapping[str, Json]) -> None:
-        """Records a `tool_call` or `tool_call_update`. An update adds to what was announced before."""
+        """Records a `tool_call` or `tool_call_update`. An update adds to the earlier announcement."""
         id = str(update.get("toolCallId") or "")
         known = self._announced.setdefault(id, Announced(id, 0))
         title = update.get("title")
@@ -164,7 +164,7 @@ def _canonical(arguments: Mapping[str, Json]) -> str:
 def failure_of(
     code: int, message: str, data: Json, title: str, log_in: str, scrub: Callable[[str], str] = str
 ) -> Failure:
-    """Returns the failure for a JSON-RPC error. `scrub` removes secrets from a text."""
+    """Returns the failure for an agent's JSON-RPC error. `scrub` removes secrets from a text."""
     texts = dict.fromkeys(filter(None, (message, *_texts(data))))
     words = " ".join(" ".join(texts).split())
     kind = "backend_auth" if code == AUTH_REQUIRED else kind_by_words(words) or "backend"

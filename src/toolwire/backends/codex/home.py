@@ -143,9 +143,9 @@ def write(path: Path, text: str) -> None:
 
 
 def _sweep(path: Path) -> None:
-    """Removes old conversations that a killed process left on disk.
+    """Removes old conversations that a killed process has left on disk.
 
-    Older versions write them there.
+    Older versions of Codex write conversations there.
     """
     before = time.time() - LEFT_OVER_S
     for folder in ("sessions", "archived_sessions"):
@@ -271,7 +271,7 @@ MODEL_PATCH: dict[str, Any] = {
     "context_window": WINDOW,
     "max_context_window": WINDOW,
 }
-"""New values for these keys, in every model of Codex's catalog that has them."""
+"""New values for keys of Codex's model catalog. They replace the values in every model that has the key."""
 MODEL_DROPPED = tuple(
     "tool_mode multi_agent_version multi_agent_reasoning_effort auto_compact_token_limit".split()
 )
@@ -298,7 +298,7 @@ the context window.
 
 
 def patched_catalog(catalog: Mapping[str, Any], foreign: bool) -> dict[str, Any]:
-    """Returns the catalog without Codex's own tools and prompts.
+    """Returns Codex's model catalog without Codex's own tools and prompts.
 
     `foreign`: the provider is not OpenAI.
     """

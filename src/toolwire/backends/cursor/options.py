@@ -57,7 +57,7 @@ class CursorOptions(AgentOptions):
 
 
 def check_address(url: str) -> None:
-    """Raises unless the address is on this machine.
+    """Raises an error unless the address of the bridge is on this machine.
 
     The bridge calls back to a server that listens on loopback only.
     """

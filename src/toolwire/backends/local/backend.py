@@ -41,7 +41,7 @@ _SEEDS = 1 << 32
 AGAINST_LOOPS = {"dry_multiplier": 0.8, "dry_allowed_length": 4, "dry_penalty_last_n": 64}
 """Sampling options that keep a small model from repeating its last words.
 
-It may still copy from the prompt.
+The model may still copy from the prompt.
 """
 
 
@@ -84,7 +84,7 @@ def _most(turn: Turn, options: LocalOptions) -> int:
 def grammar_of(turn: Turn, limits: SchemaLimits, refused: Collection[str] = (), small: bool = False) -> str:
     """Returns the grammar of the answer, "" for none.
 
-    `refused`: rules whose schema llguidance cannot read. Such a rule accepts any JSON object instead.
+    `refused`: rules with a schema that llguidance cannot read. Such a rule accepts any JSON object instead.
     """
     schema = turn.output.schema or ANY_OBJECT if turn.output.type != "text" else None
     if schema is not None and ANSWER in refused:

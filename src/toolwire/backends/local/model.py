@@ -47,7 +47,7 @@ RANGES: dict[str, tuple[float, float]] = {
 }
 MOST_THREADS = 8
 SMALL = 500_000_000
-"""A file with fewer bytes contains a small model, which gets tighter limits."""
+"""A model whose file has fewer bytes counts as small and gets tighter limits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class LocalOptions:
     context: int = 8192
     """The most tokens of a request, prompt and answer together."""
     parallel: int = 2
-    """How many requests are decoded at the same time. Others wait."""
+    """How many requests are decoded at the same time. Further requests wait."""
     threads: int = 0
     """The threads that decode; 0: chosen by the number of cores."""
     batch: int = 128
@@ -84,7 +84,7 @@ class LocalOptions:
     def limits(self, size: int) -> SchemaLimits:
         """Returns the limits for strings and arrays whose schema sets none.
 
-        `size`: the file's, in bytes.
+        `size`: the size of the model's file, in bytes.
         """
         small = size < SMALL
         return SchemaLimits(
@@ -105,7 +105,7 @@ class LocalOptions:
 # --- the model ---
 
 Chunk = bytes | Exception | None
-"""A chunk of llama.cpp's JSON, an error, or None for the end."""
+"""A chunk of llama.cpp's answer as JSON, an error, or None at the end of the answer."""
 
 
 class Stream:
@@ -140,7 +140,7 @@ class Stream:
         self._event.set()
 
     async def get(self) -> list[Chunk]:
-        """Returns all chunks that have arrived. Waits until there is one."""
+        """Returns all chunks that have arrived. Waits until there is at least one."""
         while not self._chunks:
             self._event.clear()
             await self._event.wait()
@@ -171,7 +171,7 @@ class LocalModel:
         self._running: set[Stream] = set()
 
     async def load(self) -> None:
-        """Loads the file if it is not loaded yet. After a failure the next call tries again."""
+        """Loads the file unless it is already loaded. After a failure, the next call tries again."""
         with self._lock:
             if self._loading is None or (self._loading.done() and self._loading.exception() is not None):
                 self._loading = self._start(self._load)
@@ -248,7 +248,7 @@ class LocalModel:
         return known
 
     def refused(self, grammar: str) -> set[str]:
-        """Returns the rules of a grammar whose schema llguidance cannot read; usually none."""
+        """Returns the rules of a grammar with a schema that llguidance cannot read; usually none."""
         whole, single = probes(grammar)
         if self.accepts(whole):
             return set()
@@ -282,7 +282,7 @@ def key_of(options: LocalOptions) -> Key:
 
 
 def lacking(options: LocalOptions) -> tuple[str, str] | None:
-    """Returns what a model lacks and how to get it, or None if it can be loaded.
+    """Returns what a model lacks and how to get it, or None if the model can be loaded.
 
     Imports and reads nothing.
     """
@@ -302,13 +302,13 @@ def about(options: LocalOptions) -> About:
 
 
 def _known(options: LocalOptions) -> Known | None:
-    """Returns the model that can be downloaded and that these options mean, if they do."""
+    """Returns the downloadable model that these options name, if they name one."""
     by_file = {known.file: known for known in MODELS.values()}
     return MODELS.get(options.gguf or DEFAULT) or by_file.get(Path(options.gguf).name)
 
 
 def take(options: LocalOptions) -> LocalModel:
-    """Returns the shared model for these options. Return it with `give_back`."""
+    """Returns the shared model for these options. Call `give_back` when it is no longer used."""
     key = key_of(options)
     with _models_lock:
         model = _models.get(key) or _models.setdefault(key, LocalModel(key))

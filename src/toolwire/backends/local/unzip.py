@@ -19,7 +19,7 @@ _IN_EXTRA = 0xFFFFFFFF
 
 
 class DamagedArchive(Exception):
-    """The archive is not one, ends early, or does not contain the member."""
+    """Raised if the data is not a ZIP archive, ends early, or does not contain the member."""
 
 
 def member(blocks: Iterable[bytes], name: str) -> Iterator[bytes]:
@@ -48,7 +48,7 @@ def member(blocks: Iterable[bytes], name: str) -> Iterator[bytes]:
 
 
 class _Source:
-    """The archive's bytes, from the front."""
+    """The bytes of an archive, read from the front."""
 
     def __init__(self, blocks: Iterable[bytes]) -> None:
         self._blocks = iter(blocks)
@@ -85,7 +85,7 @@ class _Source:
         self._held = inflate.unused_data
 
     def skip_descriptor(self) -> None:
-        """Skips the sizes after a member. They have 4 bytes each, or 8, which nothing announces."""
+        """Skips the sizes after a member. A size has 4 or 8 bytes, and nothing says which."""
         if (first := self.take(4)) != _DESCRIPTOR:
             self._held = first + self._held
         short = self.take(14)  # the checksum, two sizes of 4 bytes, and what follows
