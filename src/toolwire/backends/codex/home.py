@@ -127,7 +127,7 @@ async def prepare_home(options: CodexOptions) -> CodexHome:
 
 
 def write(path: Path, text: str) -> None:
-    """Writes the file atomically, readable only by its owner. Does nothing if it has this text."""
+    """Writes the file atomically, readable only by its owner. A file that has this text is not written."""
     with suppress(FileNotFoundError):
         if path.read_text("utf-8") == text:
             return

@@ -177,7 +177,10 @@ class BridgeProcess(Child):
             self._ready.set_exception(unavailable(self.end_message()))
 
     def _stderr_line(self, line: str) -> None:
-        """Handles a line of stderr. The ready line leads to a token, so it is never kept or logged."""
+        """Handles a line of stderr.
+
+        The line that says that the bridge is ready leads to a token, so it is never kept or logged.
+        """
         if not line.startswith(READY):
             super()._stderr_line(line)
         elif not self._ready.done():

@@ -179,7 +179,10 @@ def render(turn: Turn, target: Target, memory: CallMemory) -> HostedRequest:
 
 
 def _loop_is_signed(items: tuple[Item, ...], signed: Mapping[str, Signed | None]) -> bool:
-    """Whether the first call of the tool loop has signed thoughts. Text beside results ends no loop."""
+    """Whether the first call of the tool loop has signed thoughts.
+
+    Text beside results does not end a loop.
+    """
     state: bool | None = None
     after_result = False
     for item in items:

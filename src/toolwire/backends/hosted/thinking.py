@@ -123,7 +123,10 @@ MOST_CHARACTERS = 16 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class SignedThought:
-    """A thought of the library. `after_text`: the model wrote text before it, since its last call."""
+    """A signed thought, as the library represents it.
+
+    `after_text`: the model wrote text before the thought, since its last call.
+    """
 
     part: Any
     after_text: bool = False
@@ -152,7 +155,10 @@ class Signed:
 
 
 class CallMemory:
-    """Signed thoughts by call id, least recently used dropped first. Each model has its own."""
+    """Signed thoughts by call id, for one model.
+
+    If there are too many, the least recently used thoughts are dropped first.
+    """
 
     def __init__(self, most_calls: int = MOST_CALLS, most_characters: int = MOST_CHARACTERS) -> None:
         self._kept: OrderedDict[str, Signed] = OrderedDict()

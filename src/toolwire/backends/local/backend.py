@@ -76,7 +76,10 @@ def render(turn: Turn, options: LocalOptions, grammar: str, small: bool = True) 
 
 
 def _most(turn: Turn, options: LocalOptions) -> int:
-    """Returns the default of `max_tokens`. A required call always ends, so it gets more room."""
+    """Returns the default of `max_tokens`.
+
+    A required call gets more room, because it always ends by itself.
+    """
     required = turn.constraint is not None and turn.constraint.required
     return max(options.max_tokens, options.context // 2) if required else options.max_tokens
 

@@ -43,7 +43,10 @@ _LATER = frozenset({408, 425, 429})
 
 
 class IndexProblem(Exception):
-    """A wheel cannot be had. The message is one line. `lasting`: trying again does not help."""
+    """Raised if a wheel cannot be downloaded. The message is one line.
+
+    `lasting`: trying again does not help.
+    """
 
     def __init__(self, message: str, lasting: bool = False) -> None:
         super().__init__(message)

@@ -95,7 +95,10 @@ class LocalOptions:
 
     @property
     def cores(self) -> int:
-        """The number of decoding threads: all cores of a small machine, half of a large one's."""
+        """The number of decoding threads, unless `threads` sets it.
+
+        All cores of a small machine are used, half of the cores of a large one.
+        """
         if self.threads:
             return self.threads
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

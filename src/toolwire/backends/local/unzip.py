@@ -23,7 +23,10 @@ class DamagedArchive(Exception):
 
 
 def member(blocks: Iterable[bytes], name: str) -> Iterator[bytes]:
-    """Yields the content of the member `name`, in pieces. Reads no further than its end."""
+    """Yields the content of the member `name`, in pieces.
+
+    Does not read the archive beyond the end of the member.
+    """
     source = _Source(blocks)
     while (signature := source.take(4)) == _FILE:
         _, flags, method, _, _, _, size, _, name_size, extra_size = struct.unpack("<5H3I2H", source.take(26))
