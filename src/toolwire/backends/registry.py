@@ -33,7 +33,10 @@ class Shorthand:
     backend: str
     options: Mapping[str, str] = field(default_factory=dict)
     keys: tuple[str, ...] = ()
-    """Environment variables with the key, if `api_key` is not set: the first that is set counts."""
+    """Environment variables that may contain the key, if `api_key` is not set.
+
+    The first variable that is set counts.
+    """
     provider: str = ""
     """The provider's name with which `model` begins."""
     host: str = ""

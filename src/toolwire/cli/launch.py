@@ -164,9 +164,10 @@ class Gateway:
         return model in self.models or any(fnmatchcase(model, pattern) for pattern in self.aliases)
 
     def default_model(self, launcher: Launcher) -> str:
-        """Returns the first model with a backend that is not in `LAST_CHOICE`, or else the first of these.
+        """Returns the id of the model that the client should use if the person names none.
 
-        Returns "" if the gateway's aliases cover the model that the client asks for by itself.
+        It is the first model whose backend is not in `LAST_CHOICE`, or else the first by the order of that
+        list. Returns "" if the gateway's aliases cover the model that the client requests by itself.
         """
         own = launcher.own_models
         if own and any(fnmatchcase(own, pattern) for pattern in self.aliases):

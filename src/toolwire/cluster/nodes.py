@@ -95,7 +95,10 @@ class Nodes:
         self._heartbeat = asyncio.ensure_future(self._beat_forever())
 
     async def leave(self) -> None:
-        """Deletes the rows of this node and its parked runs. After that nothing is forwarded to it."""
+        """Deletes this node's row and the rows of its parked runs.
+
+        After that, no other node forwards requests to this one.
+        """
         if self._left:
             return
         self._left = True

@@ -10,7 +10,7 @@ IdFactory = Callable[[str], str]
 
 _BYTES, _AT_ONCE = 12, 128
 _drawn: list[str] = []
-"""Random hexadecimal digits that are not used yet. Drawing many at once saves system calls."""
+"""Random hexadecimal digits that are not used yet. Many are drawn at once, which saves system calls."""
 
 
 def random_id(prefix: str) -> str:

@@ -28,7 +28,7 @@ class Rules:
     flow_plain: re.Pattern[str]
     """Matches plain text inside brackets."""
     loose: bool = False
-    """Comments may follow a value, unknown escapes stay as they are, unreadable values are text."""
+    """Whether comments may follow a value, unknown escapes stay, and unreadable values count as text."""
 
 
 _FLOW_PLAIN = (
@@ -372,7 +372,7 @@ def _flow_members(text: str, at: int, depth: int, rules: Rules) -> tuple[dict[st
 
 
 def _after_comma(text: str, at: int, closer: str) -> int:
-    """Returns the index after the comma at `at`, or that of the closing bracket."""
+    """Returns the index after the comma at `at`; at a closing bracket, the index of the bracket."""
     at = _after_space(text, at)
     if text[at : at + 1] == ",":
         return at + 1

@@ -60,7 +60,10 @@ class OpenAIOptions:
 
     @property
     def auth_headers(self) -> dict[str, str]:
-        """The header with the API key, and the configured headers, which may replace it."""
+        """The header with the API key, and the configured headers.
+
+        A configured header may replace the header with the key.
+        """
         key = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
         return {**key, **self.headers}
 
