@@ -62,4 +62,7 @@ class Capabilities:
     speaks: frozenset[Api] = frozenset()
     """The APIs whose requests the backend forwards as the client wrote them (`Turn.body`)."""
     recalls: frozenset[Recalled] = frozenset()
-    """Which reasoning of earlier turns the model gets back: readable `text`, or `sealed` (encrypted)."""
+    """Which reasoning of earlier turns the model gets back.
+
+    `text`: readable reasoning. `sealed`: encrypted reasoning.
+    """

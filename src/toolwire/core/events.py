@@ -32,7 +32,10 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Thought:
-    """A piece of the model's reasoning. `summary`: OpenAI's summary of it, not the reasoning itself."""
+    """A piece of the model's reasoning.
+
+    `summary`: the piece belongs to OpenAI's summary of the reasoning, not to the reasoning itself.
+    """
 
     text: str
     summary: bool = False
@@ -154,7 +157,10 @@ class Usage:
         )
 
     def beside(self, other: Usage) -> Usage:
-        """Returns the usage of two choices of one answer. They share the input; each has its own output."""
+        """Returns the usage of two choices of one answer.
+
+        Both choices have the same input; each has its own output.
+        """
         return Usage(
             max(self.input_tokens, other.input_tokens),
             self.output_tokens + other.output_tokens,

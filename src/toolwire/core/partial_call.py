@@ -76,7 +76,10 @@ class PartialCall:
 
     @property
     def arguments(self) -> str:
-        """The arguments so far. Joins the pieces when read, so that frequent reads stay cheap."""
+        """The arguments so far.
+
+        Their pieces are joined when they are read, so that frequent reads stay cheap.
+        """
         if len(self.pieces) > 1:
             sent, rest = self.pieces[: self.sent], self.pieces[self.sent :]
             self.is_closed()

@@ -95,7 +95,7 @@ class Policy:
     def end(self) -> list[Event]:
         """Ends a run that was cut, or that the caller wants to stop between two calls.
 
-        Returns its last event.
+        Returns the last event for the client.
         """
         if self._ended:
             return []

@@ -190,7 +190,10 @@ class Constraint:
     closing: str
     """The marker after a call."""
     required: bool
-    """True: the answer consists of one or more calls, without text. False: text that may contain calls."""
+    """Whether the answer consists of one or more calls, without text.
+
+    If not, the answer is text that may contain calls.
+    """
     calls: int = 1
     """The maximum number of calls in one answer."""
     begun: str = ""

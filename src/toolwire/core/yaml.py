@@ -111,7 +111,10 @@ def without_comment(text: str) -> str:
 
 
 def _member(line: str, at: int, rules: Rules = STRICT) -> tuple[str, str] | None:
-    """Returns the key at index `at` of a line and the text after its colon; None without a key."""
+    """Returns the key at index `at` of a line, and the text after its colon.
+
+    Returns None if no key begins there.
+    """
     if line[at : at + 1] in ('"', "'"):
         found = _QUOTED.match(line, at)
         colon = _COLON.match(line, _after_space(line, found.end())) if found else None

@@ -34,7 +34,10 @@ class Openers:
     """
 
     def __init__(self, table: Table, alike: dict[str, str]) -> None:
-        """`alike`: by marker with a placeholder, a pattern that matches any token or name in it."""
+        """`alike`: patterns, by marker with a placeholder.
+
+        A pattern matches any token or name in the place of the placeholder.
+        """
         self.table = table
         self.has_answer_start = any(opener.answer_start for pairs in table.values() for _, opener in pairs)
         self._alike = alike

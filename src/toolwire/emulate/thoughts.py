@@ -139,7 +139,10 @@ def held_thought(scan: ToolCallParser, closer: str) -> Reading:
 
 
 class _Held:
-    """Text that may be thought or answer. Beyond the scanner's limit it is sent as thought."""
+    """Text that may belong to a thought or to the answer.
+
+    Text beyond the scanner's limit is sent as thought.
+    """
 
     def __init__(self, scan: ToolCallParser) -> None:
         self._scan = scan

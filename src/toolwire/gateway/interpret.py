@@ -114,7 +114,7 @@ class Interpreter:
         self._taken = set(plan.known_ids)
         self._only_scans = not (self._stops or self._unwrap or plan.hold_calls)  # no other step changes text
         self.as_it_is = self._only_scans and self._scanner is None and not self._is_fresh
-        """Whether text passes unchanged. Becomes True when a native answer begins without a thought."""
+        """Whether text passes unchanged. True after a native answer has begun without a thought."""
         if self._scanner is not None and plan.begun:
             self._scanner.feed(plan.begun)  # the beginning of the answer, which the gateway prefilled
             self._given = plan.begun
@@ -192,7 +192,8 @@ class Interpreter:
     def _counted(self, found: list[Event]) -> list[Event]:
         """Adds log probabilities to the text that the scanner found in a native answer.
 
-        If the scanner removed a thought from the text, they no longer match it, and `splits` is set instead.
+        If the scanner removed a thought from the text, the log probabilities no longer match it. Then
+        `splits` is set instead.
         """
         scanner = self._scanner
         if not self._native or scanner is None or not (found or scanner.transparent):

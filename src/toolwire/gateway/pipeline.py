@@ -50,9 +50,9 @@ from toolwire.wire.sse import encode
 log = logging.getLogger("toolwire.gateway")
 LARGE_BODY = 128 * 1024
 CLAUDE = re.compile(r"(?i)claude|haiku\Z|sonnet\Z|opus\Z")
-"""Names of Anthropic's models.
+"""Matches the names of Anthropic's models.
 
-If one is unknown, the Messages API uses the first model instead.
+If the settings contain no model with such a name, the Messages API uses the first model instead.
 """
 __all__ = ["Answer", "Caller", "Gateway", "TurnSummary"]
 
@@ -60,7 +60,7 @@ __all__ = ["Answer", "Caller", "Gateway", "TurnSummary"]
 class Gateway:
     """Serves turns with the configured models.
 
-    One per process; call `start` first and `close` last.
+    A process has one gateway. Call `start` first and `close` last.
     """
 
     def __init__(
@@ -270,7 +270,7 @@ class Gateway:
         return await backend.count(plan.turn)
 
     def fallbacks(self, id: str, grant: KeyGrant | None) -> list[str]:
-        """Returns the ids of the models that may answer instead of this one, if the key may use them."""
+        """Returns the ids of the models that may answer instead of this model, if the key may use them."""
         return [other for other in self.catalog.fallbacks(id) if grant is None or grant.may_use(other)]
 
     def _missing(self, turn: Turn, id: str) -> Failure:
@@ -288,7 +288,10 @@ class Gateway:
         return turn
 
     async def _admit(self, grant: KeyGrant, turn: Turn, model: str, key_id: str) -> Ticket | None:
-        """Raises if the key may not run this turn. Reserves limits; None if the key has none."""
+        """Reserves what the turn needs of the key's limits; returns None if the key has no limits.
+
+        Raises an error if the key may not run this turn.
+        """
         grant.check(turn, model)
         self.parking.allow(key_id, grant.limits.parked)
         return await self.limits.admit(key_id, grant.limits, turn) if grant.limited else None

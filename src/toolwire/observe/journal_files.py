@@ -100,7 +100,7 @@ class Segments:
     # --- writing ---
 
     def append(self, records: Iterable[TurnRecord]) -> None:
-        """Appends lines. If the disk is full or read-only, this is logged once."""
+        """Appends lines to the current file. If the disk is full or read-only, this is logged once."""
         lines = b"".join(_encode(record) + b"\n" for record in records)
         if lines:
             self._trying(lambda: self._append(lines))
@@ -241,9 +241,9 @@ SWEEP_S = 3600.0
 
 
 class JournalWriter:
-    """The thread that reads and writes the files.
+    """The thread that reads and writes the files of the journal.
 
-    It starts when it is needed for the first time.
+    The thread starts when it is needed for the first time.
     """
 
     def __init__(

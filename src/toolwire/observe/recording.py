@@ -59,7 +59,7 @@ EVENTS: dict[str, type[Any]] = {
     )
 }
 STOPPED = {"type": "Stopped"}
-"""A mark in place of a batch: the gateway ended the run because it was silent after its calls."""
+"""A mark in place of a batch: the gateway ended the run because the run was silent after its calls."""
 SAID = {"Text": "text", "Thought": "text", "Refusal": "text", "CallArgs": "delta"}
 """Events that contain a piece of a longer text, and the member that contains it."""
 NOTES = {
@@ -74,7 +74,7 @@ NOTES = {
     "repetition": "ended by Toolwire, because the model repeated itself without end",
     "fallback": "the requested model could not answer: a model of its fallback list did",
 }
-"""By how a field was served, without details: `healed` for `healed:moved_call:2`."""
+"""What the page says about a field, by how the field was served: `healed` for `healed:moved_call:2`."""
 
 
 UNFIT = (
@@ -82,12 +82,12 @@ UNFIT = (
 )
 """The exceptions that an incomplete or invalid recording may cause.
 
-A recording may come from anywhere.
+Recordings can come from anyone.
 """
 
 
 class RecordingError(ValueError):
-    """A fixture that cannot be read. The message says why in one line."""
+    """Raised if a fixture cannot be read. The message says why in one line."""
 
 
 @dataclass(slots=True)
@@ -111,9 +111,9 @@ class Recording:
 
 
 def recording_of(trace: Trace, turn: dict[str, Json], tools: ToolSettings) -> Recording:
-    """Returns the recording of a trace that has ended, or of a snapshot.
+    """Returns the recording of a trace that has ended, or of a snapshot of a running trace.
 
-    `turn`: the turn's line. `tools`: the settings of the server.
+    `turn`: the line of the turn. `tools`: the settings of the server.
     """
 
     def ms(at: float) -> float:
@@ -237,7 +237,7 @@ def with_images(turn: Turn, fetched: dict[str, str]) -> Turn:
 
 
 def tool_settings(request: dict[str, Json]) -> ToolSettings:
-    """Returns the recorded settings. Those that this version does not know are left out."""
+    """Returns the recorded settings, without settings that this version does not know."""
     known = {one.name for one in fields(ToolSettings)}
     return ToolSettings(**{name: value for name, value in request.get("tools", {}).items() if name in known})
 

@@ -136,7 +136,10 @@ class GemmaBlock:
     """The mark before and after a string. Strings have no escapes."""
     wrapper_closers: tuple[str, ...]
     untyped: bool = False
-    """Numbers and objects are in quotes too, so the tool's schema decides the type of a value."""
+    """Whether numbers and objects are in quotes too.
+
+    The tool's schema then decides the type of a value.
+    """
     call_close: str = "}"
     first: str = "c"
 

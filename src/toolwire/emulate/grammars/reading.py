@@ -141,7 +141,10 @@ class Scan:
             self._out.append(CallArgs(self._count, text))
 
     def close_call(self, status: CallStatus = "ok") -> bool:
-        """Ends the call. Returns False if it turns out not to be a call, so that all of it is text."""
+        """Ends the call.
+
+        Returns False if it turns out not to be a call, so that its whole text stays text.
+        """
         call, self.call = self.open, None
         cut = status == "truncated" and self.reason != "length"
         if call.held and (call.refused or status == "invalid" or cut or self._is_quotation()):

@@ -137,7 +137,10 @@ def probes(grammar: str) -> tuple[str, dict[str, str]]:
 
 
 def _then(text: str, rule: str) -> str:
-    """Returns a literal and a rule; without text only the rule, as Lark has no empty literal."""
+    """Returns a literal followed by a rule.
+
+    Without text, returns only the rule, because Lark has no empty literal.
+    """
     return f"{json.dumps(text)} {rule}" if text else rule
 
 
@@ -227,7 +230,10 @@ DEEPEST = 64
 
 
 def exact(schema: Any, own: bool = False, depth: int = 0) -> bool:
-    """Whether a decoder enforces every keyword of a schema. `own`: it runs our own grammar."""
+    """Whether a decoder enforces every keyword of a schema.
+
+    `own`: the decoder runs Toolwire's own grammar.
+    """
     if isinstance(schema, bool):
         return schema
     if not isinstance(schema, Mapping) or depth > DEEPEST or not _is_type(schema.get("type", "object")):
