@@ -127,7 +127,10 @@ class Catalog:
     # --- finding a model ---
 
     def find(self, name: str) -> Backend | None:
-        """Returns the model with this id or alias, or a server's model; None if there is none."""
+        """Returns the model with this id or alias, or the model of a server.
+
+        Returns None if no model has the name.
+        """
         own = self._unlisted.get(name) or self.models.get(name)
         return own or self._of_source(name) or self._by_alias(name)
 
@@ -137,7 +140,10 @@ class Catalog:
         self.kinds[backend.id] = kind
 
     def problem(self, name: str) -> str:
-        """Returns why the model with this id or alias cannot be used; "" if it can, or if it is unknown."""
+        """Returns the reason why the model with this id or alias cannot be used.
+
+        Returns "" if the model can be used, or if it is unknown.
+        """
         for id in (name, self._target(name) or ""):
             if reason := self.unavailable.get(id) or self.unavailable.get(id.partition("/")[0], ""):
                 return reason

@@ -112,7 +112,10 @@ class Compaction:
         )
 
     def _report(self, inner: bytes) -> bytes:
-        """Returns the report of the request for the summary, plus the fields that it did not get."""
+        """Returns the report of the request for the summary.
+
+        It also lists the fields of the client's request that this request did not get.
+        """
         left = {ALIASES.get(name, name) for name, value in self._body.items() if value is not None} - {
             *PASSED,
             "input",

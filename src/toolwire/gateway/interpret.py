@@ -46,7 +46,10 @@ class Stops:
         self._held = ""
 
     def feed(self, batch: list[Event]) -> list[Event]:
-        """Returns the events up to the first stop sequence. If one is found, the last is `Finish`."""
+        """Returns the events up to the first stop sequence.
+
+        If a sequence is found, the last event is `Finish`.
+        """
         out: list[Event] = []
         for place, event in enumerate(batch):
             if isinstance(event, Text):

@@ -333,7 +333,10 @@ class Gateway:
         return decode_responses.resolved(body, found)
 
     async def _parsed(self, raw: bytes) -> dict[str, Any]:
-        """Parses the JSON object of a request; a large one in a thread, to keep other turns going."""
+        """Parses the JSON object of a request.
+
+        A large request is parsed in a thread, so that other turns go on.
+        """
         return await asyncio.to_thread(self._parse, raw) if len(raw) >= LARGE_BODY else self._parse(raw)
 
     async def _decode(

@@ -90,7 +90,10 @@ class Run:
         self._siblings = object()  # the parks of all choices of this turn share this object
 
     def asks(self, turn: Turn, id: str) -> None:
-        """Sets the model. From now on the turn counts for this model, even if it is refused later."""
+        """Sets the requested model.
+
+        From now on the turn counts for this model, even if the turn is refused later.
+        """
         self.turn, self.model = turn, id if self.fell_back else turn.model
         self._asked = self._asked or id
         self.backend_kind = self._gateway.catalog.kind(id)
@@ -125,7 +128,10 @@ class Run:
                 raise ToolwireError.of(failure)
 
     def _use(self, backend: Backend | None) -> None:
-        """Sets the model that answers. It is not closed until another one answers, or the turn has ended."""
+        """Sets the model that answers.
+
+        The model stays open until another model answers or the turn has ended.
+        """
         if self.backend is not None:
             self._gateway.catalog.release(self.backend)
         self.backend = backend

@@ -54,7 +54,10 @@ class Timeouts:
         return await self._within(work, 0, "")
 
     async def batch(self, work: Awaitable[Batch], begun: bool) -> Batch:
-        """Returns the model's next batch in time. `begun`: the model has already produced output."""
+        """Returns the model's next batch within the time limits.
+
+        `begun`: the model has already produced output.
+        """
         limits = self._limits
         if begun:
             return await self._within(

@@ -84,7 +84,10 @@ class Segments:
     def __init__(
         self, folder: Path, limit: int, max_days: float = 0, clock: Callable[[], float] = time.time
     ) -> None:
-        """`limit`: bytes in total. `max_days`: the age at which a turn is deleted; 0: no limit."""
+        """`limit`: bytes of all files together.
+
+        `max_days`: the age at which a turn is deleted; 0: no limit.
+        """
         self.folder = folder
         self.max_age_s = max_days * DAY_S
         self._clock = clock

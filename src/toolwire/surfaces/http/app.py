@@ -121,15 +121,15 @@ class App:
             gateway.contents_wanted = True
 
     async def leave(self) -> None:
-        """Removes this node from the cluster, so that the others stop forwarding to it.
+        """Removes this node from the cluster, so that other nodes stop forwarding to it.
 
-        Call before `drain`.
+        Call this before `drain`.
         """
         if self.forwarding is not None:
             await self.forwarding.nodes.leave()
 
     def drain(self) -> None:
-        """Accepts no new turns; running ones may end."""
+        """Accepts no new turns. Running turns may end."""
         self.draining = True
         if self.pages is not None:
             self.pages.drain()
@@ -158,7 +158,7 @@ class App:
     def exchange(self, scope: Scope, receive: Receive, send: Send) -> Exchange:
         """Creates the exchange of a request.
 
-        The client's address is the one that a trusted proxy reports, if there is such a proxy.
+        If a trusted proxy reports the client's address, that address counts.
         """
         headers: Headers = dict(scope["headers"])
         given_id = headers.get(b"x-request-id")
@@ -177,7 +177,7 @@ class App:
         return Exchange(scope, receive, send, headers, request_id, common)
 
     def check_place(self, exchange: Exchange) -> None:
-        """Raises unless Host and Origin are allowed and occur only once."""
+        """Raises an error unless Host and Origin are allowed and each occurs only once."""
         headers = exchange.headers
         if len(headers) != len(exchange.scope["headers"]):
             check_single(exchange.scope["headers"])
@@ -370,9 +370,9 @@ class App:
         return None
 
     async def _elsewhere(self, siblings: Siblings, exchange: Exchange, receive: Receive) -> None:
-        """Forwards a request for the web pages to the worker that serves them.
+        """Forwards a request for the web pages to the worker that serves all of them.
 
-        One worker must serve them all, so that it can notify every open tab.
+        One worker serves them, so that it can notify every open tab.
         """
         raw = await exchange.read_body(self.body_limit, self.room)
         watch = Watch(exchange.scope, receive)
@@ -436,7 +436,10 @@ class App:
         return Response(page, media_type=content_type)
 
     async def _other_protocol(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handles lifespan events, for servers that send them. Closes other WebSockets."""
+        """Handles lifespan events, for servers that send them.
+
+        Closes a WebSocket on any path where Toolwire serves none.
+        """
         if scope["type"] != "lifespan":
             await send({"type": "websocket.close", "code": 1000})
             return

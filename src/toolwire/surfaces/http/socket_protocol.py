@@ -42,7 +42,7 @@ class GuardedSocket(WebSocketsSansIOProtocol):
     _held = 0
     """Bytes of the incomplete message that are counted in the `Room`."""
     _held_by = NOBODY
-    """The key id that these bytes are counted for."""
+    """The id of the key for which the bytes in `_held` are counted."""
     _began = 0.0
     _arrived = 0
     _whole = False

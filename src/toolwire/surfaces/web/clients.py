@@ -32,7 +32,7 @@ OPEN_KEY, KEY = "unused", "YOUR_KEY"
 
 @dataclass(frozen=True, slots=True)
 class ClientShape:
-    """The form of a client's requests. `origin`: it runs in a browser and sends a preflight."""
+    """The form of a client's requests. `origin`: the client runs in a browser and sends a preflight."""
 
     api: Api = "chat"
     origin: str = ""
@@ -57,9 +57,10 @@ class ClientShape:
 
 @dataclass(frozen=True, slots=True)
 class GuideStep:
-    """A step: a `value` for a field, or `code` to paste.
+    """A step of a guide: a `value` for a field, or `code` to paste.
 
-    `keys` True: only if the server needs a key; False: only if it does not; None: always.
+    `keys`: True: the step is only for a server that needs a key; False: only for one that does not; None: for
+    any.
     """
 
     label: str
@@ -86,11 +87,11 @@ class ClientGuide:
     name: str
     summary: str
     anchor: str
-    """The anchor of its section in `docs/clients.md`."""
+    """The anchor of the section about the client in `docs/clients.md`."""
     shape: ClientShape
     steps: tuple[GuideStep, ...]
     keyed: ClientShape | None = None
-    """The form of its requests if the server needs a key; None: the same."""
+    """The form of the client's requests if the server needs a key; None: the form does not change."""
 
     def shaped(self, needs_key: bool) -> ClientShape:
         return self.keyed if needs_key and self.keyed is not None else self.shape
