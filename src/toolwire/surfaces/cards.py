@@ -67,7 +67,10 @@ def card(
 
 
 def who(approval: Approval, here: bool = False) -> str:
-    """Returns who asks, and where: "claude-desktop via MCP". `here`: it is shown where it was asked."""
+    """Returns who asks, and where: "claude-desktop via MCP".
+
+    `here`: the question is shown in the place where it was asked.
+    """
     return f"{one_line(approval.model, 80)} {place_of(approval.surface, here)}"
 
 
@@ -138,7 +141,10 @@ def _more(count: int, what: str) -> list[Row]:
 def _arguments(
     arguments: Mapping[str, Any], whole: bool, edited: Mapping[str, Any] | None = None
 ) -> list[Row]:
-    """Returns rows for the arguments; if a person `edited` them, both versions of those that differ."""
+    """Returns rows for the arguments of a call.
+
+    If a person `edited` them, each argument that differs appears in both versions.
+    """
     rows: list[Row] = []
     for key, value in arguments.items():
         if edited is None or (key in edited and edited[key] == value):

@@ -314,7 +314,7 @@ _MODELS = {"object": "list", "data": [{"id": "fake", "object": "model", "created
 
 
 class FakeUpstream:
-    """Sends its replies in order and repeats the last one.
+    """Sends its replies in order and repeats the last reply.
 
     `pages`: the answers of other paths, by path: a text, or a value for JSON; None: a 404. `port` 0: any free
     port. `gone`: set when a client disconnects before its answer has ended.

@@ -280,9 +280,9 @@ def model(body: Mapping[str, Any]) -> str:
 
 
 def required(holder: Mapping[str, Any], name: str, path: str, rule: Rule) -> Any:
-    """Returns `holder[name]`. Raises if it is null, or if the rule refuses it.
+    """Returns `holder[name]`. Raises an error if it is null, or if the rule refuses it.
 
-    `path` is the holder's path.
+    `path` is the path of the holder.
     """
     value = holder.get(name)
     if value is None:
@@ -292,13 +292,13 @@ def required(holder: Mapping[str, Any], name: str, path: str, rule: Rule) -> Any
 
 
 def required_string(holder: Mapping[str, Any], name: str, path: str) -> str:
-    """Returns the string `holder[name]`, which may be empty. Raises if it is null or not a string."""
+    """Returns the string `holder[name]`, which may be empty. Raises an error if it is no string."""
     value: str = required(holder, name, path, string)
     return value
 
 
 def optional(holder: Mapping[str, Any], name: str, path: str, rule: Rule = string) -> Any:
-    """Returns `holder[name]`, or None if it is null. Raises if the rule refuses it."""
+    """Returns `holder[name]`, or None if it is null. Raises an error if the rule refuses the value."""
     value = holder.get(name)
     if value is not None:
         rule(f"{path}.{name}", value)
@@ -325,7 +325,7 @@ def required_id(holder: Mapping[str, Any], name: str, path: str) -> str:
 
 
 def required_name(holder: Mapping[str, Any], path: str) -> str:
-    """Returns the name of a tool, a namespace or a schema. Raises if it does not match `NAME`."""
+    """Returns the name of a tool, a namespace or a schema. Raises an error if it does not match `NAME`."""
     value = required_string(holder, "name", path)
     if NAME.fullmatch(value) is None:
         expected = f"Expected a string that matches the pattern '^{NAME.pattern}$'."

@@ -223,7 +223,7 @@ class RequestTools:
         return self._known(required_string(inner, "name", path), kind, f"{path}.name")
 
     def _known(self, name: str, kind: str, path: str) -> str:
-        """Returns the name if a tool of that name and kind is declared; otherwise raises."""
+        """Returns the name if a tool of this name and kind is declared; otherwise raises an error."""
         self._need_tools(path)
         spec = self._specs.get(name)
         if spec is None or spec.kind != kind:

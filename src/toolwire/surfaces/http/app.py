@@ -184,7 +184,10 @@ class App:
         self._gate.check_place(headers, exchange.scope.get("http_version", "1.1"))
 
     def _request(self, exchange: Exchange, receive: Receive, send: Send) -> Work:
-        """Returns the coroutine that serves a request. Raises if its Host or Origin is not allowed."""
+        """Returns the coroutine that serves a request.
+
+        Raises an error if its Host or Origin is not allowed.
+        """
         self.check_place(exchange)
         headers = exchange.headers
         if HOP in headers and self.forwarding is not None:

@@ -223,7 +223,10 @@ class Exchange:
 
     @property
     def requester(self) -> str:
-        """Identifies the client whose refusals are counted: the key id, or the address without one."""
+        """Identifies the client whose refusals are counted.
+
+        This is the id of its key; without a key, its address.
+        """
         holder, client = self.holder, self.scope.get("client")
         return holder.key_id if holder is not None and holder.key_id else client[0] if client else ""
 

@@ -152,7 +152,10 @@ class GuardedSocket(WebSocketsSansIOProtocol):
         return self._empty_left >= 0
 
     def _watch_sender(self) -> None:
-        """Counts an arriving message in the `Room`, and starts the timer that checks its arrival."""
+        """Counts an arriving message in the `Room`.
+
+        Also starts the timer that checks whether more of the message arrives.
+        """
         pending = (
             len(self.conn.reader.buffer) + (len(self.frames[0]) if self.frames else 0) + len(self._waiting)
         )

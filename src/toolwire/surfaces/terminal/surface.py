@@ -275,7 +275,10 @@ class _Draft:
 
     @property
     def label(self) -> str:
-        """What an approval does. Edited arguments grant all that they name, so nothing is picked then."""
+        """What an approval does.
+
+        Edited arguments grant everything that they name, so nothing is picked after an edit.
+        """
         count = None if self.picks else len(self.shown.pickable)
         return approve_label(self.shown, self.approval.stage, count) + ("…" if self.picks else "")
 

@@ -85,7 +85,10 @@ class Hub:
 
 @dataclass(slots=True)
 class Waiting:
-    """An event that waits to be sent. `pieces`: pieces of one answer's text, sent as one text."""
+    """An event that waits to be sent.
+
+    `pieces`: pieces of the text of an answer, which are sent as one text.
+    """
 
     type: str
     data: dict[str, Any]

@@ -169,7 +169,7 @@ def decode(
 
 
 def extended(body: Mapping[str, Any], messages: Iterable[Message]) -> dict[str, Any]:
-    """The request with further messages of text."""
+    """Returns the request with further messages of text at its end."""
     added = [
         {
             "role": message.role,
@@ -292,11 +292,11 @@ class _Reader:
         self.paths.append(path)
 
     def _read_system(self, content: Any, path: str) -> None:
-        """Adds a message of the system.
+        """Adds a message with the role `system`.
 
         Many models take such a message only at the beginning. A later one is added to the user's message
-        before it, in the tags that Claude Code uses for models that do not know it. An empty one, which only
-        sets the effort, is left out.
+        before it, in the tags that Claude Code uses for models that do not know such messages. An empty
+        message, which only sets the effort, is left out.
         """
         if type(content) is list:
             parts: list[Part] = []
