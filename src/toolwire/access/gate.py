@@ -115,7 +115,7 @@ def proxy_signs(headers: Headers) -> list[bytes]:
 
 
 def check_single(headers: Iterable[tuple[bytes, bytes]]) -> None:
-    """Raises if a header that is used for a decision, such as Host, was sent twice.
+    """Raises an error if a header that is used for a decision, such as Host, was sent twice.
 
     Otherwise a proxy could check one of the values while this server uses the other.
     """

@@ -313,7 +313,7 @@ def _log() -> Iterator[Any]:
 
 
 def _ready(child: subprocess.Popen[bytes], log: Path, begin: int) -> str:
-    """Waits until the gateway listens, and returns its address. Raises if it cannot start."""
+    """Waits until the gateway listens, and returns its address. Raises an error if it cannot start."""
     assert child.stdout is not None
     deadline, line = time.monotonic() + START_S, b""
     while not line.endswith(b"\n"):

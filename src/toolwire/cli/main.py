@@ -118,7 +118,7 @@ def run_serve(arguments: argparse.Namespace) -> int:
 
 
 def _check_exposed(settings: Settings) -> None:
-    """Raises if other machines could reach the server and there is no key.
+    """Raises an error if other machines could reach the server and there is no key.
 
     Keys may be in the settings or in the store.
     """

@@ -307,7 +307,7 @@ ANY = ("0.0.0.0", "::", "")
 
 
 def check(settings: Settings) -> None:
-    """Raises if these settings cannot work with several workers or nodes."""
+    """Raises an error if these settings cannot work with several workers or nodes."""
     server, store = settings.server, settings.store
     problem = ""
     if server.workers > 1:

@@ -133,7 +133,7 @@ class ConformEngine:
 async def choose_model(probe: Probe, model: str) -> str:
     """Returns `model`, or the first model that the endpoint lists if it is "".
 
-    Raises if the endpoint cannot be reached or lists no model.
+    Raises an error if the endpoint cannot be reached or lists no model.
     """
     exchange = await probe.ask("http.models", ProbeRequest("/models", method="GET"))
     if exchange.status == 0:

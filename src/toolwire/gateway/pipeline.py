@@ -308,8 +308,8 @@ class Gateway:
     ) -> dict[str, Any]:
         """Returns the body with references and compactions resolved.
 
-        A reference is replaced by the stored item, and a compaction by its summary. Raises if a compaction
-        cannot be opened.
+        A reference is replaced by the stored item, and a compaction by its summary. Raises an error if a
+        compaction cannot be opened.
         """
         references = decode_responses.references(body) if self.store is not None else None
         compactions = decode_responses.compactions(body)
@@ -375,7 +375,7 @@ class Gateway:
         """Returns the turn, and the id and the backend of the requested model, found by id or alias.
 
         The backend is None if the model is not available. An alias may set the turn's reasoning effort.
-        Raises if no model has this name.
+        Raises an error if no model has this name.
         """
         backend = self.catalog.find(turn.model)
         if backend is not None:

@@ -185,7 +185,10 @@ class ApprovalCode:
         self._pinned = record.public if record is not None else ""
 
     async def record(self) -> CodeRecord | None:
-        """Returns what the store has, whether or not this process trusts it."""
+        """Returns the stored record of the code; None if there is none.
+
+        The record is returned even if this process does not trust it.
+        """
         query = "SELECT value FROM preferences WHERE name = ?"
         row = await self._store.run(lambda c: c.execute(query, (_RECORD,)).fetchone(), "read")
         try:

@@ -211,7 +211,10 @@ COMMON: dict[str, Rule] = {
 
 
 HOLDERS: dict[str, str] = {"text": "format", "reasoning": "effort", "stream_options": "include_usage"}
-"""Fields whose members are reported one by one. The value is the member reported as the field itself."""
+"""Fields whose members are reported one by one.
+
+The value is the member that stands for the field itself in the report.
+"""
 MOST_NOTES = 16
 """The maximum number of unread fields that one report names."""
 _SAFE = re.compile(r"[a-zA-Z][a-zA-Z0-9_]{0,47}\Z")

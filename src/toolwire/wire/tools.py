@@ -55,7 +55,7 @@ It is accepted as a `tool_choice`, so that captured requests can be replayed.
 OF_FUNCTION = frozenset({"type", "function", "name", "description", "parameters", "strict"})
 OF_CUSTOM = frozenset({"type", "custom", "name", "description", "format"})
 OF_NAMESPACE = frozenset({"type", "name", "tools"})
-"""The members of a tool that are read. Others get a note."""
+"""The members of a namespace that are read. Any other member gets a note."""
 MODES = ("none", "auto", "required")
 CALLABLE = ("function", "custom")
 NOTHING = ToolChoice("none")

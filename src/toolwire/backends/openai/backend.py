@@ -324,7 +324,7 @@ async def _read_body(response: UpstreamReply, tap: FrameTap | None) -> bytes:
 
 
 def _checked_size(size: int) -> int:
-    """Returns the size of a body that is kept in memory. Raises if it exceeds `BODY_LIMIT`."""
+    """Returns the size of a body that is kept in memory. Raises an error if it exceeds `BODY_LIMIT`."""
     if size > BODY_LIMIT:
         raise ToolwireError("backend", f"The upstream server's answer is larger than {BODY_LIMIT} bytes.")
     return size

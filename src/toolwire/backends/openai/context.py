@@ -51,7 +51,7 @@ def _texts(body: Body, roles: frozenset[str]) -> Iterator[str]:
 def fitting(body: Body, window: int | None) -> int:
     """Returns the least number of tokens that the messages can have.
 
-    Raises if they do not fit into the window (None: unknown).
+    Raises an error if they do not fit into the window (None: unknown).
     """
     least = sum(len(text.split()) + _unspaced(text) // PER_TOKEN for text in _texts(body, READ))
     if window is not None and least > window:

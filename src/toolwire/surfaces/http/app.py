@@ -397,7 +397,7 @@ class App:
         await to({**scope, EXCHANGE: exchange}, exchange.receive, send_with_common)
 
     async def caller(self, exchange: Exchange) -> KeyHolder:
-        """Returns the holder of the request's key. Raises if the key is missing or invalid.
+        """Returns the holder of the request's key. Raises an error if the key is missing or invalid.
 
         From here on, every response reports what is left of the key's limits.
         """

@@ -161,7 +161,7 @@ class ChatEncoder(_ChatAnswer):
     def say(self, text: str) -> bytes:
         """Does what `feed` does for a single text of choice 0, but faster.
 
-        Most batches are one text.
+        Most batches consist of a single text.
         """
         if self._first.row is not IN_TEXT or not text:
             return self.feed([Text(text)])

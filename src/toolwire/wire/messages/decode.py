@@ -102,10 +102,13 @@ KNOWN = READ | frozenset(
 """Fields of Anthropic's API. Any other field is kept in `Turn.rest`, for a backend that takes it."""
 _ROLE = one_of("user", "assistant", "system")
 BILLING = "x-anthropic-billing-header:"
-"""Claude Code begins its system prompt with a block of accounting data. It is no instruction."""
+"""Matches a block of accounting data, with which Claude Code begins its system prompt.
+
+The block is no instruction for a model.
+"""
 REMINDER = "<system-reminder>\n{}\n</system-reminder>"
 BUDGETS = ((2048, "low"), (8192, "medium"), (32_768, "high"))
-"""The effort for a thinking budget of at most this many tokens; for a larger one it is `max`."""
+"""The largest thinking budget for each effort, in tokens. A larger budget means the effort `max`."""
 THINKS = ("adaptive", "enabled", "between_tools")
 NO_THREADS = (
     "This server keeps no message threads. Send the whole conversation in 'messages', without 'thread'."

@@ -68,7 +68,7 @@ NOT_SENT: dict[Thoughts, tuple[type[Event], ...]] = {
     "signed": (Thought,),
     "hidden": (Thought, Signature),
 }
-"""The events that a client does not want."""
+"""The events that the client does not receive, by the value of `Turn.thoughts`."""
 UNREADABLE = "The model called the tool '{}' with arguments that are not a JSON object."
 
 
