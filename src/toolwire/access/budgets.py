@@ -153,8 +153,9 @@ class Budgets:
     def owed(self, key_id: str, limits: KeyLimits) -> MonthAsked:
         """Returns the request that reports all unreported usage to a Redis that is reachable again.
 
-        The usage counts as reported from then on. The request starts from the sum that Redis last reported,
-        not from the store's sum: that one also contains usage of other nodes, which they report themselves.
+        The usage counts as reported from then on. The request starts from the sum that Redis last reported.
+        It does not use the sum in the store, which also contains usage of other nodes: they report it
+        themselves.
         """
         own = self._months.get(key_id)
         if own is None or not self.has(limits):

@@ -123,7 +123,7 @@ class LiveRun(Protocol):
 class ParkingBackend(Backend, Protocol):
     """A backend whose runs can wait for tool results between two requests (`LiveRun`).
 
-    Its `run` is such a run, cancelled after its first segment.
+    If a turn cannot be parked, the method `run` starts such a run and cancels it after its first segment.
     """
 
     def open(self, turn: Turn) -> LiveRun: ...

@@ -404,10 +404,7 @@ def _plain(value: Any) -> Json:
 
 
 def wrote(recording: Recording) -> str:
-    """Returns what the model wrote, before it was interpreted.
-
-    Native calls are on separate lines.
-    """
+    """Returns what the model wrote, before Toolwire interpreted it. Native calls are on separate lines."""
     out: list[str] = []
     for run, about in enumerate(recording.end.get("runs", ())):
         if run:

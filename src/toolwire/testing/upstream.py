@@ -73,7 +73,7 @@ def answer(
 
 
 def completion(chunks: Sequence[Chunk]) -> dict[str, Any]:
-    """Returns the same answer as a body that is not streamed."""
+    """Returns the answer that `chunks` stream, as a body that is not streamed."""
     return fold_chat(chunks)
 
 

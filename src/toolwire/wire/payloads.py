@@ -141,7 +141,7 @@ def _chat(node: Payload, whole: bool) -> list[Fragment]:
 def _distinguish(entries: list[Fragment]) -> None:
     """Makes every entry of a final message a separate call.
 
-    If an earlier entry has the same id or index, it is removed, so that the entry's position identifies the
+    An entry whose id or index an earlier entry has already used loses it. Its position then identifies the
     entry.
     """
     ids: set[str | None] = {None}

@@ -1,6 +1,6 @@
 """An HTTP/1.1 client that POSTs to a model server without a proxy.
 
-aiohttp can do the same, and is used if a proxy is configured (`transport.py`). This client exists for speed:
+If a proxy is configured, `transport.py` uses aiohttp instead. This client exists for speed:
 with aiohttp a short request costs the gateway twice the CPU (+98 %), and a chunk of a stream 20 to 65 % more.
 
 Rules:

@@ -337,7 +337,7 @@ def _result_as_text() -> dict[str, Any]:
 
 
 class GatewayTrip(RoundTrip):
-    """The same test without HTTP: a plain chat client that calls the gateway of this process."""
+    """A test of two turns without HTTP: a plain chat client that calls the gateway of this process."""
 
     def __init__(self, gateway: Gateway, model: str, forced: bool) -> None:
         self._gateway = gateway

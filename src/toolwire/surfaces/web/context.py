@@ -177,7 +177,7 @@ class Web:
     """Identifies this process, so that a tab notices a restart of the server."""
 
     def scripted(self, model: str, conversation: str) -> str:
-        """Returns the label of a model that follows a script; "" for others."""
+        """Returns the label of a model that follows a script; "" for any other model."""
         if self.tours.is_tour(conversation):
             return LABEL
         return "scripted" if self.gateway.catalog.kind(model) == "scripted" else ""
