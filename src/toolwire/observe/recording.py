@@ -70,7 +70,7 @@ NOTES = {
     "refused": "refused with an error",
     "passed": "unknown to Toolwire, sent to the backend unchanged",
     "healed": "repaired by Toolwire; the name after the colon says how",
-    "retried": "not met at first: Toolwire asked the model once more",
+    "retried": "the model did not comply at first, so Toolwire asked once more",
     "repetition": "ended by Toolwire, because the model repeated itself without end",
     "fallback": "the requested model could not answer: a model of its fallback list did",
 }
