@@ -259,7 +259,7 @@ _IN_ENVIRONMENT = GuideStep(
 
 
 def _one_command(id: str) -> GuideStep:
-    note = "Sets everything below for one process, and leaves your own configuration as it is."
+    note = "This command sets everything below for one process. Your own configuration stays as it is."
     return GuideStep(
         "In one command", code=f"toolwire launch {id} --model «model»\n", language="sh", note=note
     )
@@ -269,7 +269,7 @@ CLIENTS: tuple[ClientGuide, ...] = (
     ClientGuide(
         "obsidian-copilot",
         "Obsidian Copilot",
-        "Version 4. In its settings, add a custom model.",
+        "Version 4. In Copilot's settings, add a custom model.",
         "obsidian-copilot",
         ClientShape(
             origin=OBSIDIAN, headers=STAINLESS, body={"temperature": 0.1}, results="named", content=""
@@ -281,16 +281,16 @@ CLIENTS: tuple[ClientGuide, ...] = (
             GuideStep(
                 "API key", value="«key»", note="Any text works: this server requires no key.", keys=False
             ),
-            GuideStep("API key", note="A key from server.keys, or from toolwire keys add.", keys=True),
+            GuideStep("API key", note="A key from server.keys, or one that toolwire keys add created.", keys=True),
             GuideStep(
-                "Enable CORS", value="off", note="Then answers stream. Toolwire accepts Obsidian's origin."
+                "Enable CORS", value="off", note="If it is on, answers do not stream. Toolwire accepts Obsidian's origin."
             ),
         ),
     ),
     ClientGuide(
         "chatgpt-md",
         "ChatGPT MD",
-        "Version 3. In its settings:",
+        "Version 3. In the plugin's settings:",
         "chatgpt-md",
         ClientShape(results="user", content="", body={"tool_choice": "auto"}, sends_key=False),
         (
@@ -313,7 +313,7 @@ CLIENTS: tuple[ClientGuide, ...] = (
                 note="Without /v1. The LM Studio provider sends no key, so use the OpenAI provider.",
                 keys=True,
             ),
-            GuideStep("OpenAI API key", note="A key from server.keys, or from toolwire keys add.", keys=True),
+            GuideStep("OpenAI API key", note="A key from server.keys, or one that toolwire keys add created.", keys=True),
             GuideStep(
                 "Model, in the note's frontmatter",
                 code="model: openai@«model»\n",
@@ -368,7 +368,7 @@ CLIENTS: tuple[ClientGuide, ...] = (
     ClientGuide(
         "claude-code",
         "Claude Code",
-        "Anthropic's coding agent, on any model. It speaks the Messages API.",
+        "Anthropic's coding agent, with any model. It uses the Messages API.",
         "claude-code",
         ClientShape("messages", headers=ANTHROPIC, body={"max_tokens": 1024}, results="blocks"),
         (
@@ -380,9 +380,9 @@ CLIENTS: tuple[ClientGuide, ...] = (
                 note="If the context of the model is small, also set CLAUDE_CODE_MAX_CONTEXT_TOKENS=32000.",
             ),
             GuideStep(
-                "Its own model names",
+                "Claude Code's own model names",
                 value="claude-opus-…, claude-sonnet-…, claude-haiku-…",
-                note="They reach the first model, unless [aliases] in the settings names another one.",
+                note="Requests for these names get the first model, unless [aliases] in the settings says otherwise.",
             ),
         ),
     ),

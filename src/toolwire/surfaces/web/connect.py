@@ -242,7 +242,7 @@ class RoundTrip:
     async def _answer(self) -> str:
         answered = await self._ask(self._with_result(self._first.calls[0]))
         if not answered.text.strip():
-            called = "The model called again." if answered.calls else "The answer is empty."
+            called = "The model called the tool again." if answered.calls else "The answer is empty."
             raise Failed(f"The result was accepted, but there is no answer. {called}")
         resumed = " The parked run continued." if answered.resumed else ""
         return f"{_quoted(answered.text)} First bytes after {answered.first_ms:.0f} ms.{resumed}"
