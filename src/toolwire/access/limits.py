@@ -85,7 +85,7 @@ class KeyAccount:
     limits: KeyLimits
     running: dict[str, Ticket] = field(default_factory=dict)
     alone: tuple[int, int] = (0, 0)
-    """Units of requests and tokens that were taken on this node while Redis was unreachable."""
+    """How many units of requests and tokens this node took while Redis was unreachable."""
     shared: Meters = field(default_factory=Meters)
     """The meters of all nodes at the time when Redis became unreachable."""
 
@@ -259,7 +259,7 @@ class RateLimits:
         return account
 
     def _known(self, account: KeyAccount) -> tuple[int, int]:
-        """Returns the units of requests and tokens that are taken now, as far as this node knows."""
+        """Returns how many units of requests and tokens are taken now, as far as this node knows."""
         meters.drain(account.meters, self._rates(account.limits), self._clock())
         return account.meters.requests, account.meters.tokens
 

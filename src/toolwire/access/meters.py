@@ -28,7 +28,7 @@ class Rates:
     tokens: int = 0
 
     def shared_by(self, nodes: int) -> Rates:
-        """Returns the rates of one of `nodes` nodes, at least 1 each."""
+        """Returns the part of these rates for one of `nodes` nodes; each rate is at least 1."""
         return Rates(*(max(1, rate // nodes) if rate else 0 for rate in (self.requests, self.tokens)))
 
 

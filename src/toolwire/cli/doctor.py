@@ -31,7 +31,7 @@ def run_doctor(arguments: argparse.Namespace) -> int:
 
 
 def _loaded(config: str | None) -> tuple[Settings, list[Finding]]:
-    """Returns the settings as far as they can be read, and what is wrong with them."""
+    """Returns the settings without values that are wrong, and the mistakes in them."""
     problems: list[str] = []
     try:
         settings = load(config, os.environ, {}, exposed=False, problems=problems)

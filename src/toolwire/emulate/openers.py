@@ -216,9 +216,9 @@ def _has(text: str, words: Collection[str]) -> bool:
 
 
 class Quotations:
-    """The input texts of a request. `block in quotations`: whether a block is copied from them.
+    """The input texts of a request. `block in quotations`: whether a block is copied from one of them.
 
-    Keeps only the texts that may contain a call. Prepares them when the first block is compared.
+    Keeps only the texts that may contain a call. They are prepared when the first block is compared.
     """
 
     def __init__(self, texts: Iterable[str], words: Collection[str]) -> None:

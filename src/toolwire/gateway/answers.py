@@ -81,9 +81,9 @@ class ResponsesAnswer(ResponsesEncoder):
         super().__init__(turn, id=self.id, created=self._created, ids=ids, clock=clock)
 
     async def keep(self, last: bytes) -> bytes:
-        """Stores the response, and remembers it for the client's WebSocket.
+        """Stores the response, and keeps it in the memory of the client's WebSocket.
 
-        Returns the bytes to send. If storing failed, a comment in the stream reports it.
+        Returns the bytes to send. If storing failed, they contain a comment that reports it.
         """
         whole = self.response()
         if self._store is not None:

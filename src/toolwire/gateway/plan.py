@@ -105,7 +105,7 @@ class Plan(msgspec.Struct, frozen=True):
         )
 
     def by_fallback(self) -> Plan:
-        """Returns the plan with a report that says that another model answers than the requested one."""
+        """Returns the plan with a report that says that a fallback of the requested model answers."""
         return msgspec.structs.replace(self, report=tuple({**dict(self.report), "model": "fallback"}.items()))
 
     def as_answered(self, drops_logprobs: bool, repeats: bool) -> Plan:

@@ -182,7 +182,7 @@ class Offer:
 
 
 def computed(recording: Recording) -> Recording:
-    """Adds the decoded turn, the plans, and the events of the answer.
+    """Returns the recording with the decoded turn, the plans, and the events of the answer added.
 
     They are computed with the same pure code that served the turn. If the current code cannot compute them,
     they are left out.

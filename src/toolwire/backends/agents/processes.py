@@ -89,7 +89,7 @@ class Child(asyncio.SubprocessProtocol):
         self.title = title
         self._secrets = sorted(secrets, key=len, reverse=True)
         self.gone = asyncio.Event()
-        """Set when the process is dead and its pipes are closed, or shortly after it died."""
+        """An event, set when the process is dead and its pipes are closed, or shortly after it died."""
         self._transport: asyncio.SubprocessTransport | None = None
         self._stdin: asyncio.WriteTransport | None = None
         self._guard = -1

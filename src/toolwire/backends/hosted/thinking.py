@@ -95,7 +95,7 @@ def _effort(level: str, profile: Mapping[str, Any]) -> str:
 def _drops_sampling(turn: Turn) -> bool:
     """Whether Claude refuses this request's sampling while it thinks.
 
-    Raises an error if the client asked for thinking as well as for this sampling.
+    Raises an error if the client asked for both: thinking and this sampling.
     """
     temperature, top_p = turn.sampling.temperature, turn.sampling.top_p
     name = "temperature" if temperature not in (None, 1) else ""

@@ -33,9 +33,9 @@ class RepetitionGuard:
         self._position = 0
         """How many characters `feed` has received."""
         self._period = 0
-        """The text continues exactly as it did this many characters before; 0: it does not repeat."""
+        """The length of the passage that the text repeats now, in characters; 0: nothing is repeated."""
         self._run = 0
-        """For how many characters the text has continued as it did `_period` characters before."""
+        """How many characters have repeated earlier text without a difference."""
         self._limit = 0
         """How many repeated characters are allowed."""
         self._is_other = False
@@ -52,7 +52,7 @@ class RepetitionGuard:
         return found
 
     def _step(self, end: int) -> bool:
-        """Takes one character, the last one before `end`."""
+        """Handles one character, which is the last one before the position `end`."""
         text = self._text
         self._position += 1
         if text[max(0, end - 3) : end] == _FENCE:

@@ -149,7 +149,7 @@ _EXPECTED = {
 }
 """What each field of `OpenAIOptions` expects, by its type; any other type expects a string."""
 OPTIONS = {option.name: _EXPECTED.get(str(option.type), "a string") for option in fields(OpenAIOptions)}
-"""For each option, a phrase that says what it expects."""
+"""For each option, a phrase that says which values the option expects."""
 
 
 def _are_texts(values: Sequence[Any]) -> bool:

@@ -52,7 +52,7 @@ def _common_types(one: list[str], other: list[str]) -> list[str]:
 
 
 def _coarser(one: float, other: float) -> float:
-    """Returns the smallest step that is a multiple of both steps."""
+    """Returns the smallest number that is a multiple of both steps."""
     a, b = Fraction(str(one)), Fraction(str(other))
     multiple = math.lcm(a.numerator * b.denominator, b.numerator * a.denominator)
     step = Fraction(multiple, a.denominator * b.denominator)
