@@ -367,7 +367,11 @@ def _value(entry: Given, hint: Any, key: str, environ: Mapping[str, str]) -> Any
 def _aliases(
     given: Mapping[Key, Given], models: list[str] | None, problems: list[str] | None
 ) -> tuple[tuple[str, str], ...]:
-    """Returns the aliases. `models` None: they may name models of the settings page, which is ignored."""
+    """Returns the aliases.
+
+    `models` None: the settings page's file is ignored, so an alias may name a model that only this file
+    contains.
+    """
     found = []
     for path, entry in given.items():
         if path[0] == "aliases":

@@ -48,7 +48,7 @@ HOSTED = frozenset(
     "web_search_preview web_search_preview_2025_03_11".split()
 )
 REDACTED = "<redacted>"
-"""Tools that capture requests write this in place of a value.
+"""The text that tools for capturing requests write in place of a value.
 
 It is accepted as a `tool_choice`, so that captured requests can be replayed.
 """

@@ -134,7 +134,8 @@ class AgentCalls:
     def called(self, tool: str, arguments: Mapping[str, Json]) -> tuple[str | None, int]:
         """Records a call at the MCP server.
 
-        Returns its announced id (None if unknown) and its order.
+        Returns the id with which the agent announced the call (None if unknown), and the position of the
+        call.
         """
         wanted = _canonical(arguments)
         waiting = [one for one in self._announced.values() if one.expected and one.tool == tool]

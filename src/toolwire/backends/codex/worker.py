@@ -39,7 +39,8 @@ LOG_IN = "Log in with: codex login"
 class Sink(Protocol):
     """Receives the messages of a thread.
 
-    `deliver` answers a request immediately or later, or ends its turn.
+    `deliver` gets each message. If it is a request of Codex, `deliver` answers it, now or later, or ends the
+    turn.
     """
 
     def deliver(self, message: RpcMessage) -> None: ...

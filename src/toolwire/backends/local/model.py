@@ -214,9 +214,9 @@ class LocalModel:
             raise unavailable(f"This build of llama.cpp has no llguidance: {add_extra('local')}")
 
     def submit(self, render: Callable[[], bytes], stream: Stream) -> Future[None]:
-        """Decodes the request that `render` returns as soon as a thread is free.
+        """Decodes a request as soon as a thread is free. `render` returns the request.
 
-        Chunks go to `stream`.
+        The chunks of the answer go to `stream`.
         """
         job = self._start(self._run, render, stream)
         self._running.add(stream)

@@ -254,7 +254,7 @@ async def list_models(probe: ServerProbe, profile: ServerProfile) -> list[Listed
 
 
 async def _shown(probe: ServerProbe, models: list[ListedModel]) -> list[ListedModel]:
-    """Asks Ollama about each model, and drops those that cannot chat.
+    """Asks Ollama about each model of its list, and leaves out models that cannot chat.
 
     The lists of older versions do not say what a model can do.
     """

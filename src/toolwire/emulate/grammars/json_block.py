@@ -156,7 +156,7 @@ def member(scan: Scan, block: JsonBlock, envelope: Envelope, nested: bool) -> Re
 
 
 def _may_be_argument(scan: Scan, envelope: Envelope, key: str) -> bool:
-    """Whether a member after the arguments may belong to them, because they were closed too early."""
+    """Whether a member after the arguments may belong to the arguments, which were closed too early."""
     tool = scan.registry.resolve(envelope.name or "")
     properties = tool.parameters.get("properties") if tool is not None else None
     return not properties or not isinstance(properties, Mapping) or key in properties
