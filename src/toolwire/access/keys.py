@@ -145,8 +145,8 @@ def key_id_of(key: str) -> str:
 class StoredKey:
     """A stored key. `rotated_from`: the id of the original key after a rotation, otherwise "".
 
-    `revoked_at` above 0 is the end of a grace period. Below 0 it is the negated time of revocation: this is
-    before the current time on every clock.
+    `revoked_at` above 0 is the end of a grace period. Below 0, it is the negated time of the revocation,
+    which is in the past on every clock.
     """
 
     id: str

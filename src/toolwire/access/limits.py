@@ -141,7 +141,10 @@ class RateLimits:
             raise self._refused(refusal, Ticket(self, key_id, limits, NO_TOKENS), account)
 
     async def admit(self, key_id: str, limits: KeyLimits, turn: Turn) -> Ticket:
-        """Reserves what the turn needs. Raises 429 if the key's limits do not allow it."""
+        """Reserves what the turn needs.
+
+        Raises an error with status 429 if the key's limits do not allow it.
+        """
         budgeted = self._budgets.has(limits)
         if budgeted:
             await self._budgets.open(key_id)

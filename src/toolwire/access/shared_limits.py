@@ -225,7 +225,7 @@ class MeterRequest:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The reply of Redis to a request: the meters and the month after it."""
+    """The reply of Redis: the meters and the month, as they are after the request."""
 
     meters: Meters
     month: Month

@@ -78,7 +78,7 @@ class Launcher:
     setup: Callable[[Target, Mapping[str, str]], Setup]
     """Returns the setup for a target and the person's environment."""
     own_models: str = ""
-    """A model that the client asks for by itself; "": it has none."""
+    """The name of a model that the client requests by itself; "": it requests none."""
 
     @property
     def path(self) -> str | None:

@@ -224,8 +224,8 @@ def _settings(
 ) -> Settings:
     """Loads the settings.
 
-    `exposed` False: does not check that a server that other machines can reach has keys. They may be in the
-    store.
+    `exposed` False: does not check that a server that other machines can reach has keys. The keys may be in
+    the store.
     """
     from toolwire.settings.load import load
 

@@ -30,7 +30,7 @@ ENDS: dict[Api, tuple[bytes, ...]] = {
     "chat": (b"data: [DONE]",),
     "messages": (b"event: message_stop\n", b"event: error\n"),
 }
-"""What ends a stream, except one of the Responses API."""
+"""How a stream ends, for every API except the Responses API."""
 TERMINALS = frozenset({"response.completed", "response.incomplete", "response.failed"})
 NETWORK_ERRORS = (aiohttp.ClientError, OSError, TimeoutError)
 LOST = Failure("backend_cut", "The server that ran this turn was lost. Send the request again.")

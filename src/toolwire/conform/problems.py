@@ -36,7 +36,7 @@ SUBJECTS = {
 }
 """The topic of a deviation, by the object in which it was found.
 
-For other objects it is `shape`.
+For any other object, the topic is `shape`.
 """
 UNREADABLE = "unreadable"
 MOST_FRAMES = 5000

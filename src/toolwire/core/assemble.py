@@ -17,7 +17,7 @@ from toolwire.core.events import CallArgs, CallBegin, CallEnd, CallKind, Dropped
 from toolwire.core.partial_call import NOT_JSON, PartialCall, Repair, join_surrogates
 
 CALL_SIZE = 500
-"""Added to `CallAssembler.size` for each call, besides the length of its texts."""
+"""How much each call adds to `CallAssembler.size`, besides the length of its texts."""
 
 
 @dataclass(slots=True)

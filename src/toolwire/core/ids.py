@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 
 IdFactory = Callable[[str], str]
-"""Takes a prefix such as `call_` and returns a new id that starts with it."""
+"""A function that takes a prefix such as `call_` and returns a new id that starts with this prefix."""
 
 _BYTES, _AT_ONCE = 12, 128
 _drawn: list[str] = []

@@ -253,7 +253,7 @@ class Turn:
     The body must agree with `items` and `tools`, because such a backend reads only the body.
     """
     only_spoken: Failure | None = None
-    """Why the request fails on a backend that does not speak its API, e.g. a choice of a server's tool."""
+    """Why only a backend that speaks the request's API can serve it, e.g. a choice of a server's tool."""
     headers: Mapping[str, str] = field(default_factory=dict, compare=False)
     """Headers that are part of the request, for a backend that speaks the client's API.
 

@@ -168,7 +168,10 @@ class Catalog:
         return self._fallbacks.get(id) or self._fallbacks.get(id.partition("/")[0], ())
 
     def lacking(self, id: str) -> tuple[str, str] | None:
-        """Returns what a model lacks on this machine, such as a program, and how to get it."""
+        """Returns what a model lacks on this machine, such as a program, and how to get it.
+
+        Returns None if nothing is known to be missing.
+        """
         backend = self.models.get(id)
         if backend is None or self.kind(id) not in registry.BACKENDS:
             return None

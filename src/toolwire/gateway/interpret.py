@@ -95,7 +95,10 @@ class Interpreter:
     """
 
     def __init__(self, plan: Plan, ids: IdFactory, mint: bool = False) -> None:
-        """`mint`: the gateway assigns every call id, and `minted` maps it to the backend's id."""
+        """`mint`: the gateway assigns every call id.
+
+        `minted` then maps each new id to the id of the backend.
+        """
         self._plan, self._mint, self._ids = plan, mint, ids
         self.ended, self._given = False, ""
         self.minted: dict[str, str] = {}
@@ -151,7 +154,7 @@ class Interpreter:
         return out
 
     def _look_for_thoughts(self, batch: list[Event]) -> None:
-        """Starts scanning a native answer for thoughts if its first text may open one."""
+        """Starts to scan a native answer for thoughts if the first text of the answer may open a thought."""
         for event in batch:
             if isinstance(event, Usage) or (isinstance(event, Text) and not event.text):
                 continue

@@ -232,7 +232,7 @@ def mentions(turn: Turn, text: str) -> bool:
 
 
 def _way(turn: Turn, strategy: Strategy, capabilities: Capabilities) -> Strategy:
-    """Returns the strategy for this turn: usually the backend's own."""
+    """Returns the strategy for this turn, which is usually the strategy of the backend."""
     required = turn.tool_choice.mode == "required"
     if strategy == "native" and required and not capabilities.tool_choice and capabilities.constrain:
         return "constrained"

@@ -118,7 +118,8 @@ class RunSource:
     def pull(self, timeouts: Timeouts | None, grace_s: float) -> Awaitable[Batch]:
         """Returns the next batch.
 
-        If the run has ended, raises the exception that ended it; `ended_by` turns it into a batch.
+        If the run has ended, raises the exception that ended the run; `ended_by` turns this exception into a
+        batch.
         """
         if timeouts is None and not grace_s and self._results is None:
             return self._batches.__anext__()

@@ -52,7 +52,7 @@ LOAD_S = 10.0
 OPENED = 2
 """How many turns stay cached after they were shown, because formatting a long turn takes a moment."""
 Listener = Callable[[Callable[[], dict[str, Any]]], None]
-"""Receives a function that returns the turn's line, which is made only if it is needed."""
+"""A function that receives another one, which creates the line of a turn when it is called."""
 Contents = Literal["memory", "disk", "gone"]
 
 

@@ -258,7 +258,7 @@ def _capabilities(given: dict[str, Json]) -> Capabilities:
 def minted(recorded: list[str]) -> IdFactory:
     """Returns an id factory that returns the recorded ids in order, by prefix.
 
-    When none is left, it makes new ids that contain the word "replay".
+    When no recorded id is left, it creates ids that contain the word "replay".
     """
     left, extra = list(recorded), Counter[str]()
 

@@ -58,8 +58,8 @@ class RecordedRun(NamedTuple):
 class Trace(msgspec.Struct, eq=False, weakref=True):
     """One recorded turn.
 
-    `grown` is called with the trace and the bytes by which it has grown. It returns whether recording may
-    continue.
+    `grown` is a function that gets the trace and the bytes by which it has grown. It returns whether
+    recording may continue.
     """
 
     id: str

@@ -182,7 +182,8 @@ class PostgresEngine(Engine):
     def _not_connected(self, error: BaseException) -> ToolwireError:
         """Returns the error for a failed connection.
 
-        At the start it contains the reason. Later the reason is logged once, and the error is short.
+        At the start of the server, the error contains the reason. Later the reason is logged once, and the
+        error is short.
         """
         if not self._opened:
             kind = "overloaded" if _temporary(error) else "server"
@@ -288,7 +289,7 @@ class _DeadlineConnection(psycopg.Connection[Any]):
     def ended(self) -> bool:
         """Returns whether PostgreSQL has sent something on the idle connection.
 
-        This is usually the message that it closes the connection.
+        Usually this is the message that PostgreSQL closes the connection.
         """
         if self.closed:
             return True

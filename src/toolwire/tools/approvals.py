@@ -197,7 +197,8 @@ class Approvals:
     def _granted(self, approval: Approval, grant: Grant) -> Approval:
         """Returns the approval as decided by a grant.
 
-        It is never stored as pending, because a page that lists pending questions would ask the person again.
+        Such an approval is never stored as pending, because a page that lists pending questions would ask the
+        person again.
         """
         picked = approval.shown.pickable if approval.shown.pick else None
         decision = Decision(True, picked=picked, standing=True)

@@ -196,7 +196,7 @@ class Decision:
 class Approval:
     """A stored question to a person.
 
-    `token` is bound to what is shown here; a decision must carry it.
+    `token` is bound to everything that the person is shown; a decision must contain it.
     """
 
     id: str

@@ -102,7 +102,7 @@ def _snippet(hit: Hit) -> str:
 
 
 def _size(result: dict[str, Any]) -> int:
-    """Returns how many bytes a result has when it is shared."""
+    """Returns how many bytes of a search result would be shared."""
     return len(json.dumps(result, ensure_ascii=False).encode("utf-8", "replace"))
 
 

@@ -148,7 +148,7 @@ _SETTINGS = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = NORMAL", "PRAGMA
 class Index:
     """The index of one vault.
 
-    `search.py` and `graph.py` query it; `refresh` updates it. Safe for several threads.
+    `search.py` and `graph.py` query the index, and `refresh` updates it. Safe for several threads.
     """
 
     def __init__(self, vault: Vault, cache: Path | None = None) -> None:

@@ -185,7 +185,7 @@ class Vault:
     def _respelled(self, folder: int, name: str, path: str) -> str:
         """Returns the only entry that equals the name after normalization; without one, the name itself.
 
-        Raises `PathRefused` if several entries do.
+        Raises `PathRefused` if several entries equal the name.
         """
         if name.isascii():
             return name

@@ -123,7 +123,7 @@ class Refresh:
     """The result of a refresh.
 
     `skipped`: the number of files that cannot be indexed (too large, binary, not UTF-8, unreadable) and of
-    unreadable folders. `reasons`: the messages for the first of them.
+    unreadable folders. `reasons`: messages about the first skipped files and folders.
     """
 
     added: int = 0

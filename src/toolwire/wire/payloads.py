@@ -141,8 +141,8 @@ def _chat(node: Payload, whole: bool) -> list[Fragment]:
 def _distinguish(entries: list[Fragment]) -> None:
     """Makes every entry of a final message a separate call.
 
-    An entry whose id or index an earlier entry has already used loses it. Its position then identifies the
-    entry.
+    If an earlier entry has the same id or index, this id or index is removed, so that the position of the
+    entry identifies the call.
     """
     ids: set[str | None] = {None}
     indexes: set[int | None] = {None}

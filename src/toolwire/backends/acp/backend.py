@@ -53,7 +53,7 @@ class AcpBackend(AgentBackend[Any]):
 
 
 def lacking(options: AcpOptions) -> tuple[str, str] | None:
-    """Returns what an agent still needs to run (the extra or its command), and how to get it."""
+    """Returns what an agent lacks (the extra or its command) and how to get it; None if nothing."""
     if find_spec("acp") is None:
         return "the extra 'acp' is not installed", add_extra("acp")
     program = expanduser(options.command[0])

@@ -88,9 +88,10 @@ class AgentProfile:
         "session",
         (),
     )
-    """How the model's name is passed to the agent.
+    """How the agent gets the model's name.
 
-    It is passed in arguments with {model}, in an environment variable, in the config, or as a session option.
+    It is an argument that contains {model}, an environment variable, a part of the config, or a session
+    option.
     """
 
 

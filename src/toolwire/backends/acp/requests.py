@@ -184,8 +184,8 @@ class AgentRequests:
     """Answers the requests of one session.
 
     `names` maps the agent's name of each tool to the client's tool. `declared`: the names that the client
-    declared. `running` returns the current run, or raises. `seen` returns the announcement of the call with
-    this id.
+    declared. `running` returns the current run, or raises an error. `seen` returns the announcement of the
+    call with an id.
     """
 
     def __init__(

@@ -50,7 +50,7 @@ def usage_of(result: Mapping[str, Json]) -> Usage | None:
     """Returns the token counts of a prompt, or None if there are none.
 
     Agents differ in whether the input includes cached tokens and the output includes thought tokens. If the
-    total is at least the sum of all numbers, they are not included and must be added.
+    total is at least the sum of all numbers, neither is included, and both are added.
     """
     given = next((found for path in _USAGES if (found := _inner(result, path)) is not None), {})
     read, written = _number(given, "cachedReadTokens"), _number(given, "cachedWriteTokens")
@@ -151,7 +151,7 @@ class AgentCalls:
 
     @property
     def expected(self) -> bool:
-        """Whether any call has arrived in only one of the two places."""
+        """Whether some call was announced but has not reached the MCP server yet, or the reverse."""
         return bool(self._early) or any(one.expected for one in self._announced.values())
 
     def seen(self, id: str) -> Announced | None:

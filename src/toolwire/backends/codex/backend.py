@@ -275,7 +275,7 @@ class CodexBackend:
 
 
 def lacking(options: CodexOptions) -> tuple[str, str] | None:
-    """Returns what Codex lacks and how to get it: its command."""
+    """Returns what Codex lacks (its command) and how to get it; None if nothing is missing."""
     if shutil.which(expanduser(options.bin)) is None:
         return f"there is no command {options.bin!r}", "npm install -g @openai/codex"
     return None

@@ -33,7 +33,7 @@ from toolwire.core.errors import ToolwireError, unavailable
 COMMAND_S = 20.0
 LEFT_OVER_S = 3600.0
 PASSED_ON = ("PATH", "HOME", *PROXIES)
-"""The gateway's environment variables that Codex gets. It also gets its home and a key."""
+"""The gateway's environment variables that Codex gets, in addition to its home and a key."""
 INSTALL = "npm install -g @openai/codex"
 
 
@@ -215,9 +215,9 @@ PROVIDER = "toolwire"
 BARE = Version(0, 121)
 """The first version in which Codex's own prompts can be disabled."""
 WINDOW = 100_000_000
-"""A context window that is never reached: the provider decides if a history is too long.
+"""A context window that is never reached, so that the provider decides if a history is too long.
 
-With its own value, Codex would replace a long history by a summary.
+If Codex knew the real window, it would replace a long history by a summary.
 """
 
 
@@ -292,8 +292,8 @@ ANY_MODEL: dict[str, Any] = {
 }
 """A catalog entry for all models that the catalog does not contain.
 
-Codex uses the entry whose slug is the longest prefix of the model's name. Without this entry it would guess
-the context window.
+Codex uses the entry whose slug is the longest prefix of the model's name. Without this entry, Codex would
+guess the context window.
 """
 
 

@@ -93,7 +93,7 @@ class CursorSource:
 
 
 def lacking(options: CursorOptions) -> tuple[str, str] | None:
-    """Returns what a Cursor model still needs (the bridge or the key), and how to get it."""
+    """Returns what a Cursor model lacks (the bridge or the key) and how to get it; None if nothing."""
     try:
         target = find_bridge(options, os.environ)
     except ToolwireError as error:

@@ -121,7 +121,7 @@ class HostedBackend:
 
 
 def lacking(options: HostedOptions) -> tuple[str, str] | None:
-    """Returns what a model still needs (the library, or the provider's key), and how to get it."""
+    """Returns what a model lacks (the library or the key) and how to get it; None if nothing."""
     if not installed():
         return "the provider library is not installed", add_extra("hosted")
     keys = PROVIDERS[options.provider].keys

@@ -161,7 +161,7 @@ class LocalReader:
         self._reason: str | None = None
         self._guard = RepetitionGuard()
         self._prompt = self._pieces = 0
-        """The tokens of the prompt, and those of the answer, which come one by one."""
+        """The number of tokens of the prompt; `_pieces` is the number of the answer's tokens so far."""
         self.ended = False
 
     def read(self, chunks: Iterable[Chunk]) -> Batch:

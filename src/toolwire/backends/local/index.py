@@ -97,7 +97,7 @@ class Source:
 def pips_index() -> str:
     """Returns the index that pip uses if none is configured; "" if this Python has no pip.
 
-    This is a constant in the source of pip: of an installed one, or of the one that Python has for new
+    It is a constant in the source code of pip: of an installed pip, or of the one that Python adds to new
     environments.
     """
     member, constant = PIPS_CONSTANT
@@ -120,7 +120,7 @@ def _pips_sources(member: str) -> Iterator[str]:
 
 
 def _package_folders(name: str) -> list[Path]:
-    """Returns where an installed package is. Does not import it."""
+    """Returns the folders of an installed package, without importing the package."""
     found = importlib.util.find_spec(name)
     return [Path(folder) for folder in (found.submodule_search_locations or () if found else ())]
 

@@ -285,7 +285,7 @@ def key_of(options: LocalOptions) -> Key:
 
 
 def lacking(options: LocalOptions) -> tuple[str, str] | None:
-    """Returns what a model lacks and how to get it, or None if the model can be loaded.
+    """Returns what a model lacks and how to get it; None if the model can be loaded.
 
     Imports and reads nothing.
     """

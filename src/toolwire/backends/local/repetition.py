@@ -78,7 +78,10 @@ class RepetitionGuard:
         return last
 
     def _is_endless(self, passage: str) -> bool:
-        """Decides when the limit is exceeded. Looks at a passage once, so that the cost stays linear."""
+        """Decides whether a repetition above the limit ends the answer.
+
+        Each passage is examined only once, so that the cost stays linear.
+        """
         if self._is_other or (not self._is_code and _is_prose(passage)):
             return True
         self._is_other, self._limit = True, max(OTHER[0], OTHER[1] * self._period)

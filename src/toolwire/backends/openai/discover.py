@@ -123,7 +123,7 @@ async def identify(probe: ServerProbe) -> ServerProfile | None:
 # --- what is wrong with a server ---
 
 LISTS_ALL = ("ollama", "lmstudio", "vllm", "openrouter")
-"""Servers that serve only the models that they list."""
+"""Kinds of servers that serve only the models that they list."""
 
 
 async def trouble(options: OpenAIOptions, model: str) -> tuple[str, str] | None:

@@ -176,7 +176,7 @@ class ScriptedBackend:
 
 
 class ScriptedRun:
-    """A run that can be parked. Each part of the script is one response.
+    """A run of a scripted model that can be parked. Each part of the script is one response.
 
     When results arrive, the run continues with the next part.
     """

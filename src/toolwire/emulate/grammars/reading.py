@@ -189,7 +189,7 @@ class Scan:
 
     @property
     def candidate_open(self) -> bool:
-        """Whether a candidate is open. Right after `close_call`: whether it made a call."""
+        """Whether a candidate is open. Right after `close_call`: whether the candidate became a call."""
         return self._start >= 0
 
     def checkpoint(self) -> None:

@@ -310,9 +310,9 @@ def at_key(scan: Scan) -> Reading:
 
 
 def yaml_call(scan: Scan, closer: str, indent: str) -> Reading:
-    """Reads a call whose arguments are a YAML mapping (`core/yaml.py`).
+    """Reads a call whose arguments are a YAML mapping (`core/yaml.py`). Returns whether a call was read.
 
-    `indent`: the white space before the first key. Returns whether it is a call.
+    `indent`: the white space before the first key.
     """
     call = scan.open
     pieces = [indent]

@@ -53,7 +53,7 @@ Turns = Literal["chat", "responses", "messages", "compact", "count", "count_mess
 Keyed = Callable[[Request, str], Awaitable[Response]]
 Held = Callable[[Request, KeyHolder], Awaitable[Response]]
 Work = Awaitable[Awaitable[None] | None]
-"""Serves a request. The work on a turn ends with what is still to do: sending its answer."""
+"""A coroutine that serves a request. For a turn, its result is another one, which sends the answer."""
 
 _TURN_PATHS: dict[str, Turns] = {
     "chat/completions": "chat",
@@ -107,7 +107,7 @@ class App:
         self.slow_reader_s = settings.limits.slow_reader_s
         """How many seconds a client may read nothing; 0 means no limit.
 
-        The HTTP protocol reads this.
+        The HTTP protocol (`protocol.py`) uses this limit.
         """
         self._router = self._cold_routes(gateway, store)
         self.pages = Pages(gateway, settings, store, keys=self.keys) if store is not None else None

@@ -143,9 +143,9 @@ def body_due(now: float, began: float, arrived: int) -> float:
 class Room:
     """The memory for request bodies that are arriving or waiting, shared by all keys.
 
-    It has `MOST_ARRIVING` bytes, but at least four times the largest body. A key may hold at most as much as
-    is left for the others. So one key alone gets at most half, and another key always finds room. If no keys
-    are configured, all of it may be used.
+    The room has `MOST_ARRIVING` bytes, but at least four times the largest body. A key may hold at most as
+    much as is left for the other keys. So one key alone gets at most half, and another key always finds room.
+    If no keys are configured, all of the room may be used.
     """
 
     __slots__ = ("_held", "left")

@@ -285,7 +285,8 @@ def decision(approval: Approval, action: str, content: Mapping[str, Any] | None)
 def listed(tool: Tool) -> types.Tool:
     """Returns a tool as MCP clients see it.
 
-    The hints describe what the tool does to the vault. The person is asked whatever they say.
+    The hints describe what the tool does to the vault. The person is asked in any case, also for a read-only
+    tool.
     """
     writes = tool.effect == "write"
     hints = types.ToolAnnotations(

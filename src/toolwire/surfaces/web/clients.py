@@ -42,9 +42,9 @@ class ClientShape:
     results: Literal["tool", "named", "user", "items", "chained", "blocks"] = "tool"
     """How the client sends a tool's result.
 
-    `tool`: a message with the role tool. `named`: the same with the tool's name, and with the call's
-    arguments serialized again. `user`: a message with the role user, in a request without tools. In
-    Responses, `items`: with the whole history; `chained`: with `previous_response_id`. `blocks`: a
+    `tool`: as a message with the role tool. `named`: as `tool`, but with the tool's name, and with the call's
+    arguments serialized again. `user`: as a message with the role user, in a request without tools. In
+    Responses, `items`: with the whole history; `chained`: with `previous_response_id`. `blocks`: as a
     `tool_result` block of the Messages API.
     """
     content: str | None = None
@@ -281,9 +281,13 @@ CLIENTS: tuple[ClientGuide, ...] = (
             GuideStep(
                 "API key", value="«key»", note="Any text works: this server requires no key.", keys=False
             ),
-            GuideStep("API key", note="A key from server.keys, or one that toolwire keys add created.", keys=True),
             GuideStep(
-                "Enable CORS", value="off", note="If it is on, answers do not stream. Toolwire accepts Obsidian's origin."
+                "API key", note="A key from server.keys, or one that toolwire keys add created.", keys=True
+            ),
+            GuideStep(
+                "Enable CORS",
+                value="off",
+                note="If it is on, answers do not stream. Toolwire accepts Obsidian's origin.",
             ),
         ),
     ),
@@ -313,7 +317,11 @@ CLIENTS: tuple[ClientGuide, ...] = (
                 note="Without /v1. The LM Studio provider sends no key, so use the OpenAI provider.",
                 keys=True,
             ),
-            GuideStep("OpenAI API key", note="A key from server.keys, or one that toolwire keys add created.", keys=True),
+            GuideStep(
+                "OpenAI API key",
+                note="A key from server.keys, or one that toolwire keys add created.",
+                keys=True,
+            ),
             GuideStep(
                 "Model, in the note's frontmatter",
                 code="model: openai@«model»\n",
@@ -382,7 +390,7 @@ CLIENTS: tuple[ClientGuide, ...] = (
             GuideStep(
                 "Claude Code's own model names",
                 value="claude-opus-…, claude-sonnet-…, claude-haiku-…",
-                note="Requests for these names get the first model, unless [aliases] in the settings says otherwise.",
+                note="These names mean the first model, unless [aliases] in the settings says otherwise.",
             ),
         ),
     ),

@@ -317,7 +317,12 @@ class ModelsApi(PageApi):
             await catalog.refresh(id)
             listed = catalog.listed_of(id)
             if not listed:
-                step = {"name": "Tool call", "ok": False, "ms": 0, "detail": "The model's server lists no models."}
+                step = {
+                    "name": "Tool call",
+                    "ok": False,
+                    "ms": 0,
+                    "detail": "The model's server lists no models.",
+                }
                 return {"ok": False, "model": id, "ms": 0, "steps": [step]}
             id = f"{id}/{listed[0]}"
         backend = catalog.find(id)
