@@ -182,12 +182,14 @@ def test_a_remembered_grant_approves_automatically_until_it_is_revoked(
     here = site()
     browsing = browse(here)
     page, settings = browsing.tab("/ui/inbox"), browsing.tab("/ui/settings")
-    expect(settings.get_by_text("None. You are asked about every call.")).to_be_visible()
+    expect(
+        settings.get_by_text("None. A call runs only if you or the --allow rule of a command approves it.")
+    ).to_be_visible()
     page.bring_to_front()
     first = ask(here)
     case(page, "MCP").get_by_role("button", name="Review").click()
     page.get_by_text("Remember this approval").first.click()
-    page.get_by_role("radio", name="Always, for Read notes by claude").check()
+    page.get_by_role("radio", name="For every call of Read notes by claude").check()
     expect(page.get_by_role("dialog")).to_contain_text("claude via MCP wants to use this tool:")
     expect(page.get_by_role("dialog")).to_contain_text("This call comes from another program.")
     approve(page, "Read 2 notes", code="Choose")
@@ -210,7 +212,9 @@ def test_a_remembered_grant_approves_automatically_until_it_is_revoked(
     revoke.click()
     page.get_by_role("dialog", name="Revoke this grant?").get_by_role("button", name="Revoke").click()
     expect(page.get_by_role("heading", name="No remembered grants")).to_be_visible()
-    expect(settings.get_by_text("None. You are asked about every call.")).to_be_visible()
+    expect(
+        settings.get_by_text("None. A call runs only if you or the --allow rule of a command approves it.")
+    ).to_be_visible()
     ask(here)
     expect(page.get_by_role("tab", name="Pending 1 call waits")).to_be_visible()
 

@@ -66,7 +66,7 @@ class Answer:
     body: bytes | None = None
     stream: AsyncIterator[bytes] | None = None
     status: int = 200
-    """Differs from 200 only if another node answered with an error."""
+    """The HTTP status. It differs from 200 only if another node answered with an error."""
 
 
 class TurnSummary(msgspec.Struct):
@@ -146,7 +146,7 @@ class Memory:
         """The conversation before the current turn, if the store does not have it; otherwise empty."""
 
     def enter(self, lane: str) -> None:
-        """Sets the lane (conversation) of the next turn."""
+        """Sets the lane (the conversation on the connection) of the next turn."""
         self._lane = lane
 
     def begin(self, before: tuple[Item, ...] = (), previous: str | None = None) -> None:
@@ -157,7 +157,7 @@ class Memory:
         )
 
     def recall(self, id: str) -> tuple[Item, ...] | None:
-        """Returns the conversation that ends with this response; None if it is not remembered."""
+        """Returns the conversation that ends with this response; None if the response is not remembered."""
         return next((kept.items for kept in self._kept.values() if kept.id == id), None)
 
     def keep(self, id: str, items: tuple[Item, ...], stored: bool = False) -> None:

@@ -49,7 +49,7 @@ class Library:
 async def in_thread(do: Callable[[], T]) -> T:
     """Runs `do` in a thread and returns its result. Turns a refused path into `ToolFailed`.
 
-    Only the person sees the path of the index, not the model.
+    If the index cannot be used, only the person sees its path, not the model.
     """
     try:
         return await asyncio.to_thread(do)
@@ -81,7 +81,7 @@ class VaultTool:
         self._library = library
 
     def share(self, ran: Ran, picked: Sequence[str]) -> Any:
-        """Returns the whole result: only a search needs a second grant."""
+        """Returns the whole result. Only a search needs a second grant for a part of its results."""
         return ran.value
 
 

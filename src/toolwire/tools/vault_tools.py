@@ -1,8 +1,8 @@
-"""The vault tools that search, read and change notes. `vault_lookups.py` has the others.
+"""The vault tools that search, read and change notes. `vault_lookups.py` has the other tools.
 
-No note is opened before its grant, with one exception: a change reads the old text to show a diff. Before
-approval only the person sees that diff. `vault_search` and `file_read` have the names and schemas that vault
-plugins already use.
+No note is opened before its call is granted, with one exception: for a change, the old text is read to show a
+diff. Before approval only the person sees that diff. `vault_search` and `file_read` have the names and
+schemas that vault plugins already use.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _snippet(hit: Hit) -> str:
 
 
 def _size(result: dict[str, Any]) -> int:
-    """Returns how many bytes a result has when it is shared."""
+    """Returns how many bytes of a search result would be shared."""
     return len(json.dumps(result, ensure_ascii=False).encode("utf-8", "replace"))
 
 
@@ -217,12 +217,13 @@ _CHANGED = "the note has changed since the person was asked"
 class _ChangeTool(VaultTool):
     """A tool that changes a note.
 
-    To write exactly the diff that was shown, it plans the change again and compares.
+    When it runs, it plans the change again and compares the plan with the diff that was shown, so that
+    exactly this diff is written.
     """
 
     effect: Effect = "write"
     whole: bool
-    """Whether a call replaces the whole text."""
+    """Whether a call replaces the whole text of the note."""
 
     def check(self, given: Arguments) -> None:
         """Checks a call by its text alone. Raises `PathRefused`; the model sees the reason at once."""
@@ -231,7 +232,7 @@ class _ChangeTool(VaultTool):
     def plan(self, given: Arguments) -> Change:
         """Reads the note and plans the change.
 
-        Refusals are for the person (`Preview.problem`).
+        If the change is refused, only the person sees the reason (`Preview.problem`).
         """
         raise NotImplementedError
 
@@ -338,7 +339,7 @@ def described() -> dict[str, Tool]:
 
 @asynccontextmanager
 async def opened(settings: Settings, root: Path, cache: Path | None = None) -> AsyncIterator[list[Tool]]:
-    """Yields the tools of the vault at `root`, and keeps its index up to date meanwhile.
+    """Yields the tools of the vault at `root`, and keeps its index up to date while they are used.
 
     `cache`: the folder of the index; None for the user's cache.
     """

@@ -85,7 +85,7 @@ class Graph:
         return self._rows(f"{asked} ORDER BY notes DESC, key LIMIT ?", most)
 
     def tagged(self, tag: str, most: int = MOST) -> list[str]:
-        """Returns the paths of the notes with a tag or a tag nested in it."""
+        """Returns the paths of the notes with this tag, or with a tag nested in it."""
         wanted = key(storable(tag).strip().lstrip("#").strip("/"))
         asked = (
             "SELECT DISTINCT path FROM tags JOIN notes ON notes.id = note "

@@ -127,8 +127,8 @@ def json_lark(schema: Mapping[str, Any], limits: SchemaLimits = DEFAULT) -> str:
 def probes(grammar: str) -> tuple[str, dict[str, str]]:
     """Returns grammars that test whether llguidance accepts the schemas in `grammar`.
 
-    The first tests all schemas at once, the others one rule each. Every answer under them begins with a
-    tilde.
+    The first grammar tests all schemas at once, each of the others tests one rule. An answer under any of
+    them begins with a tilde.
     """
     lines = {line.partition(":")[0]: line for line in grammar.splitlines() if ": %json " in line}
     single = {rule: f'{HEADER}start: "~" {rule}\n{line}\n' for rule, line in lines.items()}
@@ -136,12 +136,15 @@ def probes(grammar: str) -> tuple[str, dict[str, str]]:
 
 
 def _then(text: str, rule: str) -> str:
-    """Returns a literal and a rule; without text only the rule, as Lark has no empty literal."""
+    """Returns a literal followed by a rule.
+
+    Without text, returns only the rule, because Lark has no empty literal.
+    """
     return f"{json.dumps(text)} {rule}" if text else rule
 
 
 def _without(*texts: str) -> str:
-    """Returns an expression for any text that contains none of these."""
+    """Returns an expression for any text that contains none of the given texts."""
     return f"~({ANY} ({' | '.join(map(json.dumps, texts))}) {ANY})"
 
 
@@ -160,7 +163,10 @@ def _refuse(uri: str) -> Any:
 
 
 def compile_schema(schema: Mapping[str, Any], param: str) -> Any:
-    """Returns the validator of a schema. Raises a 400 that names `param` if it is invalid."""
+    """Returns the validator of a schema.
+
+    Raises an error with status 400 that names `param` if the schema is invalid.
+    """
     try:
         return jsonschema_rs.validator_for(dict(schema), retriever=_refuse)
     except (ValueError, TypeError, RecursionError) as error:
@@ -218,12 +224,15 @@ ENFORCED = frozenset((*_ANNOTATIONS.split(), *_VALUES.split(), *_ONE, *_MANY, *_
 OWN = ENFORCED | set(
     "exclusiveMinimum exclusiveMaximum multipleOf uniqueItems minProperties maxProperties allOf".split()
 )
-"""Keywords that a decoder enforces if it runs our own grammar."""
+"""Keywords that a decoder enforces if it runs Toolwire's own grammar."""
 DEEPEST = 64
 
 
 def exact(schema: Any, own: bool = False, depth: int = 0) -> bool:
-    """Whether a decoder enforces every keyword of a schema. `own`: it runs our own grammar."""
+    """Whether a decoder enforces every keyword of a schema.
+
+    `own`: the decoder runs Toolwire's own grammar.
+    """
     if isinstance(schema, bool):
         return schema
     if not isinstance(schema, Mapping) or depth > DEEPEST or not _is_type(schema.get("type", "object")):
@@ -242,5 +251,5 @@ def exact(schema: Any, own: bool = False, depth: int = 0) -> bool:
 
 
 def _is_type(given: Any) -> bool:
-    """Whether this is one or several of JSON Schema's types."""
+    """Whether the value is one type of JSON Schema, or a list of several."""
     return all(one in TYPES for one in given) and given != [] if isinstance(given, list) else given in TYPES

@@ -181,7 +181,7 @@ class VaultServer:
         return message(approval, self._toolbox.tools.get(approval.tool))
 
     def _question(self, call: McpCall, approval: Approval) -> types.InputRequiredResult:
-        """Returns the question as the result of this request. The client answers in the next one."""
+        """Returns the question as the result of this request. The client's next request has the answer."""
         form = types.ElicitRequestFormParams(
             message=self._message(approval), requested_schema=schema(approval)
         )
@@ -193,7 +193,7 @@ class VaultServer:
     async def _elicit(self, context: Context, call: McpCall, approval: Approval) -> None:
         """Sends the question while the request is open, and waits until it is decided.
 
-        It may be decided by this form or elsewhere.
+        The person may answer in this form or elsewhere.
         """
         eliciting = context.session.elicit_form(self._message(approval), schema(approval), context.request_id)
         asking = asyncio.ensure_future(eliciting)
@@ -283,9 +283,10 @@ def decision(approval: Approval, action: str, content: Mapping[str, Any] | None)
 
 
 def listed(tool: Tool) -> types.Tool:
-    """Returns a tool as clients see it.
+    """Returns a tool as MCP clients see it.
 
-    The hints describe what the tool does to the vault; the person is asked in any case.
+    The hints describe what the tool does to the vault. The person is asked in any case, also for a read-only
+    tool.
     """
     writes = tool.effect == "write"
     hints = types.ToolAnnotations(
@@ -305,7 +306,7 @@ def listed(tool: Tool) -> types.Tool:
 
 
 def _outcome(call: McpCall) -> types.CallToolResult:
-    """Returns the result of a call: text for the model, and the same as data.
+    """Returns the result of a call: a text for the model, and the same content as data.
 
     Text that contains notes is between marks.
     """

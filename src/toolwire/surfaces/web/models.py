@@ -112,7 +112,7 @@ class ModelsApi(PageApi):
         return {**row, "draft": self._written(id)} if is_page else row
 
     def _written(self, id: str) -> dict[str, str]:
-        """Returns a model of the page as the form shows it. A key is shown as its reference."""
+        """Returns a model of the settings page as the form shows it. A key appears as its reference."""
         table = self._read().models.get(id, {})
         kind = kind_that_wrote(table)
         model = str(table.get("model", "")).removeprefix(f"{kind.provider}:" if kind.provider else "")
@@ -255,7 +255,7 @@ class ModelsApi(PageApi):
             raise invalid(f"The page did not add the model {id[:100]}. {where}", "id")
 
     def _check_unused(self, id: str) -> None:
-        """Raises if other settings name the model: the server would not start again."""
+        """Raises an error if other settings name the model, because the server would not start again."""
         settings = self._web.settings
         for name, target in settings.aliases:
             if target.partition("/")[0] == id:
@@ -271,7 +271,7 @@ class ModelsApi(PageApi):
     # --- trying
 
     async def names(self, request: Request) -> dict[str, Any]:
-        """Returns the models that the server of a draft offers."""
+        """Returns the names of models that a draft's server offers."""
         draft = await body(request)
         kind, table = kind_of(draft), table_of({**draft, "model": registry.EVERY})
         if kind.backend not in registry.SOURCES:
@@ -317,7 +317,12 @@ class ModelsApi(PageApi):
             await catalog.refresh(id)
             listed = catalog.listed_of(id)
             if not listed:
-                step = {"name": "Tool call", "ok": False, "ms": 0, "detail": "The server lists no models."}
+                step = {
+                    "name": "Tool call",
+                    "ok": False,
+                    "ms": 0,
+                    "detail": "The model's server lists no models.",
+                }
                 return {"ok": False, "model": id, "ms": 0, "steps": [step]}
             id = f"{id}/{listed[0]}"
         backend = catalog.find(id)
@@ -330,7 +335,7 @@ class ModelsApi(PageApi):
 
 
 def locked(settings: Settings) -> str:
-    """Returns why the pages cannot change settings; "" if they can."""
+    """Returns the reason why the pages cannot change settings; "" if they can."""
     if settings.store.url.startswith("postgres"):
         return "This server shares its store with other nodes. Set models and the vault in toolwire.toml."
     return "" if settings.page_file else "This server has no folder to keep the page's settings in."
