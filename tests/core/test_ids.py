@@ -1,0 +1,31 @@
+"""Ids of Toolwire are random, and can be told from texts that a client chose."""
+
+from __future__ import annotations
+
+import pytest
+
+from toolwire.core.ids import is_own, random_id
+
+
+@pytest.mark.parametrize("prefix", ["req_", "turn_", "chatcmpl-", "call_"])
+def test_an_id_of_our_own_is_recognized_and_never_repeats(prefix: str) -> None:
+    made = {random_id(prefix) for _ in range(500)}
+    assert len(made) == 500 and all(map(is_own, made))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "req_",
+        "req_1",
+        "mine-1",
+        random_id(""),
+        random_id("req_")[:-1],
+        random_id("req_") + "0",
+        random_id("a b_"),
+    ]
+    + ["sk-bench-0123456789", "req_" + 24 * "g", "REQ_" + 24 * "0", random_id("req_") + "\n"],
+)
+def test_any_other_text_may_hold_a_secret(text: str) -> None:
+    assert not is_own(text)
