@@ -117,8 +117,7 @@ class App:
         self.siblings: Siblings | None = None
         """The other worker processes of this server; None if there are none."""
         gateway.observers.append(self.metrics.observe)
-        if access.isEnabledFor(logging.INFO):
-            gateway.observers.append(self.log.turn)
+        gateway.observers.append(self.log.turn)
         if access.isEnabledFor(logging.DEBUG):
             gateway.contents_wanted = True
 
