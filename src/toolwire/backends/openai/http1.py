@@ -50,6 +50,8 @@ MAX_WAITING = 256
 """The maximum number of waiting connections per server."""
 HIGH_WATER = 256 * 1024
 MAX_HEAD = 64 * 1024
+TICK_S = 0.001
+"""The precision of the event loop's clock."""
 NEXT_ADDRESS_S = 0.25
 """How long one address of a host is tried before Toolwire also tries the next one, in parallel."""
 
@@ -186,6 +188,9 @@ class _Connection(asyncio.Protocol):
         self.origin = origin
         self.transport: Any = None
         self.reply: Http1Reply | None = None
+        self.due = 0.0
+        """When the time limit of what happens now is over, by the clock of the event loop."""
+        self._then: Callable[[], None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     def send(self, request: Request, body: bytes) -> Http1Reply:
@@ -195,12 +200,28 @@ class _Connection(asyncio.Protocol):
         return reply
 
     def start_timer(self, seconds: float, then: Callable[[], None]) -> None:
-        """Calls `then` after so many seconds, unless the timer is started again or stopped before."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self.client.loop.call_later(seconds, then)
+        """Calls `then` when `due` is over: after so many seconds, or later if `due` is set anew.
+
+        Nearly always it is set anew. A timer of the event loop therefore stays as it is, unless it is too
+        late, and is renewed when it ends too early.
+        """
+        loop = self.client.loop
+        self.due, self._then = loop.time() + seconds, then
+        if self._timer is None or self.due < self._timer.when():
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = loop.call_at(self.due, self._time_is_over)
+
+    def _time_is_over(self) -> None:
+        self._timer = None
+        left = self.due - self.client.loop.time()
+        if self._then is not None and left > TICK_S:
+            self.start_timer(left, self._then)
+        elif self._then is not None:
+            self._then()
 
     def stop_timer(self) -> None:
+        self._then = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -244,7 +265,6 @@ class Http1Reply:
         self._waiter: asyncio.Future[bytes] | None = None
         """The future that `read` waits for."""
         self._waits_for_head = True
-        self._waits_since = 0.0
         self._blocks: list[bytes] = []
         self._unread = self._head_size = 0
         self._paused = self._until_close = self._complete = self._reusable = self._released = False
@@ -256,7 +276,7 @@ class Http1Reply:
         The first result is empty and means that the head is complete.
         """
         self._waiter = waiter = self._loop.create_future()
-        self._waits_since = self._loop.time()
+        self._connection.due = self._loop.time() + self._read_s
         if self._blocks or self._complete or self._fault is not None:
             self._wake()
         return waiter
@@ -340,15 +360,9 @@ class Http1Reply:
             self.release()
 
     def check_time(self) -> None:
-        """Fails a read that takes too long.
-
-        One timer serves all reads. If the current read has time left, the timer is set again.
-        """
-        now = self._loop.time()
-        is_waiting = self._waiter is not None and not self._waiter.done()
-        due = (self._waits_since if is_waiting else now) + self._read_s
-        if due > now:
-            self._connection.start_timer(due - now, self.check_time)
+        """Fails a read that takes too long. Time without a read does not count."""
+        if self._waiter is None or self._waiter.done():
+            self._connection.start_timer(self._read_s, self.check_time)
         else:
             self._fail(TooLate)
 
