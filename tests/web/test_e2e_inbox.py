@@ -261,12 +261,14 @@ def test_the_inbox_works_by_keyboard_alone(site: Any, browse: Any, ask: Any) -> 
     tab_to(page, button)
     page.keyboard.press("Enter")
     code = page.get_by_role("dialog", name="Choose an approval code")
-    expect(code.get_by_label("Approval code", exact=True)).to_be_focused()
+    field = code.get_by_label("Approval code", exact=True)
+    expect(field).to_be_focused()
     page.keyboard.type(CODE)
     page.keyboard.press("Escape")  # decides nothing, and closes only the dialog on top
     expect(code).to_have_count(0)
     expect(button).to_be_focused()
     page.keyboard.press("Enter")
+    expect(field).to_be_focused()
     page.keyboard.type(CODE)
     page.keyboard.press("Enter")
     assert first.decision()["picked"] == ["Tea.md"]
@@ -276,6 +278,7 @@ def test_the_inbox_works_by_keyboard_alone(site: Any, browse: Any, ask: Any) -> 
     expect(deny).to_be_visible()
     tab_to(page, deny)
     page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog").get_by_label("Reason", exact=True)).to_be_focused()
     page.keyboard.type("no")
     page.keyboard.press("Enter")
     decision = second.decision()

@@ -28,7 +28,6 @@ from types import FrameType
 from typing import Any
 from urllib.parse import urlsplit
 
-from toolwire.backends.openai.failures import connection_error
 from toolwire.cli.launchers import BY_ID, KEY_VARIABLE, LAUNCHERS, Launcher, Setup, Target
 from toolwire.cli.open import chosen
 from toolwire.cluster.running import RunningServer, ask, data_folder, request, running
@@ -234,6 +233,8 @@ def _models(root: str, key: str | None) -> tuple[int, Any]:
         status, raw = request(f"{root}/v1/models", headers=headers, timeout_s=30)
         return status, json.loads(raw)
     except (OSError, http.client.HTTPException) as error:
+        from toolwire.backends.openai.failures import connection_error
+
         reason = connection_error(error)
         raise ConfigError(f"the gateway at {root} cannot be reached: {reason}; is it running?") from None
     except (ValueError, RecursionError):

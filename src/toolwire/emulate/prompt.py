@@ -41,7 +41,8 @@ BARE = ""
 MARKUP = ("<tool_call:", "</tool_call:", "<tool_result", "</tool_result")
 """How the markup that the prompt teaches begins, up to the token.
 
-Small models copy this markup with mistakes, so a constrained decoder excludes it from text.
+Models copy the token with mistakes. A constrained decoder excludes the markup from text, so that what begins
+like a call becomes one.
 """
 
 

@@ -323,7 +323,9 @@ def _as_text(
     begun = prompt.prefill(choice, form) if required and capabilities.prefill else ""
     if constrained:  # complete calls are checked if the schema requires more than the decoder enforces
         begun = _begun(tools, form, required and capabilities.prefill)
-        asked = replace(asked, constraint=_constraint(tools, turn, form, plan.rules, capabilities, begun))
+        asked = replace(
+            asked, constraint=_constraint(tools, turn, texts, form, plan.rules, capabilities, begun)
+        )
         tools = tuple(replace(tool, strict=_is_checked(tool, capabilities.strict)) for tool in tools)
     prefilled = bool(begun) and form.dialect != BARE
     if prefilled:
@@ -374,6 +376,7 @@ def _begun(tools: tuple[ToolSpec, ...], form: Form, prefill: bool) -> str:
 def _constraint(
     tools: tuple[ToolSpec, ...],
     turn: Turn,
+    texts: Sequence[str],
     form: Form,
     rules: PolicyRules,
     capabilities: Capabilities,
@@ -383,11 +386,13 @@ def _constraint(
         return Constraint(tools, "", "", True)
     one = not (rules.parallel and capabilities.parallel) or rules.legacy or rules.stop_after == "first"
     calls = 1 if one else min(rules.max_calls or MOST_CALLS, MOST_CALLS)
-    shown = any(isinstance(item, Call | Result) for item in turn.items)  # a model could copy their markup
+    # If the model begins a marker, the decoder completes it with this turn's token. If the request contains
+    # such markup, this does not apply, because a quotation must not become a call (law 12).
+    quotable = any(mark in text for mark in MARKUP for text in texts)
     answered = bool(turn.items) and isinstance(turn.items[-1], Result)
     required = turn.tool_choice.mode == "required"
     return Constraint(
-        tools, form.opening, form.closing, required, calls, begun, MARKUP if shown else (), answered
+        tools, form.opening, form.closing, required, calls, begun, () if quotable else MARKUP, answered
     )
 
 

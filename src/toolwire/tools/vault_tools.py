@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -27,9 +28,12 @@ from toolwire.vault.results import Found, Hit
 from toolwire.vault.search import search
 
 BASE_HASH = text(
-    "The sha256 that file_read gave when it read the whole note; "
-    "the change is refused if the note has changed since."
+    "Leave this out, unless file_read gave a sha256 of this note: then that value. "
+    "The change is refused if the note has changed since."
 )
+FIND_IT = "Call vault_search to find the path of a note."
+_SHA256 = re.compile(r"[0-9a-fA-F]{64}")
+NO_HASH = "baseHash is not a sha256 that file_read gave; leave it out, or read the whole note first"
 
 
 # --- search and read ---
@@ -194,8 +198,9 @@ def _content(path: str, note: NoteText | PathRefused) -> dict[str, Any]:
     A partial text has no hash, because the model could use the hash to confirm guesses about the rest.
     """
     if isinstance(note, PathRefused):
-        content = not_found(note) or f"Error reading file: {note.reason}"
-        return {"path": path, "content": content, "size": 0}
+        if missing := not_found(note):
+            return {"path": path, "content": missing, "size": 0, "hint": FIND_IT}
+        return {"path": path, "content": f"Error reading file: {note.reason}", "size": 0}
     shared: dict[str, Any] = {"path": note.path, "content": note.text, "size": note.size}
     if (note.start_line, note.end_line) != (1, note.total_lines):
         shared |= {"lines": [note.start_line, note.end_line], "total_lines": note.total_lines}
@@ -236,6 +241,8 @@ class _ChangeTool(VaultTool):
             self.check(arguments)
         except PathRefused as refused:
             raise ToolFailed(str(refused)) from None
+        if not _SHA256.fullmatch(arguments.get("baseHash", "0" * 64)):
+            raise ToolFailed(NO_HASH)
         return (arguments["filePath"],)
 
     async def preview(self, arguments: Arguments) -> Preview:

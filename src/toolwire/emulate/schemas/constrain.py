@@ -86,9 +86,8 @@ def lark(
     """Returns the grammar of an answer.
 
     `loose`: tools whose arguments may be any object. `answer`: the schema of an answer without a call; None
-    if such an answer is text. `copies`: the model is so small that it copies its prompt. Then its text may
-    not contain any of `constraint.barred`, and after tool results it must begin with words, because the model
-    would otherwise copy the last call.
+    if such an answer is text. `copies`: the model is so small that it copies its prompt. After tool results,
+    its text must begin with words, because the model would otherwise copy the last call.
     """
     opening, quoted = constraint.opening, json.dumps(constraint.opening)
     heads = [constraint.head(tool) for tool in constraint.tools]
@@ -104,7 +103,7 @@ def lark(
         rules = [f"start: {ANSWER} | {quoted} body{following}", _json(ANSWER, schema)]
     else:
         text = WORDS if copies and constraint.answered else ANY
-        barred = constraint.barred if copies else ()
+        barred = constraint.barred
         rules = [
             f"start: FREE | lead body{following}",
             f"FREE: {text} & {_without(opening, *barred)}",
