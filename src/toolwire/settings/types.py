@@ -103,6 +103,39 @@ class ApprovalSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class NoticeSettings:
+    """Where a message goes when an approval request waits: the table `[notices.NAME]`."""
+
+    name: str
+    kind: Literal["webhook", "ntfy"] = "webhook"
+    url: str = ""
+    """webhook: receives the messages. ntfy: the address of the server."""
+    secret: str = ""
+    """webhook: signs the messages, and the receiver's answers."""
+    topic: str = ""
+    token: str = ""
+    """ntfy: an access token. It should be able to write to the topic, but not to read it."""
+    level: Literal["notice", "link", "buttons"] = "notice"
+    """notice: the message says who asks for what; link: it has a link that decides; buttons: and buttons."""
+    detail: Literal["name", "full"] = "name"
+    """full: the message has the arguments, and what the call would touch."""
+    approve: bool = False
+    """Whether a button may also approve, if the message has the whole call."""
+    pages: str = ""
+    """The address of Toolwire's web pages, as the person who gets the message opens them."""
+    after_s: Annotated[float, Range(0, 3600)] = 10.0
+    """How long a question waits before the message is sent."""
+    terminal: bool = False
+    """Whether messages are also sent for questions of chat, ask and note in a terminal."""
+    hidden: tuple[str, ...] = field(default=(), repr=False)
+    """Values that are never shown: secret, topic and token, and a url that came from `env:` or `file:`."""
+    problem: str = ""
+    """Why no messages are sent, such as a missing secret; "" if the settings are valid."""
+    where: str = field(default="", compare=False)
+    """Where it is configured: a file or an environment variable."""
+
+
+@dataclass(frozen=True, slots=True)
 class StoreSettings:
     url: str = "sqlite:///~/.local/share/toolwire/toolwire.db"
     redis: str = ""
@@ -183,6 +216,7 @@ class Settings:
     store: StoreSettings = StoreSettings()
     limits: LimitSettings = LimitSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
+    notices: tuple[NoticeSettings, ...] = ()
     models: tuple[ModelSettings, ...] = ()
     aliases: tuple[tuple[str, str], ...] = ()
     """Other names of models: a name or pattern, and the id of the model. The first match counts."""
@@ -244,6 +278,14 @@ def print_config(settings: Settings) -> str:
         for key, value in model.options.items():
             shown = _hide(value) if key in model.secret else _masked(key, value)
             lines.append(f"{toml_key(key)} = {to_toml(shown)}")
+        lines.append("")
+    for notice in settings.notices:
+        if notice.problem:
+            lines.append(f"# not available: {notice.problem}")
+        lines.append(f"[notices.{notice.name}]")
+        given = {one.name: getattr(notice, one.name) for one in fields(notice)[1:-3]}
+        shown = {key: _hide(value) if value in notice.hidden else value for key, value in given.items()}
+        lines += [f"{key} = {to_toml(value)}" for key, value in shown.items() if value != ""]
         lines.append("")
     if settings.aliases:
         lines.append("[aliases]")

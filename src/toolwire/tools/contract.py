@@ -184,6 +184,11 @@ class Decision:
     standing: bool = False
     """Decided beforehand by a remembered grant or a rule: no person has seen this call."""
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is about this call alone, as it was shown: nothing is edited or remembered."""
+        return self == Decision(self.approved, self.reason, picked=self.picked)
+
     def to_json(self) -> dict[str, Json]:
         return asdict(self)
 
