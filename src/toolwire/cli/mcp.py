@@ -81,6 +81,7 @@ async def _opened(
     """
     from toolwire.store.store import Store
     from toolwire.surfaces.mcp.server import VaultServer
+    from toolwire.surfaces.notices.notifier import notices_of
     from toolwire.tools.approvals import Approvals
     from toolwire.tools.consent import Proofs
     from toolwire.tools.executor import Toolbox
@@ -91,12 +92,15 @@ async def _opened(
         async with Store(settings.store.url) as store, opened(settings, root) as tools:
             proofs = Proofs(store, unproven=settings.approvals.command_line == "open")
             approvals = Approvals(store, lifetime_s=arguments.lifetime, proofs=proofs)
+            notices = approvals.notices = notices_of(settings.notices, store, approvals, _say)
             ways = {"form": arguments.inbox is not True, "inbox": arguments.inbox is not False}
             server = VaultServer(Toolbox(tools), approvals, vault=str(root), notify=_say, **ways)
             try:
                 yield server
             finally:
                 await server.calls.close()
+                if notices is not None:
+                    await notices.close()
     except PathRefused as refused:
         raise ConfigError(str(refused)) from None
 

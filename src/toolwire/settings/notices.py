@@ -23,7 +23,12 @@ _SECRETS = ("url", "secret", "topic", "token")
 """Keys whose value may be `env:NAME` or `file:PATH`."""
 _FOREIGN = {"webhook": ("topic", "token"), "ntfy": ("secret",)}
 """By kind: keys that it does not have."""
-_HINTS = get_type_hints(NoticeSettings, include_extras=True)
+_HINTS = get_type_hints(NoticeSettings)
+_RANGES: dict[str, Range] = {
+    name: hint.__metadata__[0]
+    for name, hint in get_type_hints(NoticeSettings, include_extras=True).items()
+    if hasattr(hint, "__metadata__")
+}
 _UNPRINTABLE = re.compile(r"[\x00-\x20\x7f]")
 
 
@@ -80,13 +85,12 @@ def _notice(
 
 
 def _value(key: str, entry: Given, environ: Mapping[str, str], hidden: set[str]) -> Any:
-    hint = _HINTS[key]
-    value = convert(Given(entry.value, "", entry.text), getattr(hint, "__origin__", hint), key)
+    value = convert(Given(entry.value, "", entry.text), _HINTS[key], key)
     if key in _SECRETS:
         value, found = resolve(value, key, entry.folder, environ)
         if value and (found or key != "url"):
             hidden.add(value)
-    limits: Range | None = next(iter(getattr(hint, "__metadata__", ())), None)
+    limits = _RANGES.get(key)
     if limits is not None and not limits.low <= value <= limits.high:
         raise ConfigError(f"{key}: expected a number from {limits.low:g} to {limits.high:g}, got {value:g}")
     return value

@@ -109,7 +109,7 @@ class Surface(Protocol):
 
 
 class Notifier(Protocol):
-    """Sends notices about questions that wait (`surfaces/notices`). It never delays them, and never raises."""
+    """Sends notices about waiting questions (`surfaces/notices`). It never delays them and never raises."""
 
     def asked(self, approvals: Sequence[Approval]) -> None:
         """Called when questions begin to wait."""
@@ -293,13 +293,7 @@ class Approvals:
                 raise
 
     async def decide(
-        self,
-        id: str,
-        token: str,
-        decision: Decision,
-        *,
-        by: str,
-        signer: Signer | LinkKey | None = None,
+        self, id: str, token: str, decision: Decision, *, by: str, signer: Signer | LinkKey | None = None
     ) -> Approval:
         """Stores a decision and returns the decided approval.
 

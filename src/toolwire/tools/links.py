@@ -13,7 +13,7 @@ import hmac
 import time
 from collections.abc import Callable
 from dataclasses import astuple, dataclass, fields, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from toolwire.core.display import one_line
 from toolwire.core.errors import ToolwireError

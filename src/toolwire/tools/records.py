@@ -90,9 +90,11 @@ class Records:
         It is not possible if the approval is no longer pending, the token is wrong, or the `link` was used.
         """
         values = (status, at, by, None if decision is None else json.dumps(asdict(decision)), proof)
-        where, which = "id = ? AND token = ? AND status = 'pending'", (id, token)
+        where = "id = ? AND token = ? AND status = 'pending'"
+        which: list[Any] = [id, token]
         if link is not None:
-            where, which = f"{where} AND {_OPEN_LINK}", (*which, link.id, link.sha256, at)
+            where = f"{where} AND {_OPEN_LINK}"
+            which += [link.id, link.sha256, at]
 
         def work(connection: Connection) -> bool:
             return _settle(connection, values, where, which, line, grant, link) == 1

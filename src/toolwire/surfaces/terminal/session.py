@@ -19,6 +19,7 @@ from toolwire.settings.discover import with_discovered
 from toolwire.settings.load import load
 from toolwire.settings.types import ConfigError, Settings
 from toolwire.store.store import Store
+from toolwire.surfaces.notices.notifier import notices_of
 from toolwire.surfaces.terminal.screen import Screen, has_extra
 from toolwire.surfaces.terminal.surface import KeySurface, LineSurface, RuleSurface
 from toolwire.tools import rules
@@ -202,6 +203,9 @@ async def opened(
         closing.push_async_callback(gateway.close)
         session = TerminalSession(settings, gateway, store, source or vault_source, name, lifetime_s)
         closing.push_async_callback(session.close_vault)
+        if notices := notices_of([one for one in settings.notices if one.terminal], store, session.approvals):
+            session.approvals.notices = notices
+            closing.push_async_callback(notices.close)
         await gateway.start()
         await session.approvals.proofs.code.pin()
         await session.open_vault(vault)

@@ -104,11 +104,11 @@ class InboxApi(PageApi):
             found = [one for status in _SHOWN[which] for one in await approvals.records.listed(status, limit)]
         found = sorted(found, key=lambda one: one.decided_at or one.created_at, reverse=True)[:limit]
         needs_code = await self._code_check(request)
-        return {"approvals": [self._shown(one, needs_code(one)) for one in found], "pending": len(pending)}
+        return {"approvals": [self.shown(one, needs_code(one)) for one in found], "pending": len(pending)}
 
     async def one(self, request: Request) -> dict[str, Any]:
         approval = await self._get(request)
-        return self._shown(approval, (await self._code_check(request))(approval))
+        return self.shown(approval, (await self._code_check(request))(approval))
 
     async def _code_check(self, request: Request) -> Callable[[Approval], str]:
         """Returns a function that says why an approval needs the code first; "" if it does not."""
@@ -175,7 +175,7 @@ class InboxApi(PageApi):
         signer = await self._signer(authority)
         decided = await self._web.approvals.decide(approval.id, token, decision, by="web", signer=signer)
         await self._changed()
-        return self._shown(decided)
+        return self.shown(decided)
 
     async def _changed(self) -> None:
         self._web.hub.publish("approvals", {"pending": len(await self._web.approvals.pending())})
@@ -204,7 +204,7 @@ class InboxApi(PageApi):
 
     # --- how a question is shown
 
-    def _shown(self, approval: Approval, needs_code: str = "") -> dict[str, Any]:
+    def shown(self, approval: Approval, needs_code: str = "") -> dict[str, Any]:
         toolbox = self._toolbox(approval)
         tool = (toolbox.tools if toolbox is not None else self._described).get(approval.tool)
         about: dict[str, Any] = {"title": approval.tool, "purpose": "", "effect": "", "schema": {}}

@@ -296,6 +296,8 @@ export type Approval = {
   hint: string
   /** The label of a model that follows a script; '' for others. */
   scripted: string
+  /** Whether the decision is about this call alone, because it is made by a link. */
+  once?: boolean
 }
 export type Grant = {
   id: string

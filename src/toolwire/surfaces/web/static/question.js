@@ -180,6 +180,7 @@ export class Question {
   }
 
   remember() {
+    if (this.approval.once) return null
     const hint =
       'Toolwire then runs later calls of this kind without asking. You can revoke that in the inbox.'
     return h(
