@@ -64,6 +64,11 @@ def clean(text: str) -> str:
     return _UNSEEN.sub(_written_out, text.replace("\r\n", "\n"))
 
 
+def hides(text: str) -> bool:
+    """Whether the text has characters that `clean` writes out."""
+    return _UNSEEN.search(text) is not None
+
+
 def prose(text: str) -> str:
     """Returns the text like `clean`, but keeps the joiners inside emoji and words.
 
