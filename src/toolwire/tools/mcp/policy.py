@@ -169,7 +169,7 @@ class Rule:
         if found is None:
             raise ConfigError("is empty; write a tool's name, or * for all tools")
         if found[2].startswith("{"):
-            return cls(written, _tool(found[1]), exactly=_object(found[2]))
+            return cls(written, _tool(found[1]), exactly=read_arguments(found[2]))
         try:
             name, *words = shlex.split(written)
         except ValueError as error:
@@ -229,8 +229,8 @@ def _condition(word: str) -> Condition:
     return Condition(word, name, op, pattern(want, op if op in ORDERS else ""))
 
 
-def _object(written: str) -> Mapping[str, Any]:
-    """Returns a JSON object in which no key occurs twice."""
+def read_arguments(written: str) -> Mapping[str, Any]:
+    """Returns a JSON object in which no key occurs twice. Raises `ConfigError`."""
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if len(dict(pairs)) < len(pairs):
@@ -242,10 +242,11 @@ def _object(written: str) -> Mapping[str, Any]:
 
     try:
         value = json.loads(written, object_pairs_hook=once, parse_constant=refused)
+        if isinstance(value, dict):
+            return value
+        raise ValueError('write {"NAME": VALUE, …}')
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"the arguments are not a JSON object: {error}") from None
-    assert isinstance(value, dict)  # it begins with a brace
-    return value
 
 
 def canonical(value: Any, text: Callable[[str], str] = str) -> str:
