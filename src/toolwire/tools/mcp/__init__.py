@@ -1,1 +1,1 @@
-"""MCP servers as tools: the client side of MCP, the rules, and the pinned definitions."""
+"""MCP servers as tools: transport, servers, pinned definitions, rules."""
