@@ -1,9 +1,11 @@
-"""Links decide one question once, and prove it to the process that asked. What is in the store does not help."""
+"""Links decide one question once, and prove it to the process that asked. The store helps nobody."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
+import time
 from collections.abc import Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -14,7 +16,7 @@ import pytest
 from toolwire.core.errors import ToolwireError
 from toolwire.store.store import Store
 from toolwire.tools import links as links_module
-from toolwire.tools.approvals import Approvals
+from toolwire.tools.approvals import Approvals, Question
 from toolwire.tools.consent import LINKED, LinkKey, Proofs, decision_text
 from toolwire.tools.contract import Approval, Asking, Decision, Preview, Touched
 from toolwire.tools.links import MOST_WRONG, Link, Links, over
@@ -34,9 +36,9 @@ class Elsewhere:
     """Another process with the same store: it has another key, and decides what the first one asks."""
 
     def __init__(self, store: Store, clock: Callable[[], float] | None = None) -> None:
-        more = {"clock": clock} if clock else {}
-        self.approvals = Approvals(store, proofs=Proofs(store, b"k" * 32), **more)
-        self.links = Links(store, self.approvals, **more)
+        clock = clock or time.time
+        self.approvals = Approvals(store, proofs=Proofs(store, b"k" * 32), clock=clock)
+        self.links = Links(store, self.approvals, clock)
 
     async def press(self, key: LinkKey, decision: Decision) -> Approval:
         link, approval = await self.links.opened(key.id, key.secret)
@@ -52,8 +54,8 @@ async def waiting(approvals: Approvals, shown: Preview = SHOWN) -> Any:
             return True
 
     before = {one.id for one in await approvals.pending()}
-    question = ("note_write", "run", {"path": "A.md"}, shown)
-    task = asyncio.ensure_future(approvals.ask(ASKING, [question], Left()))  # type: ignore[list-item]
+    question = Question("note_write", "run", {"path": "A.md"}, shown)
+    task = asyncio.ensure_future(approvals.ask(ASKING, [question], Left()))
     try:
         async with asyncio.timeout(10):
             while not (asked := [one for one in await approvals.pending() if one.id not in before]):
@@ -69,6 +71,13 @@ async def refused(work: Any, kind: str = "gone") -> str:
         await work
     assert caught.value.failure.kind == kind
     return str(caught.value)
+
+
+async def written(approvals: Approvals, one: Approval, decision: Decision, proof: str) -> None:
+    """A program of the same user writes an approval into the store."""
+    query = "UPDATE approvals SET status = 'approved', decided_by = ?, decision = ?, proof = ? WHERE id = ?"
+    values = ("link phone", json.dumps(decision.to_json()), proof, one.id)
+    await approvals.records._store.run(lambda c: c.execute(query, values), "write")
 
 
 async def events(approvals: Approvals) -> list[tuple[str, str]]:
@@ -145,7 +154,7 @@ async def test_a_link_expires_with_its_question(store: Store) -> None:
 async def test_five_wrong_secrets_make_a_link_void_also_for_the_right_one(
     approvals: Approvals, store: Store
 ) -> None:
-    async with waiting(approvals) as (one, task):
+    async with waiting(approvals) as (one, _):
         key = await Links(store, approvals).add(one, "link", "phone", approves=True)
         for guess in ("", "x", key.secret[:-1], key.secret + "A", key.sha256):
             await refused(Links(store, approvals).opened(key.id, guess), "permission")
@@ -190,8 +199,7 @@ async def test_a_link_neither_edits_nor_remembers(
         await refused(Elsewhere(store).press(key, decision), "permission")
         # Somebody writes such a decision past the check, with a proof by the link's own secret.
         text = decision_text(one, decision, "link phone")
-        values = ("approved", 1.0, "link phone", decision, lambda _: _line(), None, key.sign(text))
-        await approvals.records.decide(one.id, one.token, *values)
+        await written(approvals, one, decision, key.sign(text))
         assert (await task)[0].status == "expired"
     assert await approvals.valid_grants() == []
     assert ("forged", "the stored approval had no proof") in await events(approvals)
@@ -230,8 +238,7 @@ async def test_a_link_of_one_question_proves_nothing_about_another(
     async with waiting(approvals) as (one, _), waiting(approvals) as (other, other_task):
         key = await Links(store, approvals).add(one, "link", "phone", approves=True)
         text = decision_text(other, YES, "link phone")
-        values = ("approved", 1.0, "link phone", YES, lambda _: _line(), None, key.sign(text))
-        await approvals.records.decide(other.id, other.token, *values)
+        await written(approvals, other, YES, key.sign(text))
         assert [(each.id, each.status) for each in await other_task] == [(other.id, "expired")]
 
 
@@ -290,8 +297,7 @@ async def test_secrets_differ_by_question_notice_kind_and_right(approvals: Appro
 
 async def test_a_link_proof_without_a_link_is_forged(approvals: Approvals) -> None:
     async with waiting(approvals) as (one, task):
-        values = ("approved", 1.0, "link phone", YES, lambda _: _line(), None, LINKED + "00" * 32)
-        await approvals.records.decide(one.id, one.token, *values)
+        await written(approvals, one, YES, LINKED + "00" * 32)
         assert (await task)[0].status == "expired"
 
 
@@ -309,11 +315,3 @@ async def test_links_are_deleted_with_their_questions(store: Store) -> None:
 def test_what_is_over_is_said_without_hidden_characters() -> None:
     one = Approval("a", 0, 1, "", "s", "mcp", "m", "t", "run", {}, Preview(), "", status="denied")
     assert "\u202e" not in over(replace(one, decided_by="we\u202eb"))
-
-
-def _line() -> tuple[Any, ...]:
-    """A line of the audit log, as a program could write it."""
-    return _AUDIT_LINE
-
-
-_AUDIT_LINE: tuple[Any, ...] = (1.0, "", "approved", "x", "", "", "", "", "", "", 0, "")

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from toolwire.settings import page_file
+from toolwire.settings.mcp import read_mcp
 from toolwire.settings.models import read_models
 from toolwire.settings.notices import read_notices
 from toolwire.settings.types import (
@@ -77,9 +78,9 @@ SEED_FLAGS: tuple[tuple[str, Key, dict[str, str] | None], ...] = (
 )
 
 
-TABLES = [*SECTIONS, "models", "aliases", "notices"]
+TABLES = [*SECTIONS, "mcp", "models", "aliases", "notices"]
 """The tables of the settings file."""
-NAMED = ("models", "notices")
+NAMED = ("models", "mcp", "notices")
 """Tables of named tables, such as `[models.ID]`."""
 
 
@@ -112,10 +113,12 @@ def load(
     if page:
         models = tuple(sorted(models, key=lambda model: model.where == page_where))  # the page's models last
     unnamed = "" if path or environ.get("TOOLWIRE_CONFIG") else FILE_NAME
+    mcp = read_mcp(given, environ, problems, unnamed=unnamed)
     notices = read_notices(given, environ, problems, unnamed=unnamed)
     ids = None if page_problem else [model.id for model in models]
     settings = Settings(
         **sections,
+        mcp=mcp,
         notices=notices,
         models=models,
         aliases=_aliases(given, ids, problems),
@@ -233,18 +236,20 @@ def _owner(key: str) -> str:
 
 
 def _flatten(path: Key, table: Mapping[str, Any], where: str, folder: Path | None = None) -> dict[Key, Given]:
-    """Returns the values of a table by path. Each option of a model or a notice has its own path.
+    """Returns the values of a table by path. Each option of a table in `NAMED` has its own path.
 
-    A model that is no table, or an empty one, has the path ("models", ID, ""); a notice likewise.
+    A model that is no table, or an empty one, has the path ("models", ID, ""); the others likewise.
     """
     if path[0] not in NAMED or len(path) > 1:
         return {(*path, key): Given(value, where, folder=folder) for key, value in table.items()}
     out: dict[Key, Given] = {}
     for name, options in table.items():
-        if isinstance(options, dict) and options:
+        if path == ("mcp",) and name == "urls":
+            out["mcp", name] = Given(options, where)
+        elif isinstance(options, dict) and options:
             out.update(_flatten((*path, name), options, where, folder))
         else:
-            out[(*path, name, "")] = Given(options, where)
+            out[*path, name, ""] = Given(options, where)
     return out
 
 
@@ -307,7 +312,7 @@ def _add_variable(given: dict[Key, Given], name: str, text: str) -> None:
         if section in NAMED:
             _remove(given, (section,))
         given.update(_flatten((section,), table, where))
-    elif section in NAMED:
+    elif section in NAMED and not (section == "mcp" and parts[1:] == ["URLS"]):
         _add_named_environment(given, section, parts[1:], text, where)
     elif len(parts) == 2:
         given[(section, parts[1].lower())] = Given(text, where, text=True)

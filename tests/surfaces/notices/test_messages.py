@@ -19,14 +19,18 @@ from toolwire.tools.consent import LinkKey
 from toolwire.tools.contract import Approval, Preview, Touched
 
 LINK, ANSWER = LinkKey("S" * 43, "link phone", "link_1"), LinkKey("B" * 43, "button phone", "link_2")
-BOTH = Keys(LINK, ANSWER)
+BOTH, NONE = Keys(LINK, ANSWER), Keys()
 Notice = Callable[..., NoticeSettings]
 NOW = 1300.0
 
 
-def sent(notice: NoticeSettings, approval: Approval, keys: Keys = Keys()) -> dict[str, Any]:
+def sent(notice: NoticeSettings, approval: Approval, keys: Keys = NONE) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(messages.about(notice, approval, keys, NOW).body)
     return found
+
+
+def labels_of(message: dict[str, Any]) -> list[str]:
+    return [one["label"] for one in message["actions"]]
 
 
 def test_a_notice_says_who_asks_for_which_tool_and_nothing_else(ntfy: Notice, webhook: Notice) -> None:
@@ -43,7 +47,8 @@ def test_an_ntfy_message_is_what_its_server_documents(ntfy: Notice) -> None:
     assert json.loads(message.body) == {
         "topic": "toolwire-x7",
         "title": "Approve note_write?",
-        "message": "claude via MCP: note_write waits for your decision.\nDecide in the inbox within 5 minutes.",
+        "message": "claude via MCP: note_write waits for your decision.\n"
+        "Decide in the inbox within 5 minutes.",
         "priority": 4,
         "click": f"{PAGES}/ui/inbox",
     }
@@ -56,14 +61,13 @@ def test_a_link_has_its_secret_in_the_fragment(ntfy: Notice) -> None:
 
 
 def test_buttons_deny_and_open_and_approve_only_what_the_message_shows_whole(ntfy: Notice) -> None:
-    labels = lambda message: [one["label"] for one in message["actions"]]  # noqa: E731
     plain = ntfy(level="buttons")
-    assert labels(sent(plain, question(), BOTH)) == ["Deny", "Open"]
+    assert labels_of(sent(plain, question(), BOTH)) == ["Deny", "Open"]
     full = ntfy(level="buttons", detail="full")
-    assert labels(sent(full, question(), BOTH)) == ["Deny", "Open"]
+    assert labels_of(sent(full, question(), BOTH)) == ["Deny", "Open"]
     opted = ntfy(level="buttons", detail="full", approve=True)
     message = sent(opted, question(), BOTH)
-    assert labels(message) == ["Create note", "Deny", "Open"] and all(map(_is_action, message["actions"]))
+    assert labels_of(message) == ["Create note", "Deny", "Open"] and all(map(_is_action, message["actions"]))
     assert "Plan.md" in message["message"] and "+secret words" in message["message"]
     assert json.loads(message["actions"][0]["body"]) == {
         "id": "appr_1",
@@ -72,9 +76,9 @@ def test_buttons_deny_and_open_and_approve_only_what_the_message_shows_whole(ntf
     }
     assert all(LINK.secret not in json.dumps(one) for one in message["actions"][:2])
     long = question(arguments={"path": "Plan.md", "text": "x" * 2000})
-    assert labels(sent(opted, long, BOTH)) == ["Deny", "Open"]
+    assert labels_of(sent(opted, long, BOTH)) == ["Deny", "Open"]
     picks = question(shown=Preview((Touched("a", "A.md"),), pick=True))
-    assert labels(sent(opted, picks, BOTH)) == ["Deny", "Open"]
+    assert labels_of(sent(opted, picks, BOTH)) == ["Deny", "Open"]
 
 
 def test_a_button_secret_is_in_no_address(ntfy: Notice) -> None:

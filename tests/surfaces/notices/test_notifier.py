@@ -17,8 +17,9 @@ from toolwire.settings.types import NoticeSettings
 from toolwire.store.store import Store
 from toolwire.surfaces.notices import delivery, messages, notifier
 from toolwire.surfaces.notices.notifier import MOST_SINGLE, Notices, notices_of
-from toolwire.tools.approvals import Approvals
+from toolwire.tools.approvals import Approvals, Question
 from toolwire.tools.contract import Approval, Asking, Decision, Preview
+from toolwire.tools.links import Links
 
 Notice = Callable[..., NoticeSettings]
 YES = Decision(True)
@@ -43,8 +44,9 @@ class House:
 
     def ask(self, count: int = 1, surface: str = "mcp", **arguments: Any) -> asyncio.Task[list[Approval]]:
         asking = Asking("s", "claude", surface)
-        questions = [("note_write", "run", {**arguments, "n": n}, Preview(diff="+x")) for n in range(count)]
-        task = asyncio.ensure_future(self.approvals.ask(asking, questions, Left()))  # type: ignore[arg-type]
+        shown = Preview(diff="+x")
+        questions = [Question("note_write", "run", {**arguments, "n": n}, shown) for n in range(count)]
+        task = asyncio.ensure_future(self.approvals.ask(asking, questions, Left()))
         self.tasks.append(task)
         return task
 
@@ -265,14 +267,14 @@ async def test_a_store_that_fails_fails_no_question(
     async with both() as (phone, _):
         one = house(ntfy(phone.url, level="link"))
         broken = True
-        add = notifier.Links.add
+        add = Links.add
 
         async def sometimes(*given: Any, **more: Any) -> Any:
             if broken:
                 raise OSError("the disk is full")
             return await add(*given, **more)
 
-        monkeypatch.setattr(notifier.Links, "add", sometimes)
+        monkeypatch.setattr(Links, "add", sometimes)
         task = one.ask()
         async with asyncio.timeout(10):
             while "the disk is full" not in caplog.text:
@@ -292,10 +294,10 @@ async def test_secrets_are_in_no_log_no_error_and_no_row(
         with caplog.at_level(logging.DEBUG):
             one.ask(path="Plan.md")
             await asyncio.gather(phone.until(1), one.until_event("not notified"))
-        tables = ("approvals", "audit", "notice_links", "preferences")
-        rows = [
-            await store.run(lambda c, t=t: c.execute(f"SELECT * FROM {t}").fetchall(), "read") for t in tables
-        ]  # type: ignore[misc]
+        rows = []
+        for table in ("approvals", "audit", "notice_links", "preferences"):
+            query = f"SELECT * FROM {table}"
+            rows += await store.run(lambda c, q=query: c.execute(q).fetchall(), "read")  # type: ignore[misc]
         secret = phone.got[0]["click"].partition("#")[2]
         button = phone.got[0]["actions"][0]["body"].split('"token":"')[1][:43]
         assert len(secret) == len(button) == 43 and secret != button

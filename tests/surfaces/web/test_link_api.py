@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +15,28 @@ import pytest
 
 from doubles.receivers import FakeNtfy, Webhook, post, served_receiver, tap
 from surfaces.web.conftest import House, OpenHouse
-from toolwire.settings.types import ModelSettings, NoticeSettings, ServerSettings, Settings, StoreSettings
+from toolwire.settings.types import (
+    ModelSettings,
+    NoticeSettings,
+    ServerSettings,
+    Settings,
+    StoreSettings,
+    VaultSettings,
+)
 from toolwire.store.store import Store
 from toolwire.surfaces.notices.notifier import Notices
 from toolwire.surfaces.notices.signature import HEADER, signature
 from toolwire.tools import links as links_module
-from toolwire.tools.approvals import Approvals
+from toolwire.tools.approvals import Approvals, Question
 from toolwire.tools.consent import Proofs
 from toolwire.tools.contract import Approval, Asking, Preview, Touched
 
 SECRET, TOKEN = "a-webhook-secret-of-some-length", "tk_abc"
 ASKING = Asking("s", "claude", "mcp")
-WRITE = ("note_write", "run", {"path": "Plan.md", "text": "x"}, Preview(diff="+x", action="Create note"))
-READ = (
+WRITE = Question(
+    "note_write", "run", {"path": "Plan.md", "text": "x"}, Preview(diff="+x", action="Create note")
+)
+READ = Question(
     "file_read",
     "run",
     {"filePaths": ["A.md", "B.md"]},
@@ -90,9 +99,8 @@ async def scene(tmp_path: Path, house_of: OpenHouse) -> AsyncIterator[Any]:
         )
         async with house_of(settings) as house, Store(url) as store:
             approvals = Approvals(store, proofs=Proofs(store, b"another process's key............"))
-            pages = {"pages": house.url}
-            sent = [NoticeSettings(**_fields(one) | pages) for one in notices]
-            sent.append(NoticeSettings("phone", "ntfy", ntfy.url, topic="t", token=TOKEN, **common, **pages))
+            phone = NoticeSettings("phone", "ntfy", ntfy.url, topic="t", token=TOKEN, **common)
+            sent = [replace(one, pages=house.url) for one in (*notices, phone)]
             outgoing = approvals.notices = Notices(sent, store, approvals)
             try:
                 yield Scene(house, approvals, ntfy, hook)
@@ -101,10 +109,6 @@ async def scene(tmp_path: Path, house_of: OpenHouse) -> AsyncIterator[Any]:
 
     async with served_receiver(ntfy), served_receiver(hook):
         yield opened
-
-
-def _fields(notice: NoticeSettings) -> dict[str, Any]:
-    return {name: getattr(notice, name) for name in NoticeSettings.__slots__}
 
 
 async def test_the_page_is_the_same_for_everybody_and_may_not_be_stored(scene: Any) -> None:
@@ -123,7 +127,7 @@ async def test_reading_shows_the_whole_question_without_a_session_and_decides_no
             status, answer, headers = await it.read(id, secret, cookies={})
         assert status == 200 and headers["cache-control"] == "no-store"
         shown = answer["approval"]
-        assert shown["arguments"] == WRITE[2] and shown["shown"]["diff"] == "+x"
+        assert shown["arguments"] == WRITE.arguments and shown["shown"]["diff"] == "+x"
         assert shown["once"] is True and shown["editable"] is False and "token" not in shown
         assert not task.done()
         status, answer = await it.decide(id, token=secret, approved=True)
@@ -377,10 +381,8 @@ async def test_a_server_that_does_not_know_the_webhook_refuses_its_answers(scene
 async def test_a_question_of_the_web_chat_is_approved_from_a_phone(
     tmp_path: Path, vault: Path, house_of: OpenHouse
 ) -> None:
-    from toolwire.settings.types import VaultSettings
-
     ntfy = FakeNtfy({TOKEN: "wo"})
-    script = 'call file_read {"filePaths": ["Tea.md"]}\nthen say Done.'
+    script = 'call file_read {"filePaths": ["Tea.md"]}\n---\nsay Done.'
     async with served_receiver(ntfy):
         settings = Settings(
             server=ServerSettings(port=0),

@@ -93,6 +93,8 @@ def about(notice: NoticeSettings, approval: Approval, keys: Keys, now: float) ->
         **{name: getattr(approval, name) for name in ("id", "created_at", "expires_at", "session")},
         **{name: clean(getattr(approval, name)) for name in ("surface", "model", "tool", "stage")},
     }
+    if notice.detail == "full" or approval.source.startswith("mcp:"):
+        question["source"] = approval.source
     if notice.detail == "full":
         question |= {"arguments": dict(approval.arguments), "shown": approval.shown.to_json()}
     extra: dict[str, Any] = {"question": question}
