@@ -107,7 +107,7 @@ async def test_a_link_works_once(approvals: Approvals, store: Store) -> None:
         key = await Links(store, approvals).add(one, "link", "phone", approves=True)
         await Elsewhere(store).press(key, NO)
         said = await refused(Elsewhere(store).press(key, YES))
-        assert said == "This question is over: it was already denied (link phone)."
+        assert said == "This question was already denied (link phone)."
         assert (await task)[0].status == "denied"
 
 
@@ -135,7 +135,7 @@ async def test_a_link_to_a_question_that_was_decided_elsewhere_is_over(
         await approvals.decide(one.id, one.token, YES, by="chat")
         await task
         said = await refused(Links(store, approvals).opened(key.id, key.secret))
-    assert said == "This question is over: it was already approved (chat)."
+    assert said == "This question was already approved (chat)."
 
 
 async def test_a_link_expires_with_its_question(store: Store) -> None:
@@ -260,7 +260,7 @@ async def test_a_link_says_so_if_the_program_that_asked_has_ended(
         key = await Links(store, approvals).add(one, "link", "phone", approves=True)
         for module in (links_module, __import__("toolwire.tools.approvals", fromlist=["x"])):
             monkeypatch.setattr(module, "has_ended", lambda requester: True)
-        assert "the program that asked has ended" in await refused(
+        assert "The program that asked has ended" in await refused(
             Links(store, approvals).opened(key.id, key.secret)
         )
 

@@ -91,12 +91,12 @@ class Links:
             raise ToolwireError("permission", NOT_VALID)
         approval = await self._approvals.records.get(link.approval_id)
         if approval is None or approval.token != link.approval_token:
-            raise ToolwireError("gone", "This question is over.")
+            raise ToolwireError("gone", "This question no longer exists.")
         if approval.status == "pending" and self._clock() < approval.expires_at:
             if not has_ended(approval.requester):
                 return link, approval
             await self._approvals.lapse()
-            raise ToolwireError("gone", "This question is over: the program that asked has ended.")
+            raise ToolwireError("gone", "The program that asked has ended, so the call does not run.")
         raise ToolwireError("gone", over(approval))
 
     async def tried(self, link: Link) -> None:
@@ -131,5 +131,5 @@ def over(approval: Approval) -> str:
     """Returns how a question ended, for a person who opens its link."""
     if approval.status in ("approved", "denied"):
         by = one_line(approval.decided_by or "", 80)
-        return f"This question is over: it was already {approval.status}{f' ({by})' if by else ''}."
-    return "This question is over: it expired without a decision, so the call did not run."
+        return f"This question was already {approval.status}{f' ({by})' if by else ''}."
+    return "This question has expired without a decision, so the call did not run."

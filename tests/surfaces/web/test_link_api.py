@@ -402,7 +402,7 @@ async def test_a_question_of_the_web_chat_is_approved_from_a_phone(
         )
         async with house_of(settings) as house:
             talk = await house.call("POST", "/conversations", {"model": "m"})
-            await house.call("POST", f"/conversations/{talk['id']}/messages", {"text": "Read it."})
+            await house.call("POST", f"/conversations/{talk['id']}/turns", {"text": "Read it."})
             await ntfy.until(1)
             path, _, secret = ntfy.got[0]["click"].partition("#")
             url = f"{house.url}/ui/api/link/{path.rpartition('/')[2]}"
