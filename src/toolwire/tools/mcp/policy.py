@@ -45,6 +45,8 @@ class Configured(Protocol):
     @property
     def allow(self) -> Sequence[str]: ...
     @property
+    def page_allow(self) -> Sequence[str]: ...
+    @property
     def default(self) -> Action: ...
 
 
@@ -304,7 +306,8 @@ class Policy:
     def of(cls, server: Configured) -> Policy:
         """Returns the rules of a server's settings. Raises `ConfigError`, which names the server."""
         try:
-            return cls(deny=server.deny, ask=server.ask, allow=server.allow, default=server.default)
+            allow = (*server.allow, *server.page_allow)
+            return cls(deny=server.deny, ask=server.ask, allow=allow, default=server.default)
         except ConfigError as error:
             raise ConfigError(f"[mcp.{server.name}] {error}") from None
 

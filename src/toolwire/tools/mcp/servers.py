@@ -9,7 +9,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Literal
 
@@ -153,6 +153,15 @@ class McpServers:
     def withheld(self) -> list[Withheld]:
         """Returns the tools that a person has not agreed to."""
         return [one for server in self._servers.values() for one in server.withheld]
+
+    def set_page_rules(self, name: str, rules: Sequence[str]) -> None:
+        """Replaces the allow rules that the pages have saved. They count for calls from now on."""
+        server = self._servers[name]
+        settings = replace(server.settings, page_allow=tuple(rules))
+        server.policy, server.settings = Policy.of(settings), settings
+        if server.listed is not None:
+            server.warnings = server.policy.dead(server.listed)
+        self._changed()
 
     # --- tools ---
 
