@@ -243,6 +243,7 @@ class McpServers:
                 withheld.append(
                     Withheld(server.settings.name, name, definition.pin, why, before, definition.text)
                 )
+        await self._pins.withhold(source, withheld)
         server.listed, server.pins, server.definitions = listed, stored, definitions
         server.tools, server.withheld, server.unusable_tools = tools, withheld, unusable
         server.warnings = server.policy.dead(listed)
