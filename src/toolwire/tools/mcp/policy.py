@@ -13,6 +13,7 @@ must hold. `read_text_file path=/srv/docs/** *`. Deny beats ask beats allow beat
 from __future__ import annotations
 
 import json
+import math
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -242,8 +243,11 @@ def read_arguments(written: str) -> Mapping[str, Any]:
     def refused(constant: str) -> Any:
         raise ValueError(f"{constant} is not JSON")
 
+    def finite(number: str) -> float:
+        return float(number) if math.isfinite(float(number)) else refused(number)
+
     try:
-        value = json.loads(written, object_pairs_hook=once, parse_constant=refused)
+        value = json.loads(written, object_pairs_hook=once, parse_constant=refused, parse_float=finite)
         if isinstance(value, dict):
             return value
         raise ValueError('write {"NAME": VALUE, …}')

@@ -28,9 +28,9 @@ from toolwire.tools.contract import (
     Ran,
     ToolFailed,
 )
+from toolwire.tools.mcp.connection import UpstreamFailed, address
 from toolwire.tools.mcp.policy import Policy, Ruling
 from toolwire.tools.mcp.schemas import SchemaCheck
-from toolwire.tools.mcp.upstream import UpstreamFailed, address
 
 if TYPE_CHECKING:
     from toolwire.settings.types import McpServerSettings
