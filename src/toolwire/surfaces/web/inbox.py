@@ -18,7 +18,7 @@ from toolwire.core.display import escaped
 from toolwire.core.errors import ToolwireError
 from toolwire.surfaces.web.code import NO_AUTHORITY
 from toolwire.surfaces.web.context import PageApi, Row, body, field, invalid, number
-from toolwire.surfaces.web.servers import called, change_rules, edited, rule_for, waiting_definitions
+from toolwire.surfaces.web.servers import called, edited, rule_for, saved_rule, waiting_definitions
 from toolwire.surfaces.web.sessions import Authority
 from toolwire.tools.consent import NEEDS_CODE, OTHER_PROGRAM, Signer
 from toolwire.tools.contract import (
@@ -196,10 +196,10 @@ class InboxApi(PageApi):
         if decision.approved and not authority.decides:
             raise ToolwireError("permission", NO_AUTHORITY, code=NEEDS_CODE)
         signer = await self._signer(authority)
-        decided = await self._web.approvals.decide(approval.id, token, decision, by="web", signer=signer)
-        names = called(approval)
-        if rule and names is not None:
-            await change_rules(self._web, names[0], add=rule)
+        if rule and (reason := (await self._code_check(request))(approval)):
+            raise ToolwireError("permission", reason, code=NEEDS_CODE)
+        async with saved_rule(self._web, approval, rule):
+            decided = await self._web.approvals.decide(approval.id, token, decision, by="web", signer=signer)
         await self._changed()
         return self._shown(decided)
 
