@@ -26,7 +26,8 @@ from toolwire.backends.base import Backend, CountingBackend, frames
 from toolwire.core.errors import ToolwireError
 from toolwire.core.events import Event, Failure
 from toolwire.core.ids import IdFactory, random_id
-from toolwire.core.turn import Api, Item, Turn
+from toolwire.core.items import StoredItem
+from toolwire.core.turn import Api, Turn
 from toolwire.gateway.answers import EventsAnswer
 from toolwire.gateway.catalog import Catalog
 from toolwire.gateway.compaction import Compaction, Seals, check_input
@@ -349,7 +350,7 @@ class Gateway:
             decode = partial(decode_responses.decode, body, previous, caller.key_id, is_open)
         return await asyncio.to_thread(decode) if size >= LARGE_BODY else decode()
 
-    async def _previous(self, id: str | None, caller: Caller, trace: Trace | None) -> tuple[Item, ...]:
+    async def _previous(self, id: str | None, caller: Caller, trace: Trace | None) -> tuple[StoredItem, ...]:
         if id is None:
             return ()
         chain = caller.memory.recall(id) if caller.memory is not None else None

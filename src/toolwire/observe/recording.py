@@ -35,7 +35,7 @@ from toolwire.core.events import (
     Usage,
 )
 from toolwire.core.ids import IdFactory
-from toolwire.core.items import decode_items, encode_items
+from toolwire.core.items import StoredItem, decode_items, encode_items
 from toolwire.core.turn import ImagePart, Item, Message, Result, Turn
 from toolwire.gateway.account import Account
 from toolwire.gateway.plan import Plan, make_plan
@@ -216,7 +216,7 @@ def turn_of(request: dict[str, Json]) -> Turn | None:
     return with_images(turn, request.get("images") or {})
 
 
-def previous_of(request: dict[str, Json]) -> tuple[Item, ...]:
+def previous_of(request: dict[str, Json]) -> tuple[StoredItem, ...]:
     """Returns the earlier conversation that a recorded request refers to."""
     return decode_items(json.dumps(request["previous"]).encode()) if request.get("previous") else ()
 

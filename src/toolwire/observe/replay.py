@@ -18,7 +18,8 @@ from toolwire.backends.base import Batch
 from toolwire.core.capabilities import Capabilities, Strategy
 from toolwire.core.errors import ToolwireError, error_object
 from toolwire.core.events import Failure
-from toolwire.core.turn import Item, Result, Turn
+from toolwire.core.items import StoredItem
+from toolwire.core.turn import Result, Turn
 from toolwire.gateway.compaction import Seals
 from toolwire.gateway.images import ImageFetcher
 from toolwire.gateway.pipeline import Caller, Gateway
@@ -310,7 +311,7 @@ class _RecordedStore:
     def __init__(self, request: dict[str, Any], full: bool) -> None:
         self._request, self._full = request, full
 
-    async def chain(self, id: str, key_id: str) -> tuple[Item, ...] | None:
+    async def chain(self, id: str, key_id: str) -> tuple[StoredItem, ...] | None:
         return previous_of(self._request) if "previous" in self._request else None
 
     async def referenced(self, ids: list[str], key_id: str) -> dict[str, Any]:

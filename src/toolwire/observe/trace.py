@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from toolwire.core.capabilities import Capabilities, Strategy
     from toolwire.core.events import Event, Failure
     from toolwire.core.ids import IdFactory
-    from toolwire.core.turn import Api, Item, Turn
+    from toolwire.core.items import StoredItem
+    from toolwire.core.turn import Api, Turn
     from toolwire.gateway.plan import Plan
     from toolwire.gateway.records import Caller
 
@@ -83,7 +84,7 @@ class Trace(msgspec.Struct, eq=False, weakref=True):
     """The backend's strategy and capabilities, each time that the turn was planned."""
     effort: str | None = None
     open_responses: bool = False
-    previous: tuple[Item, ...] | None = None
+    previous: tuple[StoredItem, ...] | None = None
     """The earlier conversation that the request refers to."""
     references: Mapping[str, Any] | None = None
     images: Mapping[str, str] | None = None
@@ -144,7 +145,7 @@ class Trace(msgspec.Struct, eq=False, weakref=True):
     def looked_up(
         self,
         *,
-        previous: tuple[Item, ...] | None = None,
+        previous: tuple[StoredItem, ...] | None = None,
         references: Mapping[str, Any] | None = None,
         images: Mapping[str, str] | None = None,
     ) -> None:
