@@ -100,6 +100,6 @@ class McpPart:
     """The labels of servers whose tools the conversation already lists."""
     questions: tuple[McpQuestion, ...] = ()
     answers: tuple[McpAnswer, ...] = ()
-    """The answers that no call has followed yet."""
+    """Approval requests and answers that no call has followed yet."""
     chosen: tuple[tuple[str, str | None], ...] = ()
     """The label and tool of each `tool_choice` of the type `mcp`; no tool: all of the server."""

@@ -29,6 +29,7 @@ from toolwire.core.ids import IdFactory, random_id
 from toolwire.core.items import StoredItem
 from toolwire.core.turn import Api, Turn
 from toolwire.gateway.answers import EventsAnswer
+from toolwire.gateway.approval_requests import ApprovalRequests
 from toolwire.gateway.catalog import Catalog
 from toolwire.gateway.compaction import Compaction, Seals, check_input
 from toolwire.gateway.images import ImageFetcher, checked, fetched_images
@@ -37,6 +38,7 @@ from toolwire.gateway.plan import make_plan
 from toolwire.gateway.queue import Queues
 from toolwire.gateway.records import Answer, Caller, OnSlow, TurnSummary
 from toolwire.gateway.run import Run
+from toolwire.gateway.served import ServedTools, ServedTurn, unserved
 from toolwire.observe.journal import Journal
 from toolwire.observe.trace import Trace
 from toolwire.observe.tracing import Tracing, tracing_of
@@ -84,6 +86,8 @@ class Gateway:
         """Usage by key, model and hour."""
         self.limits = RateLimits(settings, self.usage)
         self.queues = Queues(settings.limits)
+        self.served_tools: ServedTools | None = None
+        """Runs the tools of MCP servers for clients; None: there are none."""
         self.observers: list[Callable[[TurnSummary], None]] = [self.usage.observe]
         self.journal = Journal.of(settings, store.path if store is not None else None)
         """Records of the last turns; None if the settings disable the journal."""
@@ -167,6 +171,8 @@ class Gateway:
             if caller.grant is not None:
                 run.account.ticket = await self._admit(caller.grant, turn, id, caller.key_id)
             run.body, run.answering = body, answering
+            if turn.mcp is not None:
+                turn = await self._with_servers(run, turn)
             plan = await run.plans(turn, backend, self._missing(turn, id) if backend is None else None)
             assert run.turn is not None
             turn = run.turn
@@ -329,6 +335,14 @@ class Gateway:
         if trace is not None:
             trace.looked_up(references=found)
         return decode_responses.resolved(body, found)
+
+    async def _with_servers(self, run: Run, turn: Turn) -> Turn:
+        """Returns the turn with the tools of the MCP servers that the request names."""
+        if self.served_tools is None or self.store is None or not turn.generate:
+            return unserved(turn)
+        requests = ApprovalRequests(self.store)
+        run.served = ServedTurn(self.served_tools, requests, run.caller, run.ids, self.clock)
+        return await run.in_time(run.served.begin(turn))
 
     async def _parsed(self, raw: bytes) -> dict[str, Any]:
         """Parses the JSON object of a request; a large one in a thread, to keep other turns going."""

@@ -195,12 +195,12 @@ async def _next(batches: AsyncGenerator[list[Event], None], until: float) -> lis
         return await anext(batches, None)
 
 
-def marked(result: Any) -> str:
+def marked(result: Any, of: str = "contents of the person's notes") -> str:
     """Returns a tool's result for the model, as data between random marks.
 
     The content cannot contain the marks, because nobody can know them in advance.
     """
-    return marks.marked(json.dumps(result, ensure_ascii=False), "contents of the person's notes")
+    return marks.marked(json.dumps(result, ensure_ascii=False), of)
 
 
 class _Answer:

@@ -298,7 +298,7 @@ def _conversation(body: Mapping[str, Any], previous: tuple[StoredItem, ...], rea
             reader.add(item)
     _input(body, reader)
     if reader.mcp is not None:
-        reader.items, reader.paths = mcp.joined(reader.items, reader.paths)
+        reader.items, reader.paths = reader.mcp.settle(reader.items, reader.paths)
 
 
 def _input(body: Mapping[str, Any], reader: _Reader) -> None:
@@ -325,8 +325,7 @@ def stored_items(body: Mapping[str, Any], output: list[Any]) -> tuple[StoredItem
     reader = _Reader()
     _input({**body, "previous_response_id": body.get("previous_response_id") or "-"}, reader)
     reader.read(output, "output")
-    listed = () if reader.mcp is None else reader.mcp.stored()
-    return (*listed, *reader.items)
+    return tuple(reader.items if reader.mcp is None else reader.mcp.stored(reader.items))
 
 
 class _Reader:

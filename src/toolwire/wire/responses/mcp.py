@@ -34,6 +34,7 @@ from toolwire.wire.checks import (
     required,
     required_id,
     required_string,
+    shown,
     strings,
     wrong_type,
 )
@@ -50,6 +51,8 @@ READ = frozenset(
 )
 """The members of the tool that are read. Others get a note."""
 DENIED = "The user did not approve this call; it did not run."
+_APPROVED = (TextPart("The user approved this call, but it did not run."),)
+"""The result of an approved call until it has run."""
 
 # --- the tool ---
 
@@ -155,9 +158,9 @@ class McpItems:
             answer = McpAnswer(id, required(entry, "approve", path, boolean), f"{path}.approval_request_id")
             if self._answers.setdefault(id, answer).approve is not answer.approve:
                 raise invalid(answer.path, "this approval request has two different answers.")
-            if not answer.approve:
-                words = f"{DENIED} The reason: {reason}" if reason else DENIED
-                yield Result(id, (TextPart(words),), is_error=True), answer.path
+            words = f"{DENIED} The reason: {reason}" if reason else DENIED
+            parts = _APPROVED if answer.approve else (TextPart(words),)
+            yield Result(id, parts, is_error=True), answer.path
         else:
             yield from self._call(entry, path)
 
@@ -183,6 +186,29 @@ class McpItems:
         text = output if output is not None and error is None else error_text(error)
         yield Result(id, (TextPart(for_model(id, server, text)),), is_error=error is not None), f"{path}.id"
 
+    def settle(self, items: Sequence[Item], paths: Sequence[str]) -> tuple[list[Item], list[str]]:
+        """Returns the items and paths without what repeats others.
+
+        This is a Call for an approval request of an earlier response, and the first Result of an approved
+        call that has run. Raises if an answer has no request.
+        """
+        seen: set[str] = set()
+        out: list[Item] = []
+        kept: list[str] = []
+        for item, path in zip(items, paths, strict=True):
+            if type(item) is Call and item.call_id.startswith(PREFIX):
+                if item.call_id in seen:
+                    continue
+                seen.add(item.call_id)
+            elif type(item) is Result and item.parts is _APPROVED and item.call_id in self._called:
+                continue
+            out.append(item)
+            kept.append(path)
+        for answer in self._answers.values():
+            if answer.id not in seen:
+                raise invalid(answer.path, f"this conversation has no approval request '{shown(answer.id)}'.")
+        return out, kept
+
     def part(
         self,
         servers: Sequence[McpServer],
@@ -191,34 +217,19 @@ class McpItems:
     ) -> McpPart | None:
         """Returns what the request says about MCP servers. `before`: the items of earlier responses."""
         listed = self._listed.union(one.server for one in before if isinstance(one, McpListed))
-        answers = tuple(
-            answer for id, answer in self._answers.items() if not answer.approve or id not in self._called
-        )
-        if not (servers or listed or answers or self._questions):
+        answers = tuple(one for one in self._answers.values() if one.id not in self._called)
+        questions = tuple(one for one in self._questions.values() if one.id not in self._called)
+        if not (servers or answers or questions):
             return None
-        questions = tuple(self._questions.values())
         return McpPart(tuple(servers), frozenset(listed), questions, answers, tuple(chosen))
 
-    def stored(self) -> Iterator[StoredItem]:
+    def stored(self, items: Sequence[Item]) -> Iterator[StoredItem]:
+        """Yields the items that later turns begin with."""
         yield from map(McpListed, sorted(self._listed))
+        yield from (item for item in items if type(item) is not Result or item.parts is not _APPROVED)
 
 
 _OF_CALL = ("server_label", "name", "arguments")
-
-
-def joined(items: Sequence[Item], paths: Sequence[str]) -> tuple[list[Item], list[str]]:
-    """Returns the items without calls that repeat an approval request of an earlier response."""
-    seen: set[str] = set()
-    out: list[Item] = []
-    kept: list[str] = []
-    for item, path in zip(items, paths, strict=True):
-        if type(item) is Call and item.call_id.startswith(PREFIX):
-            if item.call_id in seen:
-                continue
-            seen.add(item.call_id)
-        out.append(item)
-        kept.append(path)
-    return out, kept
 
 
 PREFIX = "mcpr_"
