@@ -15,6 +15,9 @@ from toolwire.access.keys import KeyGrant
 from toolwire.conform.judge import frames_of
 from toolwire.core.errors import ToolwireError
 from toolwire.gateway.pipeline import Caller, Gateway
+from toolwire.observe.fixture import masked, read, write
+from toolwire.observe.masking import Mask
+from toolwire.observe.replay import replay
 from toolwire.settings.types import LimitSettings, Settings
 from toolwire.store.store import Store
 from toolwire.testing import ScriptedBackend, ScriptedOptions
@@ -608,3 +611,41 @@ async def test_a_list_is_announced_once_in_a_conversation(store: Store) -> None:
     first = await served.asks()
     then = await served.asks(previous_response_id=first["id"])
     assert (kinds(first), kinds(then)) == (["mcp_list_tools", "message"], ["message"])
+
+
+# --- the journal ---
+
+
+@every_strategy
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_recorded_turn_shows_its_calls_and_can_be_replayed(
+    store: Store, tools: Any, stream: bool
+) -> None:
+    """Also a turn that begins with an approved call; and no server is called again."""
+    served = Served(store, 'call files__read {"path": "a"}\n---\nsay Read: {result}', tools=tools)
+    await served.asks(stream=stream)
+    response, _, yes = await asked(served)
+    await served.asks([yes], tools=[ASKED], previous_response_id=response["id"], stream=stream)
+    assert served.gateway.journal is not None
+    ran = len(served.servers.ran)
+    for record in served.gateway.journal.records():
+        recording = await served.gateway.journal.recording(record.id)
+        assert recording is not None
+        lines = "".join(write(recording)).splitlines()
+        assert (await asyncio.to_thread(replay, read(lines))).differences == []
+        kinds = [event["type"] for _, _, event in recording.events]
+        assert "McpCall" in kinds or "McpAsk" in kinds
+        assert kinds[-1] == "Finish"
+    assert len(served.servers.ran) == ran
+
+
+async def test_the_journal_masks_the_credentials_of_a_server(store: Store) -> None:
+    served = Served(store, "say hi")
+    tool = {**FILES, "server_url": "https://mcp.example.com/", "authorization": "tok-secret"}
+    await served.asks(tools=[{**tool, "headers": {"X-Key": "hidden-value"}}])
+    assert served.gateway.journal is not None
+    recording = await served.gateway.journal.recording(served.gateway.journal.records()[0].id)
+    assert recording is not None
+    lines = "".join(write(masked(recording, Mask())))
+    assert "tok-secret" not in lines
+    assert "hidden-value" not in lines

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from toolwire.store.store import Store
 
@@ -40,6 +40,16 @@ _USE = (
     "UPDATE mcp_requests SET used_at = ? WHERE id = ? AND key_id = ? AND used_at IS NULL AND expires_at > ?"
 )
 _FORGET = "DELETE FROM mcp_requests WHERE expires_at <= ?"
+
+
+class RequestTable(Protocol):
+    """Where approval requests are kept."""
+
+    async def add(self, requests: Sequence[ApprovalRequest], now: float) -> None: ...
+
+    async def read(self, ids: Sequence[str], key_id: str, now: float) -> dict[str, ApprovalRequest]: ...
+
+    async def use(self, id: str, key_id: str, now: float) -> bool: ...
 
 
 class ApprovalRequests:

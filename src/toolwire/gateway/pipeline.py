@@ -29,7 +29,7 @@ from toolwire.core.ids import IdFactory, random_id
 from toolwire.core.items import StoredItem
 from toolwire.core.turn import Api, Turn
 from toolwire.gateway.answers import EventsAnswer
-from toolwire.gateway.approval_requests import ApprovalRequests
+from toolwire.gateway.approval_requests import ApprovalRequests, RequestTable
 from toolwire.gateway.catalog import Catalog
 from toolwire.gateway.compaction import Compaction, Seals, check_input
 from toolwire.gateway.images import ImageFetcher, checked, fetched_images
@@ -37,8 +37,9 @@ from toolwire.gateway.parked import Parking
 from toolwire.gateway.plan import make_plan
 from toolwire.gateway.queue import Queues
 from toolwire.gateway.records import Answer, Caller, OnSlow, TurnSummary
+from toolwire.gateway.rounds import ServedTurn, unserved
 from toolwire.gateway.run import Run
-from toolwire.gateway.served import ServedTools, ServedTurn, unserved
+from toolwire.gateway.served import ServedTools
 from toolwire.observe.journal import Journal
 from toolwire.observe.trace import Trace
 from toolwire.observe.tracing import Tracing, tracing_of
@@ -88,6 +89,7 @@ class Gateway:
         self.queues = Queues(settings.limits)
         self.served_tools: ServedTools | None = None
         """Runs the tools of MCP servers for clients; None: there are none."""
+        self.approval_requests: RequestTable | None = None if store is None else ApprovalRequests(store)
         self.observers: list[Callable[[TurnSummary], None]] = [self.usage.observe]
         self.journal = Journal.of(settings, store.path if store is not None else None)
         """Records of the last turns; None if the settings disable the journal."""
@@ -338,11 +340,10 @@ class Gateway:
 
     async def _with_servers(self, run: Run, turn: Turn) -> Turn:
         """Returns the turn with the tools of the MCP servers that the request names."""
-        if self.served_tools is None or self.store is None or not turn.generate:
+        if self.served_tools is None or self.approval_requests is None or not turn.generate:
             return unserved(turn)
-        requests = ApprovalRequests(self.store)
-        run.served = ServedTurn(self.served_tools, requests, run.caller, run.ids, self.clock)
-        return await run.in_time(run.served.begin(turn))
+        run.served = ServedTurn(self.served_tools, self.approval_requests, run.caller, run.ids, run.clock)
+        return await run.in_time(run.served.begin(turn, run.trace))
 
     async def _parsed(self, raw: bytes) -> dict[str, Any]:
         """Parses the JSON object of a request; a large one in a thread, to keep other turns going."""

@@ -33,7 +33,8 @@ from toolwire.gateway.parked import Claim, brings_results
 from toolwire.gateway.plan import Plan, make_plan
 from toolwire.gateway.queue import QueueSlot
 from toolwire.gateway.records import Answer, Caller, OnSlow
-from toolwire.gateway.served import Round, ServedTurn, TakenCalls
+from toolwire.gateway.rounds import Round, ServedTurn
+from toolwire.gateway.served import TakenCalls
 from toolwire.gateway.source import Opened, RunSource, ServedSource, Timeouts, failed, nothing, side_by_side
 from toolwire.gateway.stages import NOTHING, RequiredCall, Stages
 from toolwire.observe.trace import Trace

@@ -13,7 +13,7 @@ from toolwire.core.errors import ToolwireError
 from toolwire.core.events import CallArgs, CallBegin, Failure, Finish, Refusal, Text, Thought, Usage
 from toolwire.gateway.answers import Answering
 from toolwire.gateway.parked import Claim
-from toolwire.gateway.served import Round
+from toolwire.gateway.rounds import Round
 from toolwire.settings.types import LimitSettings
 
 log = logging.getLogger("toolwire.gateway")

@@ -66,7 +66,7 @@ class Stages:
         """`alone`: the answer has only this choice.
 
         `taken` takes the calls that the gateway serves itself. `opening`: the events with which the answer
-        begins. `used`: the usage of earlier runs of this answer. `part`: how many rounds of calls came before.
+        begins. `used`: the usage of earlier runs of this answer. `part`: how many rounds came before.
         """
         self.taken, self._opening = taken, opening
         self.plan, self.choice = plan, choice

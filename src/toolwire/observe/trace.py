@@ -89,6 +89,8 @@ class Trace(msgspec.Struct, eq=False, weakref=True):
     references: Mapping[str, Any] | None = None
     images: Mapping[str, str] | None = None
     """The images that were fetched, by URL."""
+    served: Mapping[str, Any] | None = None
+    """What the MCP servers of the request offered."""
     # what the backend sent and what the client received
     rows: list[tuple[float, int, Any]] = []
     runs: tuple[RecordedRun, ...] = ()
@@ -148,12 +150,14 @@ class Trace(msgspec.Struct, eq=False, weakref=True):
         previous: tuple[StoredItem, ...] | None = None,
         references: Mapping[str, Any] | None = None,
         images: Mapping[str, str] | None = None,
+        served: Mapping[str, Any] | None = None,
     ) -> None:
         """Records data that the request refers to, but does not contain."""
         self.previous = previous or self.previous
         self.references, self.images = references or self.references, images or self.images
+        self.served = served or self.served
         items = sum(map(_item_bytes, previous or ()))
-        self._uncounted += weight(references or {}) + weight(images or {}) + items
+        self._uncounted += weight(references or {}) + weight(images or {}) + weight(served or {}) + items
         self.weigh()
 
     def resumes(self, turn_id: str, waited_s: float) -> None:
@@ -234,7 +238,7 @@ class Trace(msgspec.Struct, eq=False, weakref=True):
     def forget(self) -> None:
         """Drops all contents. Earlier snapshots keep theirs."""
         self.recording = False
-        self.raw = self.previous = self.references = self.images = None
+        self.raw = self.previous = self.references = self.images = self.served = None
         self.rows, self.runs = [], ()
         self.size = self._uncounted = 0
 
