@@ -19,6 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from toolwire.core.display import one_line
 from toolwire.settings.extras import add_extra
 from toolwire.settings.load import load, secret
 from toolwire.settings.types import ConfigError, Settings
@@ -102,7 +103,7 @@ async def _opened(
 
 
 def _say(line: str) -> None:
-    print(f"toolwire mcp: {line}", file=sys.stderr, flush=True)
+    print(f"toolwire mcp: {one_line(line, 1000)}", file=sys.stderr, flush=True)
 
 
 # --- stdio

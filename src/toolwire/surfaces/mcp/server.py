@@ -35,6 +35,7 @@ from toolwire.tools.contract import (
     ToolCall,
     Touched,
     approve_label,
+    source_of_vault,
 )
 from toolwire.tools.executor import UNEXPECTED, Toolbox
 from toolwire.tools.loop import marked
@@ -142,7 +143,7 @@ class VaultServer:
             name = f"{client.client_info.name} {client.client_info.version}".strip()
         header = context.request.headers.get("mcp-session-id") if context.request is not None else None
         session = f"{self._session}.{header[:12]}" if header else self._session
-        return Asking(session, name, "mcp", vault=self._vault)
+        return Asking(session, name, "mcp", source=source_of_vault(self._vault))
 
     def _channels_of(self, context: Context) -> AskChannels:
         """Returns the channels that are allowed and that this client supports.
