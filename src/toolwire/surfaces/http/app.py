@@ -36,6 +36,7 @@ from toolwire.observe.logs import RequestLog, access
 from toolwire.observe.metrics import Metrics
 from toolwire.surfaces.http import resources as health
 from toolwire.surfaces.http.exchange import JSON, ClientGone, Exchange, Room, Watch, api_headers
+from toolwire.surfaces.http.mcp_servers import served_servers
 from toolwire.surfaces.http.resources import ModelRoutes, ResponseRoutes, UsageRoutes
 from toolwire.surfaces.http.streaming import TurnResponse
 from toolwire.surfaces.web.routes import Pages
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from toolwire.settings.types import Settings
     from toolwire.store.store import Store
     from toolwire.surfaces.http.websocket import Sockets
+    from toolwire.tools.mcp.served import ServedServers
 
 EXCHANGE = "toolwire.exchange"
 EVERY_MODEL = ("*",)
@@ -111,6 +113,10 @@ class App:
         """
         self._router = self._cold_routes(gateway, store)
         self.pages = Pages(gateway, settings, store, keys=self.keys) if store is not None else None
+        self.servers: ServedServers | None = None
+        """The MCP servers that API clients may use."""
+        if store is not None and self.pages is not None:
+            self.servers = gateway.served_tools = served_servers(settings, store, self.pages.web.approvals)
         self.forwarding: Forwarding | None = None
         """Forwards requests to the other nodes; None if there are none."""
         self.siblings: Siblings | None = None
@@ -144,6 +150,8 @@ class App:
         if self.forwarding is not None:
             await self.forwarding.close()
         await self.keys.close()
+        if self.servers is not None:
+            await self.servers.close()
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if scope["type"] == "http":
