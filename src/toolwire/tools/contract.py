@@ -67,6 +67,12 @@ class Touched:
     marked: tuple[str, ...] = ()
 
 
+SERVER, TOOL_NAME = "Server", "Tool"
+SAID, HINTS = "The server says", "Its hints"
+FOREIGN = (SAID, HINTS)
+"""Labels of `Preview.facts` whose text a server wrote about itself. Nobody has checked it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Preview:
     """What a call would touch.

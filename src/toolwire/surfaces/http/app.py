@@ -36,10 +36,10 @@ from toolwire.observe.logs import RequestLog, access
 from toolwire.observe.metrics import Metrics
 from toolwire.surfaces.http import resources as health
 from toolwire.surfaces.http.exchange import JSON, ClientGone, Exchange, Room, Watch, api_headers
-from toolwire.surfaces.http.mcp_servers import served_servers
 from toolwire.surfaces.http.resources import ModelRoutes, ResponseRoutes, UsageRoutes
 from toolwire.surfaces.http.streaming import TurnResponse
 from toolwire.surfaces.web.routes import Pages
+from toolwire.tools.mcp import served_of, servers_of
 
 if TYPE_CHECKING:
     from toolwire.gateway.pipeline import Answer, Gateway
@@ -112,11 +112,15 @@ class App:
         The HTTP protocol reads this.
         """
         self._router = self._cold_routes(gateway, store)
-        self.pages = Pages(gateway, settings, store, keys=self.keys) if store is not None else None
-        self.servers: ServedServers | None = None
-        """The MCP servers that API clients may use."""
-        if store is not None and self.pages is not None:
-            self.servers = gateway.served_tools = served_servers(settings, store, self.pages.web.approvals)
+        self.servers = servers_of(settings.mcp, store) if store is not None else None
+        """The MCP servers of the settings; None if there are none, or without the extra `mcp`."""
+        self.served: ServedServers | None = None
+        """Those that API clients may use."""
+        self.pages = None
+        if store is not None:
+            self.pages = Pages(gateway, settings, store, keys=self.keys, servers=self.servers)
+            self.served = served_of(settings.mcp, store, self.servers, self.pages.web.approvals)
+            gateway.served_tools = self.served
         self.forwarding: Forwarding | None = None
         """Forwards requests to the other nodes; None if there are none."""
         self.siblings: Siblings | None = None
@@ -147,11 +151,13 @@ class App:
         """Closes pages, forwarding and keys. Call before closing the gateway and the store."""
         if self.pages is not None:
             await self.pages.close()
+        if self.served is not None:
+            await self.served.close()
+        if self.servers is not None:
+            await self.servers.close()
         if self.forwarding is not None:
             await self.forwarding.close()
         await self.keys.close()
-        if self.servers is not None:
-            await self.servers.close()
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if scope["type"] == "http":

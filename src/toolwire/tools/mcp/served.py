@@ -28,7 +28,7 @@ from toolwire.store.store import Store
 from toolwire.tools.approvals import Approvals
 from toolwire.tools.contract import Approval, Asking, Decision, Outcome, ToolCall
 from toolwire.tools.executor import Executor, Toolbox
-from toolwire.tools.mcp.pins import Pinned, Pins
+from toolwire.tools.mcp.pins import Pinned, Pins, Withheld
 from toolwire.tools.mcp.public import Allowed, check_patterns, may_name, public_client
 from toolwire.tools.mcp.servers import McpServers
 from toolwire.tools.mcp.tool import McpTool
@@ -52,7 +52,7 @@ class ServedServers:
 
     def __init__(
         self,
-        servers: McpServers,
+        servers: McpServers | None,
         settings: McpSettings,
         approvals: Approvals,
         store: Store,
@@ -66,14 +66,14 @@ class ServedServers:
         self._plain = plain
 
     async def close(self) -> None:
-        """Ends the servers, and the connections to those that clients named."""
-        await asyncio.gather(self._servers.close(), self._named.close())
+        """Ends the connections to servers that clients named."""
+        await self._named.close()
 
     # --- tools ---
 
     async def offered(self, server: McpServer, caller: Caller) -> Sequence[ServedTool] | None:
-        known = self._servers.settings(server.label)
-        if known is not None and known.api and server.url in ("", known.url):
+        known = self._servers.settings(server.label) if self._servers is not None else None
+        if self._servers is not None and known is not None and known.api and server.url in ("", known.url):
             return await self._tools(self._servers, known.name, server.label, "")
         if server.url and may_name(server.url, self._settings.urls, self._plain):
             named = self._named.get(server, caller.key_id)
@@ -203,6 +203,9 @@ class Unpinned(Pins):
 
     async def first(self, server: str, tools: Sequence[Pinned]) -> Mapping[str, str]:
         return {one.tool: one.pin for one in tools}
+
+    async def withhold(self, source: str, withheld: Sequence[Withheld]) -> None:
+        pass
 
 
 class NamedServers:
