@@ -105,10 +105,12 @@ class McpServers:
         store: Store,
         *,
         http: HttpClient | None = None,
+        pins: Pins | None = None,
         patience_s: float = PATIENCE_S,
     ) -> None:
+        """`pins`: instead of those in the store."""
         self.on_change: list[Callable[[], None]] = []
-        self._pins = Pins(store)
+        self._pins = pins or Pins(store)
         self._patience_s = patience_s
         self._servers = {one.name: self._server(one, http) for one in settings.servers}
 
