@@ -236,7 +236,9 @@ async def elsewhere(folder: Path, vault: str) -> None:
     approvals, made = Approvals(store), []
     for place, (since, surface, model, tool, arguments, shown) in enumerate(asked):
         when, who = (now - since, now - since + LIFETIME_S), ("", f"{surface}-1", surface, model)
-        one = Approval(f"appr_{place:024x}", *when, *who, tool, "run", arguments, shown, "", source=f"vault:{vault}")
+        one = Approval(
+            f"appr_{place:024x}", *when, *who, tool, "run", arguments, shown, "", source=f"vault:{vault}"
+        )
         made.append(replace(one, token=approvals.proofs.token(one)))
     await approvals.records.add(made)
     key = await Links(store, approvals).add(made[0], "link", "phone", approves=True)

@@ -33,8 +33,8 @@ async def test_a_chat_waits_for_the_phone(place: Any, terminal: Callable[..., An
     place.script(WRITE)
     place.environment.pop("TOOLWIRE_APPROVALS__COMMAND_LINE")
     async with served_receiver(phone := FakeNtfy({TOKEN: "wo"})) as url:
-        table = {"kind": "ntfy", "url": url, "topic": "t", "token": TOKEN, "pages": "https://x.example.com"}
-        table |= {"level": "link", "after_s": 0, "terminal": wanted}
+        table: dict[str, Any] = {"kind": "ntfy", "url": url, "topic": "t", "token": TOKEN}
+        table |= {"pages": "https://x", "level": "link", "after_s": 0, "terminal": wanted}
         place.environment["TOOLWIRE_NOTICES"] = json.dumps({"phone": table})
         window = terminal("ask", "Write it.", "--vault", str(place.vault), "--model", "m")
         await asyncio.to_thread(window.see, "note_write?", "Deny")

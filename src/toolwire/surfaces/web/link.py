@@ -64,7 +64,7 @@ class LinkApi:
         reason = field(given, "reason", str, "")[:MOST_REASON]
         decision = Decision(approved, reason, picked=None if picked is None else tuple(picked))
         decided = await self._links.decide(link, approval, secret, decision)
-        self._web.hub.publish("approvals", {"pending": len(await self._web.approvals.pending())})
+        await self._inbox.changed()
         return {"id": decided.id, "status": decided.status}
 
     async def _check_signature(self, request: Request, link: Link, raw: bytes) -> None:
