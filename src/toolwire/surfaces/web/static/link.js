@@ -1,8 +1,8 @@
 // The page of a link: one question, for a person who got the link in a message. It works without a session.
 //
-// Law: opening the page decides nothing. Only its two buttons do, and not in the first half second. The link's
-// secret comes in the fragment of the address, which no browser sends to a server; the page removes it from
-// the address, so that it is not in the history.
+// Law: opening the page decides nothing. Only its two buttons do, and not in the first half second. The page
+// takes the link's secret out of the fragment of the address, which no browser sends to a server, and removes
+// it from there, so that it is not in the browser's history.
 
 /** @import { Approval, Child } from '../types' */
 
