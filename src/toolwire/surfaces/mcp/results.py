@@ -80,13 +80,16 @@ def tool_list(tools: Iterable[Tool], version: str) -> dict[str, Any]:
             log.warning("%s is left out: MCP %s cannot express its definition", one_line(tool.name), version)
         else:
             found.append(fitting)
-    return {"tools": found}
+    return _listing(found)
+
+
+def _listing(tools: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"tools": tools, "resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
 
 
 def _fits(tool: dict[str, Any], version: str) -> bool:
-    listing = {"tools": [tool], "resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
     try:
-        methods.validate_server_result("tools/list", version, listing)
+        methods.validate_server_result("tools/list", version, _listing([tool]))
     except ValidationError:
         return False
     return True

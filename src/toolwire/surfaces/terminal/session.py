@@ -24,7 +24,7 @@ from toolwire.surfaces.terminal.surface import KeySurface, LineSurface, RuleSurf
 from toolwire.tools import rules
 from toolwire.tools.approvals import LIFETIME_S, Approvals, Surface
 from toolwire.tools.consent import Proofs
-from toolwire.tools.contract import WITH_TOOLS, Asking, Tool
+from toolwire.tools.contract import Asking, Tool, system_prompt, vault_source
 from toolwire.tools.executor import Executor, Toolbox
 from toolwire.tools.loop import Conversation, GatewayModel, Message
 from toolwire.vault.policy import PathRefused
