@@ -332,7 +332,7 @@ async def asked_before(home: Path, environ: dict[str, str]) -> None:
             {"query": "alpha"},
             shown,
             "",
-            vault=vault,
+            source=f"vault:{vault}",
         )
         made.append(one)
     approvals = Approvals(store, ids=lambda prefix: prefix + "0c2e" + "0" * 20)

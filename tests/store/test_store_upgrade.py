@@ -131,7 +131,7 @@ async def test_a_store_of_version_8_opens_with_every_row(tmp_path: Path) -> None
         first, second = await records.get("appr_1"), await records.get("appr_2")
         assert first is not None and first.decision == Decision(True, remember="tool")
         assert second is not None and second.decision == Decision(False)
-        assert [grant.vault for grant in await records.grants()] == ["/vault"]
+        assert [grant.source for grant in await records.grants()] == ["vault:/vault"]
         assert [entry["number"] for entry in await records.audit()] == [1]
         conversation = await Conversations(store).get("c1")
         assert conversation is not None and conversation.title == "Tea"
@@ -216,7 +216,7 @@ async def test_a_step_that_fails_changes_nothing(store_url: str, monkeypatch: py
 @pytest.mark.parametrize(
     ("version", "reason"),
     [
-        (10, r"written by a newer Toolwire \(schema 10, this one knows 9\)$"),
+        (11, r"written by a newer Toolwire \(schema 11, this one knows 10\)$"),
         (
             7,
             r"written by a Toolwire before 0\.1 \(schema 7, this one reads 8 and later\); use an empty "
@@ -239,14 +239,14 @@ async def test_a_version_that_cannot_be_read_is_refused_in_one_line_and_left_as_
         path = store_url.removeprefix("sqlite:///")
         connection = sqlite3.connect(path)
         assert connection.execute("PRAGMA user_version").fetchone() == (version,)
-        connection.execute("PRAGMA user_version = 9")
+        connection.execute("PRAGMA user_version = 10")
         connection.close()
     else:
         import psycopg
 
         with psycopg.connect(store_url) as server:
             assert server.execute("SELECT version FROM toolwire_schema").fetchone() == (version,)
-            server.execute("UPDATE toolwire_schema SET version = 9")
+            server.execute("UPDATE toolwire_schema SET version = 10")
     async with Store(store_url) as again:
         assert await again.run(lambda c: held(c, found), "read") == rows
 

@@ -29,15 +29,15 @@ import pytest
 from toolwire.core.errors import ToolwireError
 from toolwire.store.store import Store
 from toolwire.surfaces.web.code import NO_AUTHORITY
-from toolwire.tools.approvals import Approvals
+from toolwire.tools.approvals import Approvals, Question
 from toolwire.tools.consent import OTHER_PROGRAM, Proofs, Signer, decision_text, sealed, unsealed
 from toolwire.tools.contract import Approval, Asking, Decision, Grant, Preview, Touched
 
 YES = Decision(True)
 CODE = "correct horse"
-ASKING = Asking("s", "demo", "chat", vault="/notes")
+ASKING = Asking("s", "demo", "chat", source="vault:/notes")
 SHOWN = Preview((Touched("a", "P/A.md", 10),), diff="+x")
-QUESTION: Any = ("note_write", "run", {"path": "P/A.md"}, SHOWN)
+QUESTION = Question("note_write", "run", {"path": "P/A.md"}, SHOWN)
 
 
 class Place:
@@ -141,15 +141,15 @@ class Place:
 ASKER = """
 import asyncio, sys
 from toolwire.store.store import Store
-from toolwire.tools.approvals import Approvals
+from toolwire.tools.approvals import Approvals, Question
 from toolwire.tools.contract import Asking, Preview, Touched
 
 async def ask(url):
     async with Store(url) as store:
         approvals = Approvals(store, lifetime_s=60)
         shown = Preview((Touched("a", "P/A.md", 10),), diff="+x")
-        asking = Asking("s", "demo", "chat", vault="/notes")
-        question = ("note_write", "run", {"path": "P/A.md"}, shown)
+        asking = Asking("s", "demo", "chat", source="vault:/notes")
+        question = Question("note_write", "run", {"path": "P/A.md"}, shown)
         (decided,) = await approvals.ask(asking, [question], None)
         print(decided.status)
 
@@ -265,7 +265,7 @@ async def test_a_grant_written_into_the_store(place: Place) -> None:
     async with Store(place.url) as store:
         approvals = Approvals(store, lifetime_s=0.3)
         grant = Grant(
-            "grant_1", 1.0, "", "tool", "note_write", "run", "", "appr_0", vault="/notes", model="demo"
+            "grant_1", 1.0, "", "tool", "note_write", "run", "", "appr_0", source="vault:/notes", model="demo"
         )
         await store.run(lambda c: c.execute(INSERT_GRANT, tuple(asdict(grant).values())), "write")
         (asked,) = await approvals.ask(ASKING, [QUESTION], None)
@@ -502,7 +502,8 @@ CHANGES: list[Callable[[Approval, Decision, str], tuple[Approval, Decision, str]
     lambda a, d, by: (replace(a, owner="key"), d, by),
     lambda a, d, by: (replace(a, session="t"), d, by),
     lambda a, d, by: (replace(a, model="n"), d, by),
-    lambda a, d, by: (replace(a, vault="/other"), d, by),
+    lambda a, d, by: (replace(a, source="vault:/other"), d, by),
+    lambda a, d, by: (replace(a, pin="sha256:1"), d, by),
     lambda a, d, by: (replace(a, tool="note_edit"), d, by),
     lambda a, d, by: (replace(a, stage="share"), d, by),
     lambda a, d, by: (replace(a, expires_at=9.5), d, by),

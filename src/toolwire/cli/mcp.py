@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from toolwire.core.display import one_line
 from toolwire.settings.extras import add_extra
 from toolwire.settings.load import load, secret
 from toolwire.settings.mcp import NAME, NAMES
@@ -218,7 +219,7 @@ async def _opened(
     from toolwire.surfaces.mcp.server import ToolServer, Ways
     from toolwire.tools.approvals import Approvals
     from toolwire.tools.consent import Proofs
-    from toolwire.tools.contract import vault_source
+    from toolwire.tools.contract import source_of_vault
     from toolwire.tools.mcp.servers import McpServers
     from toolwire.tools.vault_tools import opened
     from toolwire.vault.policy import PathRefused
@@ -236,7 +237,7 @@ async def _opened(
             proofs = Proofs(store, unproven=settings.approvals.command_line == "open")
             approvals = Approvals(store, lifetime_s=arguments.lifetime, proofs=proofs)
             ways = Ways(arguments.inbox is not True, arguments.inbox is not False, arguments.wait)
-            source = vault_source(str(offered.vault or ""))
+            source = source_of_vault(str(offered.vault or ""))
             server = ToolServer(approvals, tools, servers, source=source, ways=ways, notify=_say)
             stack.push_async_callback(server.close)
             yield server
@@ -245,7 +246,7 @@ async def _opened(
 
 
 def _say(line: str) -> None:
-    print(f"toolwire mcp: {line}", file=sys.stderr, flush=True)
+    print(f"toolwire mcp: {one_line(line, 1000)}", file=sys.stderr, flush=True)
 
 
 # --- stdio

@@ -212,6 +212,9 @@ def secrets_of(settings: Settings) -> Iterator[str]:
         yield settings.server.node_secret
     for url in (settings.store.url, settings.store.redis, settings.telemetry.otlp):
         yield from _of_url(url)
+    for server in settings.mcp.servers:
+        yield from server.secret
+        yield from _of_url(server.url)
     for model in settings.models:
         for name, value in model.options.items():
             yield from _secrets_in(value, name in model.secret or name == "headers" or _is_secret(name))

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from toolwire.settings import page_file
+from toolwire.settings.mcp import read_mcp
 from toolwire.settings.models import read_models
 from toolwire.settings.types import (
     DEFAULT_MODELS,
@@ -76,7 +77,7 @@ SEED_FLAGS: tuple[tuple[str, Key, dict[str, str] | None], ...] = (
 )
 
 
-TABLES = [*SECTIONS, "models", "aliases"]
+TABLES = [*SECTIONS, "mcp", "models", "aliases"]
 """The tables of the settings file."""
 
 
@@ -108,9 +109,12 @@ def load(
     models = read_models(given, environ, problems) or DEFAULT_MODELS
     if page:
         models = tuple(sorted(models, key=lambda model: model.where == page_where))  # the page's models last
+    unnamed = "" if path or environ.get("TOOLWIRE_CONFIG") else FILE_NAME
+    mcp = read_mcp(given, environ, problems, unnamed=unnamed)
     ids = None if page_problem else [model.id for model in models]
     settings = Settings(
         **sections,
+        mcp=mcp,
         models=models,
         aliases=_aliases(given, ids, problems),
         file=str(file.resolve()) if file is not None else "",
@@ -227,18 +231,20 @@ def _owner(key: str) -> str:
 
 
 def _flatten(path: Key, table: Mapping[str, Any], where: str, folder: Path | None = None) -> dict[Key, Given]:
-    """Returns the values of a table by path. Each option of a model has its own path.
+    """Returns the values of a table by path. Each option of a model or an MCP server has its own path.
 
-    A model that is no table, or an empty one, has the path ("models", ID, "").
+    A model that is no table, or an empty one, has the path ("models", ID, ""); an MCP server likewise.
     """
-    if path != ("models",):
+    if path not in (("models",), ("mcp",)):
         return {(*path, key): Given(value, where, folder=folder) for key, value in table.items()}
     out: dict[Key, Given] = {}
-    for model, options in table.items():
-        if isinstance(options, dict) and options:
-            out.update(_flatten(("models", model), options, where, folder))
+    for name, options in table.items():
+        if path == ("mcp",) and name == "urls":
+            out["mcp", name] = Given(options, where)
+        elif isinstance(options, dict) and options:
+            out.update(_flatten((*path, name), options, where, folder))
         else:
-            out["models", model, ""] = Given(options, where)
+            out[*path, name, ""] = Given(options, where)
     return out
 
 
@@ -298,28 +304,31 @@ def _add_variable(given: dict[Key, Given], name: str, text: str) -> None:
     check_known(section, TABLES, where, "section")
     if len(parts) == 1:
         table = read_json(text, dict, "a JSON object", where)
-        if section == "models":
-            _remove(given, ("models",))
+        if section in ("models", "mcp"):
+            _remove(given, (section,))
         given.update(_flatten((section,), table, where))
-    elif section == "models":
-        _add_model_environment(given, parts[1:], text, where)
+    elif section == "models" or (section == "mcp" and parts[1:] != ["URLS"]):
+        _add_named_environment(given, section, parts[1:], text, where)
     elif len(parts) == 2:
         given[(section, parts[1].lower())] = Given(text, where, text=True)
     else:
         raise ConfigError(f"{where}: unknown key; the names are TOOLWIRE_SECTION__KEY")
 
 
-def _add_model_environment(given: dict[Key, Given], parts: list[str], text: str, where: str) -> None:
-    known = {path[1] for path in given if path[0] == "models"}
+def _add_named_environment(
+    given: dict[Key, Given], section: str, parts: list[str], text: str, where: str
+) -> None:
+    """Adds a variable of one model or one MCP server: all of its table, or one key."""
+    known = {path[1] for path in given if path[0] == section and len(path) > 2}
     named = (id for id in known if id == parts[0] or re.sub(r"\W", "_", id).upper() == parts[0].upper())
-    model = next(named, parts[0].lower())
+    name = next(named, parts[0].lower())
     if len(parts) == 1:
-        _remove(given, ("models", model))
-        given.update(_flatten(("models",), {model: read_json(text, dict, "a JSON object", where)}, where))
+        _remove(given, (section, name))
+        given.update(_flatten((section,), {name: read_json(text, dict, "a JSON object", where)}, where))
     elif len(parts) == 2:
-        given[("models", model, parts[1].lower())] = Given(text, where, text=True)
+        given[(section, name, parts[1].lower())] = Given(text, where, text=True)
     else:
-        names = "the names are TOOLWIRE_MODELS__ID__KEY, a table is written as JSON"
+        names = f"the names are TOOLWIRE_{section.upper()}__NAME__KEY, a table is written as JSON"
         raise ConfigError(f"{where}: unknown key; {names}")
 
 

@@ -167,6 +167,28 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "ALTER TABLE grants ADD COLUMN proof TEXT NOT NULL DEFAULT ''",
         "ALTER TABLE web_sessions ADD COLUMN authority TEXT NOT NULL DEFAULT ''",
     ),
+    (
+        "ALTER TABLE approvals RENAME COLUMN vault TO source",
+        "ALTER TABLE approvals ADD COLUMN pin TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE approvals ADD COLUMN used_at REAL",
+        "UPDATE approvals SET source = 'vault:' || source WHERE source != ''",
+        "ALTER TABLE grants RENAME COLUMN vault TO source",
+        "ALTER TABLE grants ADD COLUMN pin TEXT NOT NULL DEFAULT ''",
+        "UPDATE grants SET source = 'vault:' || source WHERE source != ''",
+        "ALTER TABLE audit ADD COLUMN source TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE audit ADD COLUMN pin TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE audit ADD COLUMN decided_by TEXT NOT NULL DEFAULT ''",
+        """
+        CREATE TABLE mcp_pins (
+            server TEXT NOT NULL,
+            tool TEXT NOT NULL,
+            pin TEXT NOT NULL,
+            definition TEXT NOT NULL,
+            agreed_at REAL NOT NULL,
+            PRIMARY KEY (server, tool)
+        ) WITHOUT ROWID
+        """,
+    ),
 )
 """Entry n migrates a store from version `FIRST + n` to the next. Only add entries."""
 

@@ -16,9 +16,9 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
@@ -88,10 +88,25 @@ LOOK_EVERY_S = 0.25
 """How often a waiting process checks whether another process has stored a decision."""
 MOST_WAITING = 50
 """How many questions of one session may wait for a decision at once."""
+MOST_NOTE = 200
+"""The most characters of a note, or of who decided, in the audit log."""
 
 
-Question = tuple[str, Stage, Arguments, Preview]
-"""The tool, the stage of the call, its arguments, and the preview of what it would touch."""
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked about one call.
+
+    `source` and `pin`: those of an MCP server's tool; else the source of the conversation counts. `rule`: the
+    rule that allows the call, so that nobody is asked.
+    """
+
+    tool: str
+    stage: Stage
+    arguments: Arguments
+    shown: Preview
+    source: str = ""
+    pin: str = ""
+    rule: str = ""
 
 
 class Surface(Protocol):
@@ -138,22 +153,26 @@ class Approvals:
     ) -> list[Approval]:
         """Asks several questions at once and returns them decided, in order.
 
-        Remembered grants answer without asking. A question has the status `refused` if too many questions of
-        this session already wait.
+        Rules and remembered grants answer without asking. A question has the status `refused` if too many
+        questions of this session already wait.
         """
-        approvals = [self._made(asking, *question) for question in questions]
+        approvals = [self._made(asking, question) for question in questions]
+        rules = {one.id: it.rule for one, it in zip(approvals, questions, strict=True) if it.rule}
         try:
-            return await self._asked(approvals, surface)
+            return await self._asked(approvals, rules, surface)
         except BaseException:
             # No question stays pending if nobody waits for its decision.
             await asyncio.shield(self._lapse(approvals))
             raise
 
-    async def _asked(self, approvals: Sequence[Approval], surface: Surface | None) -> list[Approval]:
+    async def _asked(
+        self, approvals: Sequence[Approval], rules: Mapping[str, str], surface: Surface | None
+    ) -> list[Approval]:
+        """`rules`: by id of the question, the rule that allows the call."""
         await self.records.forget(self._clock() - KEPT_S)
         grants = await self.valid_grants()
-        covered = {
-            one.id: grant
+        covered = {id: f"rule {rule}" for id, rule in rules.items()} | {
+            one.id: f"grant {grant.id}"
             for one in approvals
             if (grant := next((each for each in grants if each.covers(one)), None)) is not None
         }
@@ -193,31 +212,30 @@ class Approvals:
         grants = [one for one in await self.records.grants() if one.id not in self._revoked]
         return [one for one in grants if await self.proofs.proves_grant(one)]
 
-    def _granted(self, approval: Approval, grant: Grant) -> Approval:
-        """Returns the approval as decided by a grant.
+    def _granted(self, approval: Approval, by: str) -> Approval:
+        """Returns the approval as decided by a grant or a rule.
 
         It is never stored as pending, because a page that lists pending questions would ask the person again.
         """
         picked = approval.shown.pickable if approval.shown.pick else None
         decision = Decision(True, picked=picked, standing=True)
         _check(approval, decision)
-        by = f"grant {grant.id}"
         return replace(
             approval, status="approved", decided_at=self._clock(), decided_by=by, decision=decision
         )
 
-    def _made(
-        self, asking: Asking, tool: str, stage: Stage, arguments: Arguments, shown: Preview
-    ) -> Approval:
+    def _made(self, asking: Asking, question: Question) -> Approval:
         now = self._clock()
+        if question.source:
+            asking = replace(asking, source=question.source, pin=question.pin)
         approval = Approval(
             id=self._ids("appr_"),
             created_at=now,
             expires_at=now + self._lifetime_s,
-            tool=tool,
-            stage=stage,
-            arguments=dict(arguments),
-            shown=shown,
+            tool=question.tool,
+            stage=question.stage,
+            arguments=dict(question.arguments),
+            shown=question.shown,
             token="",
             requester=this_process(),
             **asdict(asking),
@@ -318,7 +336,8 @@ class Approvals:
         targets = {"session": approval.session, "folder": decision.folder.strip("/")}
         target = targets.get(decision.remember, "")
         what = (approval.owner, decision.remember, approval.tool, approval.stage, target, approval.id)
-        return Grant(self._ids("grant_"), self._clock(), *what, vault=approval.vault, model=approval.model)
+        where = (approval.source, approval.pin, approval.model)
+        return Grant(self._ids("grant_"), self._clock(), *what, None, *where)
 
     # --- looking ---
 
@@ -334,10 +353,11 @@ class Approvals:
         self._revoked.add(grant_id)
         return await self.records.revoke(grant_id, self._clock())
 
-    async def refused(self, asking: Asking, tool: str, arguments: str, note: str) -> None:
-        """Adds a call that was refused without a question to the audit log."""
+    async def refused(self, asking: Asking, tool: str, arguments: str, note: str, by: str = "") -> None:
+        """Adds a call that was refused without a question to the audit log. `by`: the rule that did it."""
         call = ("", asking.session, asking.surface, asking.model, tool[:80], _sha(arguments))
-        await self.records.note((self._clock(), asking.owner, "refused", *call, "", 0, note[:200]))
+        where = (note[:MOST_NOTE], asking.source, asking.pin, by[:MOST_NOTE])
+        await self.records.note((self._clock(), asking.owner, "refused", *call, "", 0, *where))
 
     async def log_result(self, approval: Approval, event: str, result: Any = None, note: str = "") -> None:
         """Adds the result of a granted call to the audit log."""
@@ -354,7 +374,9 @@ class Approvals:
         asked = _sha(_dumps(arguments, separators=(",", ":")))
         call = (approval.id, approval.session, approval.surface, approval.model, approval.tool, asked)
         returned = (_sha(written) if written else "", len(written.encode("utf-8", "replace")))
-        return (self._clock(), approval.owner, event or approval.status, *call, *returned, note[:200])
+        by = (approval.decided_by or "")[:MOST_NOTE]
+        where = (note[:MOST_NOTE], approval.source, approval.pin, by)
+        return (self._clock(), approval.owner, event or approval.status, *call, *returned, *where)
 
 
 _dumps = partial(json.dumps, sort_keys=True, ensure_ascii=False, default=str)
@@ -375,7 +397,7 @@ def _check(approval: Approval, decision: Decision) -> None:
     param, message = "picked", ""
     if decision.arguments is not None:
         if approval.stage == "share":
-            param, message = "arguments", "The search has already run; its arguments cannot be changed."
+            param, message = "arguments", "The call has already run; its arguments cannot be changed."
     elif not shown.pick and picked is not None:
         message = "There is nothing to pick from: approve or deny the whole call."
     elif shown.pick and picked is None:

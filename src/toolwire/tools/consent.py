@@ -91,8 +91,8 @@ def _mac(key: bytes, text: str) -> bytes:
 
 # --- what a proof covers ---
 
-_QUESTION = "id created_at expires_at owner session surface model vault tool stage requester".split()
-_GRANT = "id created_at owner scope tool stage target approval_id vault model".split()
+_QUESTION = "id created_at expires_at owner session surface model source pin tool stage requester".split()
+_GRANT = "id created_at owner scope tool stage target approval_id".split()
 
 
 def question_text(approval: Approval) -> str:
@@ -106,7 +106,13 @@ def decision_text(approval: Approval, decision: Decision, by: str) -> str:
 
 
 def grant_text(grant: Grant) -> str:
-    return _written("grant", *(getattr(grant, name) for name in _GRANT))
+    """Returns everything that a grant allows.
+
+    A vault's grant is written as in Toolwire 0.2, which signed the path alone, so that it stays valid.
+    """
+    pinned = (grant.pin,) if grant.pin else ()
+    source = grant.source.removeprefix("vault:")
+    return _written("grant", *(getattr(grant, name) for name in _GRANT), source, grant.model, *pinned)
 
 
 def _written(*values: Any) -> str:

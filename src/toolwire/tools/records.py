@@ -22,12 +22,14 @@ if TYPE_CHECKING:
 # The columns are in the order of the fields of `Approval` and `Grant`.
 _APPROVAL = (
     "id, created_at, expires_at, owner, session, surface, model, tool, stage, arguments, shown, token, "
-    "status, decided_at, decided_by, decision, vault, asker, proof"
+    "status, decided_at, decided_by, decision, source, pin, asker, used_at, proof"
 )
-_GRANT = "id, created_at, owner, scope, tool, stage, target, approval_id, revoked_at, vault, model, proof"
+_GRANT = (
+    "id, created_at, owner, scope, tool, stage, target, approval_id, revoked_at, source, pin, model, proof"
+)
 _AUDIT = (
     "at, owner, event, approval_id, session, surface, model, tool, "
-    "arguments_sha256, result_sha256, bytes, note"
+    "arguments_sha256, result_sha256, bytes, note, source, pin, decided_by"
 )
 MOST_LISTED = 200
 Line = Callable[[Approval], Sequence[Any]]

@@ -18,7 +18,7 @@ from toolwire.surfaces.terminal.keyboard import Picker
 from toolwire.surfaces.terminal.screen import PlainScreen, TerminalScreen
 from toolwire.surfaces.terminal.surface import PersonSurface, read_answer
 from toolwire.tools import rules
-from toolwire.tools.approvals import Approvals
+from toolwire.tools.approvals import Approvals, Question
 from toolwire.tools.contract import (
     Approval,
     Asking,
@@ -372,9 +372,7 @@ async def test_a_person_is_asked_if_a_rule_would_share_nothing(approvals: Approv
 
     allowed = rules.parse(["vault_search:Projects/**"], KNOWN)
     surface = Asks(approvals, allowed, lambda: None, PlainScreen(StringIO()), lambda: None, "test")
-    found: list[tuple[str, Stage, Any, Preview]] = [
-        ("vault_search", "share", {}, files(path)) for path in ("Diary.md", "Projects/A.md")
-    ]
+    found = [Question("vault_search", "share", {}, files(path)) for path in ("Diary.md", "Projects/A.md")]
     decided = await approvals.ask(Asking("s", "m", "test"), found, surface)
     assert asked_for == ["Diary.md"] and [one.status for one in decided] == ["denied", "approved"]
 

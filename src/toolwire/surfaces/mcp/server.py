@@ -95,7 +95,7 @@ class _Server(Server[Any]):
 
 
 class ToolServer:
-    """Serves the tools of a vault (`tools`) and of MCP `servers`.
+    """Serves the tools of a vault (`tools`, from `source`) and of MCP `servers`.
 
     `notify` gets a line for each question that waits in the inbox.
     """
@@ -106,11 +106,13 @@ class ToolServer:
         tools: Sequence[Tool] = (),
         servers: McpServers | None = None,
         *,
+        source: str = "",
         ways: Ways | None = None,
         notify: Callable[[str], None] = lambda line: None,
     ) -> None:
         self._approvals = approvals
         self._own = tuple(tools)
+        self._source = source
         self._servers = servers
         self._ways = ways or Ways()
         self._notify = notify
@@ -259,7 +261,7 @@ class ToolServer:
             name = f"{client.client_info.name} {client.client_info.version}".strip()
         header = context.request.headers.get("mcp-session-id") if context.request is not None else None
         session = f"{self._session}.{header[:12]}" if header else self._session
-        return Asking(session, name, "mcp")
+        return Asking(session, name, "mcp", source=self._source)
 
     def _channels_of(self, context: Context) -> AskChannels:
         """Returns the channels that are allowed and that this client supports.

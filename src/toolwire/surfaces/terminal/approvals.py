@@ -127,11 +127,11 @@ LASTS = {"until_revoked": "until revoked", "until_exit": "until its program exit
 
 async def grant_lines(grants: Sequence[Grant], proofs: Proofs) -> list[str]:
     """Returns remembered grants as a table."""
-    rows = [("ID", "AGE", "TOOL", "STAGE", "SCOPE", "TARGET", "LASTS", "MODEL", "VAULT")]
+    rows = [("ID", "AGE", "TOOL", "STAGE", "SCOPE", "TARGET", "LASTS", "MODEL", "SOURCE")]
     for one in grants:
         what = (one_line(one.tool, 40), one.stage, one.scope, one_line(one.target, 60))
         lasts = LASTS[await proofs.lasts(one)]
-        where = (one_line(one.model, 40), one_line(one.vault, 80))
+        where = (one_line(one.model, 40), one_line(one.source, 80))
         rows.append((one.id, _age(one.created_at), *what, lasts, *where))
     return table(rows)
 

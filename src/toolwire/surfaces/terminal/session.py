@@ -24,7 +24,7 @@ from toolwire.surfaces.terminal.surface import KeySurface, LineSurface, RuleSurf
 from toolwire.tools import rules
 from toolwire.tools.approvals import LIFETIME_S, Approvals, Surface
 from toolwire.tools.consent import Proofs
-from toolwire.tools.contract import Asking, Tool, system_prompt, vault_source
+from toolwire.tools.contract import Asking, Tool, source_of_vault, system_prompt
 from toolwire.tools.executor import Executor, Toolbox
 from toolwire.tools.loop import Conversation, GatewayModel, Message
 from toolwire.vault.policy import PathRefused
@@ -172,9 +172,10 @@ class TerminalSession:
         executor = None
         if self.toolbox is not None and self.may_use_tools(model):
             executor = Executor(self.toolbox, self.approvals, surface)
+            prompt = system_prompt(self.toolbox.tools.values())
             if not any(one["role"] == "system" for one in messages):
-                messages = [{"role": "system", "content": WITH_TOOLS}, *messages]
-        asking = Asking(self.id, model, self.name, vault=str(self.vault or ""))
+                messages = [{"role": "system", "content": prompt}, *messages]
+        asking = Asking(self.id, model, self.name, source=source_of_vault(str(self.vault or "")))
         gateway = GatewayModel(self.gateway)
         return Conversation(gateway, model, executor, asking, messages=messages, options=options)
 

@@ -29,6 +29,7 @@ from toolwire.tools.contract import (
     place_of,
     privacy_note,
     problem_note,
+    source_of_vault,
 )
 from toolwire.tools.executor import Toolbox
 from toolwire.tools.tour import hint
@@ -50,7 +51,7 @@ _STATE = (
 
 
 _AS_STORED = (
-    "id created_at expires_at session surface model vault tool stage token status decided_at decided_by"
+    "id created_at expires_at session surface model source pin tool stage token status decided_at decided_by"
 )
 
 
@@ -233,8 +234,8 @@ class InboxApi(PageApi):
     def _toolbox(self, approval: Approval) -> Toolbox | None:
         """Returns the open toolbox if it has the question's tool and vault, otherwise None."""
         web = self._web
-        own = approval.vault == str(web.tools.root.resolve())
-        toolbox = web.tools.toolbox if own else web.tours.toolbox(approval.vault)
+        own = approval.source == source_of_vault(str(web.tools.root.resolve()))
+        toolbox = web.tools.toolbox if own else web.tours.toolbox(approval.source.removeprefix("vault:"))
         return toolbox if toolbox is not None and approval.tool in toolbox.tools else None
 
     @cached_property

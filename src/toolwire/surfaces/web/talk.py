@@ -19,7 +19,7 @@ from toolwire.core.ids import random_id
 from toolwire.gateway.pipeline import Caller
 from toolwire.store.store import Store
 from toolwire.surfaces.web.context import Web
-from toolwire.tools.contract import WITH_TOOLS, Approval, Asking, Outcome, ToolCall
+from toolwire.tools.contract import Approval, Asking, Outcome, ToolCall, source_of_vault, system_prompt
 from toolwire.tools.executor import Executor, Toolbox
 from toolwire.tools.loop import (
     Called,
@@ -273,9 +273,9 @@ class Talk:
         executor, messages = None, kept.messages
         if toolbox is not None:
             executor = Executor(toolbox, web.approvals, WebSurface(web))
-            messages = [{"role": "system", "content": WITH_TOOLS}, *messages]
+            messages = [{"role": "system", "content": system_prompt(toolbox.tools.values())}, *messages]
         model = GatewayModel(web.gateway, Caller(request_id=random_id("req_")))
-        asking = Asking(kept.id, kept.model, "web", vault=vault)
+        asking = Asking(kept.id, kept.model, "web", source=source_of_vault(vault))
         return Conversation(model, kept.model, executor, asking, messages=messages)
 
     def _take(self, conversation: Conversation) -> None:

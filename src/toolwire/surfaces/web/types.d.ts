@@ -232,6 +232,10 @@ export type Preview = {
   problem: string
   /** What an approval does, where there is nothing to pick: "Create note". */
   action: string
+  /** What the person should know of the call: label and text. */
+  facts: [string, string][]
+  /** The text that the model would see, if an approval shares a result. */
+  content: string
 }
 export type Stage = 'run' | 'share'
 export type Scope = 'once' | 'session' | 'folder' | 'tool'
@@ -269,12 +273,14 @@ export type Approval = {
   session: string
   surface: string
   model: string
-  vault: string
+  /** "vault:/path", "mcp:NAME", or ''. */
+  source: string
+  pin: string
   tool: string
   stage: Stage
   title: string
   purpose: string
-  effect: '' | 'read' | 'write' | 'search'
+  effect: '' | 'read' | 'write' | 'search' | 'call'
   arguments: JsonObject
   schema: Schema
   shown: Preview
@@ -305,7 +311,8 @@ export type Grant = {
   stage: 'run' | 'share'
   target: string
   revoked_at: number | null
-  vault: string
+  source: string
+  pin: string
   model: string
   lasts: 'until_revoked' | 'until_exit' | 'never'
 }

@@ -27,7 +27,7 @@ const DECIDERS = new Map([
   ['mcp form', ['in the MCP client']],
 ])
 const EFFECTS = { write: 'changes files', read: 'reads', search: 'searches', '': '' }
-const EFFECT_ICONS = { write: 'pencil', read: 'file', search: 'search', '': 'tool' }
+const EFFECT_ICONS = { write: 'pencil', read: 'file', search: 'search', call: 'plug', '': 'tool' }
 const STATUS_BADGES = { approved: 'ok', denied: 'bad', expired: 'warn', pending: '' }
 const SOON_S = 60
 const LONGEST_PATH = 52
@@ -149,12 +149,16 @@ function head(approval) {
 
 /** @param {Approval} approval @param {...Child} more */
 function origin(approval, ...more) {
-  const vault = approval.vault.split('/').filter(Boolean).pop() ?? approval.vault
+  const [kind, ...rest] = approval.source.split(':')
+  const path = rest.join(':')
+  const name = kind === 'vault' ? (path.split('/').filter(Boolean).pop() ?? path) : path
   return h(
     'p',
     { class: 'case-origin' },
     h('span', null, h('span', { class: 'mono' }, visible(approval.model)), ` ${approval.place}`),
-    vault ? h('span', { title: visible(approval.vault) }, icon('folder', 14), ' ', visible(vault)) : null,
+    name
+      ? h('span', { title: visible(path) }, icon(kind === 'vault' ? 'folder' : 'plug', 14), ' ', visible(name))
+      : null,
     more,
   )
 }

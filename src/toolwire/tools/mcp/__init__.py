@@ -1,0 +1,1 @@
+"""MCP servers as tools: transport, servers, pinned definitions, rules."""
