@@ -174,9 +174,9 @@ def _ad_hoc(arguments: argparse.Namespace) -> McpServerSettings:
             raise ConfigError(f"--env {variable}: this variable is not set")
         env[variable] = os.environ[variable]
     remote = words[0].startswith(("http://", "https://")) and len(words) == 1
-    rules = {action: tuple(getattr(arguments, action) or ()) for action in ("allow", "ask", "deny")}
-    where: dict[str, Any] = {"url": words[0]} if remote else {"command": words, "folder": os.getcwd()}
-    return McpServerSettings(name, **where, env=env, secret=tuple(env.values()), ad_hoc=True, **rules)
+    given: dict[str, Any] = {"url": words[0]} if remote else {"command": words, "folder": os.getcwd()}
+    given |= {action: tuple(getattr(arguments, action) or ()) for action in ("allow", "ask", "deny")}
+    return McpServerSettings(name, env=env, secret=tuple(env.values()), ad_hoc=True, **given)
 
 
 _STARTERS = re.compile(r"npx|bunx|uvx|uv|pipx|pnpm|yarn|bun|deno|node|docker|podman|python[\d.]*")

@@ -220,7 +220,7 @@ async def _of_every(
 async def _pages(
     servers: McpServers,
     server: McpServerSettings,
-    request: type[types.Request[Any, Any]],
+    request: Callable[..., types.Request[Any, Any]],
     answer: type[Paged],
     entries: Callable[[Paged], Sequence[Entry]],
 ) -> list[Entry]:
@@ -241,7 +241,8 @@ async def _sent(
     servers: McpServers, server: McpServerSettings, request: types.Request[Any, Any], answer: type[Result]
 ) -> Result:
     """Sends a request that reads. A server that asks for more input is refused, as in calls."""
-    adapter: TypeAdapter[Any] = TypeAdapter(answer | types.InputRequiredResult)
+    either: Any = answer | types.InputRequiredResult
+    adapter: TypeAdapter[Any] = TypeAdapter(either)
     found = await servers.upstream(server.name).request(request, adapter)
     if isinstance(found, types.InputRequiredResult):
         raise UpstreamFailed(f"{server.name} asks for more input, which Toolwire does not pass on")

@@ -104,6 +104,8 @@ def of_reading(call: McpCall) -> types.GetPromptResult | types.ReadResourceResul
     if outcome is not None and outcome.status == "done":
         found: types.GetPromptResult | types.ReadResourceResult = outcome.raw
         return found
+    if outcome is not None and outcome.raw is not None:
+        raise MCPError.from_error_data(outcome.raw)
     error, reason = problem_of(call, outcome)
     raise MCPError(types.INVALID_REQUEST, f"{error}\nReason: {reason}" if reason else error)
 
@@ -112,6 +114,8 @@ def of_call(call: McpCall, version: str) -> types.CallToolResult:
     """Returns the result of a call that is over."""
     outcome = outcome_of(call)
     if outcome is None or outcome.status != "done":
+        if outcome is not None and outcome.raw is not None:
+            raise MCPError.from_error_data(outcome.raw)
         error, reason = problem_of(call, outcome)
         return refused(error, reason, tool=call.toolbox.tools.get(call.call.name))
     if outcome.raw is not None:

@@ -183,7 +183,8 @@ class ToolServer:
             self._offered, self._toolbox = offered, Toolbox(offered)
             self._lists.clear()
 
-    async def _list(self, context: Context, params: types.PaginatedRequestParams | None) -> dict[str, Any]:
+    async def _list(self, context: Context, params: types.PaginatedRequestParams | None) -> Any:
+        """Returns the list as JSON that is made once, because it may be long."""
         await self._refresh()
         version = context.protocol_version
         if version not in self._lists:
