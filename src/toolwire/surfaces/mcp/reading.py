@@ -50,10 +50,11 @@ class Reading:
         self,
         server: McpServerSettings,
         method: str,
-        fixed: Mapping[str, Any],
+        arguments: Mapping[str, Any],
+        fixed: str,
         send: Callable[[Arguments], Awaitable[Any]],
     ) -> None:
-        """`fixed`: arguments that an edit may not change, because the request names them."""
+        """`arguments`: of the request. `fixed`: the one that an edit may not change."""
         self.name = f"{server.name}__{method}"
         self.source = server.source
         self.method = method
@@ -63,6 +64,7 @@ class Reading:
         self.description = self.purpose
         self.parameters: Mapping[str, Any] = {"type": "object"}
         self._facts = (("Server", server.name),)
+        self.arguments = arguments
         self._fixed = fixed
         self._send = send
         self._policy = Policy.of(server)
@@ -71,8 +73,8 @@ class Reading:
         return self._policy.decide(self.method, arguments)
 
     def check(self, arguments: Arguments) -> None:
-        if any(arguments.get(name) != value for name, value in self._fixed.items()):
-            raise ToolFailed(f"not run: {' and '.join(self._fixed)} cannot be changed here")
+        if arguments.get(self._fixed) != self.arguments[self._fixed]:
+            raise ToolFailed(f"not run: the {self._fixed} cannot be changed here")
 
     async def preview(self, arguments: Arguments) -> Preview:
         return Preview(action="Read", facts=self._facts)
@@ -107,7 +109,7 @@ class Prompts:
                 found.append(one.model_copy(update={"name": f"{server.name}__{one.name}"}))
         return found
 
-    async def found(self, name: str) -> Reading:
+    async def found(self, name: str, arguments: Mapping[str, str] | None) -> Reading:
         """Returns the tool that reads a prompt."""
         of, _, prompt = name.partition("__")
         server = self._servers.settings(of)
@@ -120,7 +122,7 @@ class Prompts:
             request = types.GetPromptRequest(params=params)
             return await _sent(self._servers, server, request, types.GetPromptResult)
 
-        return Reading(server, GET_PROMPT, {"name": prompt}, send)
+        return Reading(server, GET_PROMPT, {"name": prompt, "arguments": arguments or {}}, "name", send)
 
 
 class Resources:
@@ -165,7 +167,7 @@ class Resources:
             request = types.ReadResourceRequest(params=types.ReadResourceRequestParams(uri=uri))
             return await _sent(self._servers, server, request, types.ReadResourceResult)
 
-        return Reading(server, READ_RESOURCE, {"uri": uri}, send)
+        return Reading(server, READ_RESOURCE, {"uri": uri}, "uri", send)
 
     def _server_of(self, uri: str) -> McpServerSettings | None:
         if uri in self._known:

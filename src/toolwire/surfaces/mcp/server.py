@@ -31,7 +31,7 @@ from toolwire.surfaces.mcp import results
 from toolwire.surfaces.mcp.calls import AskChannels, McpCall, McpCalls, Reported
 from toolwire.surfaces.mcp.changes import ListChanges
 from toolwire.surfaces.mcp.forms import decision, message, schema
-from toolwire.surfaces.mcp.reading import Prompts, Resources
+from toolwire.surfaces.mcp.reading import Prompts, Reading, Resources
 from toolwire.tools.approvals import Approvals
 from toolwire.tools.contract import Approval, Asking, Tool, ToolCall
 from toolwire.tools.executor import Toolbox
@@ -147,12 +147,10 @@ class ToolServer:
         prompts, resources = Prompts(servers), Resources(servers)
 
         async def get_prompt(context: Context, params: types.GetPromptRequestParams) -> Any:
-            tool = await prompts.found(params.name)
-            return await self._read(context, params, tool, {"arguments": params.arguments or {}})
+            return await self._read(context, params, await prompts.found(params.name, params.arguments))
 
         async def read_resource(context: Context, params: types.ReadResourceRequestParams) -> Any:
-            tool = await resources.found(params.uri)
-            return await self._read(context, params, tool, {"uri": params.uri})
+            return await self._read(context, params, await resources.found(params.uri))
 
         return {
             "on_list_prompts": prompts.listed,
@@ -210,11 +208,10 @@ class ToolServer:
         self,
         context: Context,
         params: types.GetPromptRequestParams | types.ReadResourceRequestParams,
-        tool: Tool,
-        arguments: Mapping[str, Any],
+        tool: Reading,
     ) -> Any:
-        """Reads a prompt or a resource: a call of `tool`, whose result has no form for errors."""
-        answer = await self._ask(context, params, Toolbox([tool]), tool.name, arguments)
+        """Reads a prompt or a resource: a call of a tool, whose result has no form for errors."""
+        answer = await self._ask(context, params, Toolbox([tool]), tool.name, tool.arguments)
         if isinstance(answer, McpCall):
             return results.of_reading(answer)
         if isinstance(answer, str):
