@@ -40,7 +40,7 @@ TOOLS = [
     tool("elicit", "Asks the person itself, in Toolwire's name."),
     tool("sample", "Asks for a completion of the client's model."),
     tool("die", "Ends the server in the middle of the call."),
-    tool("flood", "Sends 20,000 progress reports and 2,000 list changes, then returns."),
+    tool("flood", "Sends 5,000 progress reports and 500 list changes, then returns."),
 ]
 PROMPTS = [{"name": "review", "arguments": [{"name": "code", "required": True}]}, {"name": "secret"}]
 RESOURCES = [
@@ -158,7 +158,7 @@ class Peer:
             sys.stdout.flush()
             raise SystemExit(9)
         elif name == "flood":
-            for number in range(20_000):
+            for number in range(5_000):
                 if token is not None:
                     self.notify("notifications/progress", {"progressToken": token, "progress": number})
                 if number % 10 == 0:

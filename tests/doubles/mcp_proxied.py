@@ -17,6 +17,7 @@ from toolwire.settings.types import McpServerSettings, McpSettings
 from toolwire.store.store import Store
 from toolwire.surfaces.mcp.server import ToolServer, Ways
 from toolwire.tools.approvals import Approvals
+from toolwire.tools.consent import Proofs
 from toolwire.tools.contract import Tool
 from toolwire.tools.mcp.servers import McpServers
 
@@ -55,11 +56,13 @@ async def proxied(
     *settings: McpServerSettings,
     tools: tuple[Tool, ...] = (),
     lifetime_s: float = 60.0,
+    proofs: Proofs | None = None,
     **ways: Any,
 ) -> AsyncIterator[Proxied]:
+    """`proofs`: those of another process, to start Toolwire anew in this one."""
     told: list[str] = []
     servers = McpServers(McpSettings(settings), store)
-    approvals = Approvals(store, lifetime_s=lifetime_s)
+    approvals = Approvals(store, lifetime_s=lifetime_s, proofs=proofs)
     server = ToolServer(approvals, tools, servers, ways=Ways(**ways), notify=told.append)
     try:
         yield Proxied(server, servers, approvals, told)
