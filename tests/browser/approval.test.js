@@ -26,7 +26,7 @@ const touched = ['a.md', 'b.md', 'gone.md'].map((path) => ({
   missing: path === 'gone.md',
   reason: '',
 }))
-const shown = { touched, diff: '', summary: '', pick: true, problem: '', action: '' }
+const shown = { touched, diff: '', summary: '', pick: true, problem: '', action: '', facts: [], content: '' }
 /** @type {Approval} */
 const approval = {
   id: '1',

@@ -27,7 +27,7 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from toolwire.core.display import one_line, size
 from toolwire.settings.mcp import stated_folder
 from toolwire.settings.types import MASK, McpServerSettings
-from toolwire.tools.mcp.stdio import LARGEST, ServerProcess, stdio
+from toolwire.tools.mcp.stdio import LARGEST, UNREADABLE, ServerProcess, stdio
 
 if TYPE_CHECKING:
     from toolwire.tools.mcp.upstream import Upstream

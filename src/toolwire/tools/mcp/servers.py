@@ -18,11 +18,12 @@ import mcp_types as types
 from toolwire.core.display import one_line, size
 from toolwire.settings.types import ConfigError, McpServerSettings, McpSettings
 from toolwire.store.store import Store
+from toolwire.tools.mcp.connection import HttpClient, UpstreamFailed, address
 from toolwire.tools.mcp.pins import Pinned, Pins, Withheld, pinned
 from toolwire.tools.mcp.policy import Policy
 from toolwire.tools.mcp.schemas import SchemaCheck, SchemaRefused
 from toolwire.tools.mcp.tool import McpTool
-from toolwire.tools.mcp.upstream import HttpClient, State, Upstream, UpstreamFailed, address
+from toolwire.tools.mcp.upstream import State, Upstream
 
 log = logging.getLogger("toolwire.mcp")
 PATIENCE_S = 4.0

@@ -17,9 +17,9 @@ import mcp_types as types
 
 from toolwire.core.display import counted, one_line, size
 from toolwire.tools.contract import Arguments, Effect, Preview, Progress, Ran, ToolFailed
+from toolwire.tools.mcp.connection import UpstreamFailed, address
 from toolwire.tools.mcp.policy import Policy, Ruling
 from toolwire.tools.mcp.schemas import SchemaCheck
-from toolwire.tools.mcp.upstream import UpstreamFailed, address
 
 if TYPE_CHECKING:
     from toolwire.settings.types import McpServerSettings

@@ -26,7 +26,7 @@ const DECIDERS = new Map([
   ['note', ['in ', 'toolwire note']],
   ['mcp form', ['in the MCP client']],
 ])
-const EFFECTS = { write: 'changes files', read: 'reads', search: 'searches', '': '' }
+const EFFECTS = { write: 'changes files', read: 'reads', search: 'searches', call: 'calls a server', '': '' }
 const EFFECT_ICONS = { write: 'pencil', read: 'file', search: 'search', call: 'plug', '': 'tool' }
 const STATUS_BADGES = { approved: 'ok', denied: 'bad', expired: 'warn', pending: '' }
 const SOON_S = 60
@@ -157,7 +157,13 @@ function origin(approval, ...more) {
     { class: 'case-origin' },
     h('span', null, h('span', { class: 'mono' }, visible(approval.model)), ` ${approval.place}`),
     name
-      ? h('span', { title: visible(path) }, icon(kind === 'vault' ? 'folder' : 'plug', 14), ' ', visible(name))
+      ? h(
+          'span',
+          { title: visible(path) },
+          icon(kind === 'vault' ? 'folder' : 'plug', 14),
+          ' ',
+          visible(name),
+        )
       : null,
     more,
   )
