@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from math import inf
 from pathlib import PurePosixPath
 from typing import Any, Protocol
 
@@ -34,6 +35,7 @@ log = logging.getLogger("toolwire.approvals")
 LIFETIME_S = 600.0
 KEPT_S = 30 * 86400.0
 """How long a decided question is kept, including what it showed of the person's notes."""
+FORGET_EVERY_S = 60.0
 LOOK_EVERY_S = 0.25
 """How often a waiting process checks whether another process has stored a decision."""
 MOST_WAITING = 50
@@ -94,6 +96,7 @@ class Approvals:
         """Set when a decision was stored, and then replaced by a new event."""
         self._revoked: set[str] = set()
         """Grants that were revoked in this process. They never count again, whatever the store says."""
+        self._forgot_at = -inf
         self._taken: set[str] = set()
         """Questions whose decision a later call took in this process. It never counts again."""
         self._deciding = asyncio.Lock()
@@ -130,8 +133,8 @@ class Approvals:
         wait_s: float | None,
     ) -> list[Approval]:
         """`rules`: by id of the question, the rule that allows the call."""
-        await self.records.forget(self._clock() - KEPT_S)
-        grants = await self.valid_grants()
+        await self._forget()
+        grants = await self.valid_grants() if len(rules) < len(approvals) else []
         covered = {id: f"rule {rule}" for id, rule in rules.items()} | {
             one.id: f"grant {grant.id}"
             for one in approvals
@@ -149,6 +152,13 @@ class Approvals:
         decided = {one.id: one for one in known} | {one.id: await self._decided(one) for one in asked}
         decided |= {one.id: await self._kept(one, surface, wait_s or 0.0) for one in kept}
         return [decided.get(one.id) or replace(one, status="refused") for one in approvals]
+
+    async def _forget(self) -> None:
+        """Deletes old decisions, now and then."""
+        now = self._clock()
+        if not self._forgot_at <= now < self._forgot_at + FORGET_EVERY_S:
+            self._forgot_at = now
+            await self.records.forget(now - KEPT_S)
 
     async def _decided(self, asked: Approval) -> Approval:
         """Returns the question with its stored decision. An approval without a valid proof means no.

@@ -123,6 +123,7 @@ class ToolServer:
         """The list of the offered tools, by protocol version."""
         self._stale = servers is not None
         """Whether a server may offer other tools than when its tools were last listed."""
+        self._refreshing = 0
         self._changes = ListChanges()
         self.calls = McpCalls()
         about = [text for text, there in ((OF_VAULT, tools), (OF_SERVERS, servers)) if there]
@@ -170,16 +171,27 @@ class ToolServer:
 
     def _changed(self) -> None:
         self._stale = True
-        self._changes.announce()
+        if not self._refreshing:
+            self._changes.announce()
 
     async def _refresh(self) -> None:
+        """Brings the offered tools up to date. Clients are told, if they may know other ones."""
         if self._servers is None:
             return
         self._stale = False
-        offered = (*self._own, *await self._servers.tools())
+        self._refreshing += 1
+        try:
+            offered = (*self._own, *await self._servers.tools())
+        finally:
+            self._refreshing -= 1
+        listed = bool(self._lists)
         if offered != self._offered:
             self._offered, self._toolbox = offered, Toolbox(offered)
             self._lists.clear()
+        elif not self._stale:
+            return
+        if listed:
+            self._changes.announce()
 
     async def _list(self, context: Context, params: types.PaginatedRequestParams | None) -> Any:
         """Returns the list as JSON that is made once, because it may be long."""
