@@ -159,8 +159,12 @@ EVIL = (
 
 def question(stage: Any = "run", **shown_: Any) -> Approval:
     touched = (Touched(EVIL, f"Notes/{EVIL}.md", 10, EVIL), Touched("gone", EVIL, missing=True, reason=EVIL))
+    facts = (("Server", EVIL), ("The server says", f"{EVIL}\n{EVIL}"), (EVIL, EVIL))
     preview = Preview(
-        touched, **{"diff": f"--- a\n+++ b\n@@ -1 +1 @@\n-{EVIL}\n+{EVIL}", "summary": EVIL, **shown_}
+        touched,
+        facts=facts,
+        content=f"{EVIL}\n{EVIL}",
+        **{"diff": f"--- a\n+++ b\n@@ -1 +1 @@\n-{EVIL}\n+{EVIL}", "summary": EVIL, **shown_},
     )
     arguments = {"filePath": EVIL, EVIL: [EVIL, {"deep": EVIL}], "one": {EVIL: 1}}
     return Approval(

@@ -15,13 +15,13 @@ from typing import Any
 
 LEGACY, MODERN = "2025-11-25", "2026-07-28"
 META = "io.modelcontextprotocol/"
-PIXEL = (
-    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk+A8AAQUBAScY42YAAAAASUVORK5CYII="
-)
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk+A8AAQUBAScY42YAAAAASUVORK5CYII="
 NOTE = {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]}
 
 
-def tool(name: str, description: str, properties: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+def tool(
+    name: str, description: str, properties: dict[str, Any] | None = None, **more: Any
+) -> dict[str, Any]:
     schema = {"type": "object", "properties": properties or {}}
     return {"name": name, "description": description, "inputSchema": schema, **more}
 
@@ -29,7 +29,9 @@ def tool(name: str, description: str, properties: dict[str, Any] | None = None, 
 TEXT = {"text": {"type": "string"}}
 TOOLS = [
     tool("echo", "Returns its text.", TEXT, annotations={"readOnlyHint": True}),
-    tool("add_note", "Adds a note.", {**TEXT, "tag": {"type": "string", "default": "none"}}, outputSchema=NOTE),
+    tool(
+        "add_note", "Adds a note.", {**TEXT, "tag": {"type": "string", "default": "none"}}, outputSchema=NOTE
+    ),
     tool("wrong_note", "Returns what its output schema forbids.", outputSchema=NOTE),
     tool("picture", "Returns an image and a link."),
     tool("slow", "Reports progress, then waits until it is cancelled.", {"steps": {"type": "integer"}}),
@@ -98,9 +100,7 @@ class Peer:
             self.listening = id
             meta = {f"{META}subscriptionId": id}
             wanted = params.get("notifications", {})
-            self.notify(
-                "notifications/subscriptions/acknowledged", {"notifications": wanted, "_meta": meta}
-            )
+            self.notify("notifications/subscriptions/acknowledged", {"notifications": wanted, "_meta": meta})
         elif id is not None:
             self.answer(id, method, params)
 
@@ -111,7 +111,9 @@ class Peer:
             self.result(id, told)
         elif method == "server/discover" and self.modern:
             told = {"supportedVersions": [MODERN], "capabilities": CAPABILITIES}
-            self.result(id, {**told, "ttlMs": 0, "cacheScope": "private", "_meta": {f"{META}serverInfo": info}})
+            self.result(
+                id, {**told, "ttlMs": 0, "cacheScope": "private", "_meta": {f"{META}serverInfo": info}}
+            )
         elif method in LISTS:
             kept = {"ttlMs": 0, "cacheScope": "private"} if self.modern else {}
             key, entries = LISTS[method]

@@ -14,12 +14,12 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from toolwire.settings import page_file
-from toolwire.settings.mcp import read_mcp
+from toolwire.settings.mcp import read_mcp, with_page_rules
 from toolwire.settings.models import read_models
 from toolwire.settings.types import (
     DEFAULT_MODELS,
@@ -102,7 +102,7 @@ def load(
             in_file = _from_file(file, problems)
     given = _layered({}, in_file, environ, overrides, problems)
     url = _section("store", StoreSettings, given, environ, [] if problems is not None else None).url
-    page, page_where, page_problem = _from_page(url, environ)
+    page, page_where, page_problem, page_rules = _from_page(url, environ)
     if page:
         given = _layered(page, in_file, environ, overrides, [] if problems is not None else None)
     sections = {name: _section(name, cls, given, environ, problems) for name, cls in SECTIONS.items()}
@@ -110,7 +110,7 @@ def load(
     if page:
         models = tuple(sorted(models, key=lambda model: model.where == page_where))  # the page's models last
     unnamed = "" if path or environ.get("TOOLWIRE_CONFIG") else FILE_NAME
-    mcp = read_mcp(given, environ, problems, unnamed=unnamed)
+    mcp = with_page_rules(read_mcp(given, environ, problems, unnamed=unnamed), page_rules)
     ids = None if page_problem else [model.id for model in models]
     settings = Settings(
         **sections,
@@ -148,18 +148,21 @@ def _layered(
     return given
 
 
-def _from_page(store_url: str, environ: Mapping[str, str]) -> tuple[dict[Key, Given], str, str]:
-    """Returns the settings page's layer, the path of its file, and why the file is ignored, or ""."""
+def _from_page(
+    store_url: str, environ: Mapping[str, str]
+) -> tuple[dict[Key, Given], str, str, Mapping[str, Sequence[str]]]:
+    """Returns the settings page's layer, the path of its file, why it is ignored or "", and its rules."""
     path = page_file.path_beside(store_url, environ)
     if path is None:
-        return {}, "", ""
+        return {}, "", "", {}
     out: dict[Key, Given] = {}
     try:
-        for section, table in page_file.read(path).tables().items():
-            out.update(_flatten((section,), table, str(path), path.parent))
+        page = page_file.read(path)
     except page_file.PageFileError as error:
-        return {}, str(path), f"{path} {error}; it is ignored"
-    return out, str(path), ""
+        return {}, str(path), f"{path} {error}; it is ignored", {}
+    for section, table in page.tables().items():
+        out.update(_flatten((section,), table, str(path), path.parent))
+    return out, str(path), "", page.rules
 
 
 def _origins(given: Mapping[Key, Given], page_where: str) -> dict[str, str]:

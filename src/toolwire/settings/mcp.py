@@ -7,8 +7,8 @@ used. Rules are checked where they are applied, in `tools/mcp`.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 from urllib.parse import urlsplit
@@ -21,7 +21,7 @@ NAMES = "use at most 32 letters, digits, - and single _, with a letter or digit 
 _KEYS = [
     one.name
     for one in fields(McpServerSettings)
-    if one.name not in ("name", "ad_hoc", "folder", "secret", "problem", "where")
+    if one.name not in ("name", "page_allow", "ad_hoc", "folder", "secret", "problem", "where")
 ]
 _HINTS = get_type_hints(McpServerSettings)
 _RANGES: dict[str, Range] = {
@@ -137,6 +137,12 @@ def _check_address(command: tuple[str, ...], url: str) -> None:
             fits = False
         if not fits or _CONTROL.search(url) or " " in url:
             raise ConfigError("url: expected an address such as https://mcp.example.com/mcp")
+
+
+def with_page_rules(settings: McpSettings, rules: Mapping[str, Sequence[str]]) -> McpSettings:
+    """Returns the settings with the allow rules that the pages have saved, by server."""
+    servers = (replace(one, page_allow=tuple(rules.get(one.name, ()))) for one in settings.servers)
+    return replace(settings, servers=tuple(servers))
 
 
 def stated_folder(server: McpServerSettings) -> Path:

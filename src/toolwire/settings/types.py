@@ -11,7 +11,7 @@ import ipaddress
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import lru_cache
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -186,6 +186,8 @@ class McpServerSettings:
     deny: tuple[str, ...] = ()
     ask: tuple[str, ...] = ()
     allow: tuple[str, ...] = ()
+    page_allow: tuple[str, ...] = ()
+    """Further allow rules, which the pages have saved (`settings/page_file.py`)."""
     share: Literal["run", "ask"] = "run"
     """"ask": a second question shows the result before the model sees it."""
     api: bool = False
@@ -315,6 +317,7 @@ def print_config(settings: Settings) -> str:
 
 def _mcp_lines(server: McpServerSettings) -> list[str]:
     lines = [f"[mcp.{toml_key(server.name)}]"]
+    server = replace(server, allow=(*server.allow, *server.page_allow), page_allow=())
     for one in fields(server)[1:]:
         value = getattr(server, one.name)
         if one.compare and one.name not in ("secret", "problem", "ad_hoc") and value:

@@ -40,6 +40,8 @@ LOOK_EVERY_S = 0.25
 """How often a waiting process checks whether another process has stored a decision."""
 MOST_WAITING = 50
 """How many questions of one session may wait for a decision at once."""
+AGREED, KEPT = "agreed", "kept"
+"""Events of the audit log: a person agreed to a tool's definition, or keeps the tool withheld."""
 MOST_NOTE = 200
 """The most characters of a note, or of who decided, in the audit log."""
 
@@ -378,6 +380,12 @@ class Approvals:
     async def revoke(self, grant_id: str) -> bool:
         self._revoked.add(grant_id)
         return await self.records.revoke(grant_id, self._clock())
+
+    async def noted(self, asking: Asking, event: str, tool: str) -> None:
+        """Adds a decision about the definition of a tool to the audit log."""
+        call = ("", asking.session, asking.surface, asking.model, tool[:80], "")
+        where = ("", asking.source, asking.pin, asking.surface)
+        await self.records.note((self._clock(), asking.owner, event, *call, "", 0, *where))
 
     async def refused(self, asking: Asking, tool: str, arguments: str, note: str, by: str = "") -> None:
         """Adds a call that was refused without a question to the audit log. `by`: the rule that did it."""

@@ -67,6 +67,12 @@ class Touched:
     marked: tuple[str, ...] = ()
 
 
+SERVER, TOOL_NAME = "Server", "Tool"
+SAID, HINTS = "The server says", "Its hints"
+FOREIGN = (SAID, HINTS)
+"""Labels of `Preview.facts` whose text a server wrote about itself. Nobody has checked it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Preview:
     """What a call would touch.
@@ -429,6 +435,7 @@ _PLACES = {
     "note": ("in toolwire note", "in this note"),
     "tour": ("in toolwire tour", "in this tour"),
     "mcp": ("via MCP", "via MCP"),
+    "api": ("via the Responses API", "via the Responses API"),
 }
 """By surface: where a question comes from, as seen from elsewhere and from there."""
 

@@ -14,6 +14,7 @@ import json
 import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -66,6 +67,12 @@ class Toolbox:
             for name, tool in self.tools.items()
             if not isinstance(tool, Ruled)
         }
+
+    def joined(self, tools: Iterable[Tool]) -> Toolbox:
+        """Returns the same tools together with those of MCP servers, which check their own arguments."""
+        other = copy(self)
+        other.tools = {**self.tools, **{tool.name: tool for tool in tools}}
+        return other
 
     def definitions(self) -> list[dict[str, Any]]:
         """Returns the tools in the form of a chat request."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -282,13 +282,14 @@ class Server:
     deny: tuple[str, ...] = ()
     ask: tuple[str, ...] = ()
     allow: tuple[str, ...] = ()
+    page_allow: tuple[str, ...] = ()
     default: Action = "ask"
-    other: list[str] = field(default_factory=list)
 
 
 def test_the_settings_of_a_server_become_its_rules() -> None:
-    policy = Policy.of(Server(deny=("a",), ask=("b",), allow=("c",), default="deny"))
-    assert [policy.decide(tool, {}).action for tool in "abcd"] == ["deny", "ask", "allow", "deny"]
+    server = Server(deny=("a",), ask=("b",), allow=("c",), page_allow=("b", "d"), default="deny")
+    policy = Policy.of(server)
+    assert [policy.decide(tool, {}).action for tool in "abcde"] == ["deny", "ask", "allow", "allow", "deny"]
     with pytest.raises(ConfigError, match=r"^\[mcp\.files\] ask: the rule 'x y': y is not a condition"):
         Policy.of(Server(ask=("x y",)))
 

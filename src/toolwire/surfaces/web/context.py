@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -172,6 +173,8 @@ class Web:
     tours: Tours
     boot: str
     """Identifies this process, so that a tab notices a restart of the server."""
+    changing: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
+    """Held while the file of the settings page is changed."""
 
     def scripted(self, model: str, conversation: str) -> str:
         """Returns the label of a model that follows a script; "" for others."""

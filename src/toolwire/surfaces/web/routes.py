@@ -13,7 +13,7 @@ import hmac
 from collections.abc import Awaitable, Callable
 from importlib.metadata import version
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
@@ -34,11 +34,15 @@ from toolwire.surfaces.web.inbox import InboxApi
 from toolwire.surfaces.web.inspector import WireApi
 from toolwire.surfaces.web.local import LocalApi
 from toolwire.surfaces.web.models import ModelsApi
+from toolwire.surfaces.web.servers import ServersApi
 from toolwire.surfaces.web.sessions import LIFETIME_S, OPEN, Sessions
 from toolwire.surfaces.web.tools import Preferences, SettingsApi, Source, WebTools, vault_tools
 from toolwire.surfaces.web.tours import Tours
 from toolwire.tools.approvals import Approvals
 from toolwire.tools.consent import Proofs, server_key
+
+if TYPE_CHECKING:
+    from toolwire.tools.mcp.servers import McpServers
 
 TOUR_PAGE = "/tour"
 """The address below /ui that starts a tour. The one-time link leads to it with the parameter `tour`."""
@@ -81,9 +85,10 @@ class Pages:
         store: Store,
         source: Source = vault_tools,
         keys: KeyRing | None = None,
+        servers: McpServers | None = None,
     ) -> None:
         preferences = Preferences(store)
-        tools = WebTools(settings, preferences, source)
+        tools = WebTools(settings, preferences, source, servers)
         boot = random_id("boot_")
         key, is_open = server_key(settings.server), settings.approvals.command_line == "open"
         approvals = Approvals(store, proofs=Proofs(store, key, unproven=is_open))
@@ -95,7 +100,7 @@ class Pages:
         """The secret in the record of this server; "": it has no record."""
         self._keys = keys
         apis: tuple[type[PageApi], ...] = (
-            *(ChatApi, InboxApi, SettingsApi, ModelsApi, LocalApi, WireApi, ConnectApi),
+            *(ChatApi, InboxApi, SettingsApi, ModelsApi, ServersApi, LocalApi, WireApi, ConnectApi),
         )
         self._apis = [api(self.web) for api in apis]
         self._files = _files()

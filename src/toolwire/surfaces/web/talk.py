@@ -134,7 +134,7 @@ class Talk:
         self._task: asyncio.Task[None] | None = None
         self._tail: list[str] = []
         self.with_tools = False
-        """Whether the last turn had the tools of the person's vault."""
+        """Whether the last turn had tools."""
         self._toolbox: Toolbox | None = None
         _close_entries(kept.entries)
 
@@ -261,9 +261,10 @@ class Talk:
         if self.is_tour:
             async with web.tours.using(self.kept.id) as sample:
                 yield sample.toolbox, str(sample.root)
-        elif web.tools.enabled and web.may_use_tools(model) and web.tools.toolbox is not None:
+        elif web.tools.enabled and web.may_use_tools(model):
             self.with_tools = True
-            yield web.tools.toolbox, str(web.tools.root.resolve())
+            tools = await web.tools.all()
+            yield tools, str(web.tools.root.resolve()) if web.tools.toolbox is not None else ""
         else:
             yield None, ""
 

@@ -13,6 +13,7 @@ must hold. `read_text_file path=/srv/docs/** *`. Deny beats ask beats allow beat
 from __future__ import annotations
 
 import json
+import math
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -44,6 +45,8 @@ class Configured(Protocol):
     def ask(self) -> Sequence[str]: ...
     @property
     def allow(self) -> Sequence[str]: ...
+    @property
+    def page_allow(self) -> Sequence[str]: ...
     @property
     def default(self) -> Action: ...
 
@@ -240,8 +243,11 @@ def read_arguments(written: str) -> Mapping[str, Any]:
     def refused(constant: str) -> Any:
         raise ValueError(f"{constant} is not JSON")
 
+    def finite(number: str) -> float:
+        return float(number) if math.isfinite(float(number)) else refused(number)
+
     try:
-        value = json.loads(written, object_pairs_hook=once, parse_constant=refused)
+        value = json.loads(written, object_pairs_hook=once, parse_constant=refused, parse_float=finite)
         if isinstance(value, dict):
             return value
         raise ValueError('write {"NAME": VALUE, …}')
@@ -304,7 +310,8 @@ class Policy:
     def of(cls, server: Configured) -> Policy:
         """Returns the rules of a server's settings. Raises `ConfigError`, which names the server."""
         try:
-            return cls(deny=server.deny, ask=server.ask, allow=server.allow, default=server.default)
+            allow = (*server.allow, *server.page_allow)
+            return cls(deny=server.deny, ask=server.ask, allow=allow, default=server.default)
         except ConfigError as error:
             raise ConfigError(f"[mcp.{server.name}] {error}") from None
 

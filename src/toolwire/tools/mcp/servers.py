@@ -9,7 +9,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Literal
 
@@ -69,6 +69,13 @@ class Server:
     warnings: list[str] = field(default_factory=list)
     refreshing: asyncio.Task[None] | None = None
 
+    def warn(self, warnings: list[str]) -> None:
+        """Keeps what is wrong with the rules, and logs what is new of it."""
+        for line in warnings:
+            if line not in self.warnings:
+                log.warning("[mcp.%s] %s", self.settings.name, line)
+        self.warnings = warnings
+
     def policy_now(self, given: Policy) -> Policy:
         return self.policy or given
 
@@ -98,10 +105,12 @@ class McpServers:
         store: Store,
         *,
         http: HttpClient | None = None,
+        pins: Pins | None = None,
         patience_s: float = PATIENCE_S,
     ) -> None:
+        """`pins`: instead of those in the store."""
         self.on_change: list[Callable[[], None]] = []
-        self._pins = Pins(store)
+        self._pins = pins or Pins(store)
         self._patience_s = patience_s
         self._servers = {one.name: self._server(one, http) for one in settings.servers}
 
@@ -154,6 +163,15 @@ class McpServers:
     def withheld(self) -> list[Withheld]:
         """Returns the tools that a person has not agreed to."""
         return [one for server in self._servers.values() for one in server.withheld]
+
+    def set_page_rules(self, name: str, rules: Sequence[str]) -> None:
+        """Replaces the allow rules that the pages have saved. They count for calls from now on."""
+        server = self._servers[name]
+        settings = replace(server.settings, page_allow=tuple(rules))
+        server.policy, server.settings = Policy.of(settings), settings
+        if server.listed is not None:
+            server.warn(server.policy.dead(server.listed))
+        self._changed()
 
     # --- tools ---
 
@@ -235,9 +253,10 @@ class McpServers:
                 withheld.append(
                     Withheld(server.settings.name, name, definition.pin, why, before, definition.text)
                 )
+        await self._pins.withhold(source, withheld)
         server.listed, server.pins, server.definitions = listed, stored, definitions
         server.tools, server.withheld, server.unusable_tools = tools, withheld, unusable
-        server.warnings = server.policy.dead(listed)
+        server.warn(server.policy.dead(listed))
 
     async def agree(self, agreed: Sequence[Withheld]) -> None:
         """Pins the definitions that a person has agreed to, and offers their tools."""

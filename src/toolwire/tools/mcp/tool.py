@@ -16,7 +16,18 @@ from typing import TYPE_CHECKING, Any
 import mcp_types as types
 
 from toolwire.core.display import counted, one_line, size
-from toolwire.tools.contract import Arguments, Effect, Preview, Progress, Ran, ToolFailed
+from toolwire.tools.contract import (
+    HINTS,
+    SAID,
+    SERVER,
+    TOOL_NAME,
+    Arguments,
+    Effect,
+    Preview,
+    Progress,
+    Ran,
+    ToolFailed,
+)
 from toolwire.tools.mcp.connection import UpstreamFailed, address
 from toolwire.tools.mcp.policy import Policy, Ruling
 from toolwire.tools.mcp.schemas import SchemaCheck
@@ -30,7 +41,8 @@ MOST_ARGUMENTS = 1_000_000
 """The most characters of a call's arguments, as JSON."""
 MOST_RESULT = 100_000
 """The most characters of a result that a model gets."""
-MOST_SAID = 4000
+MOST_SAID = 20_000
+"""The most characters of a title and description that are stored with a question."""
 _PLAIN = re.compile(r"[A-Za-z0-9_-]+")
 _HASHED = re.compile(r"_[0-9a-f]{12}$")
 
@@ -80,9 +92,8 @@ class McpTool:
 
     @property
     def title(self) -> str:
-        hints = self.definition.annotations
-        said = self.definition.title or (hints.title if hints is not None else None) or self.definition.name
-        return f"{self.server}: {one_line(said, 80)}"
+        """The names alone: a title that the server chose could imitate Toolwire's own words."""
+        return f"{self.server}: {one_line(self.definition.name, 80)}"
 
     @property
     def purpose(self) -> str:
@@ -91,6 +102,15 @@ class McpTool:
     @property
     def description(self) -> str:
         return self.definition.description or ""
+
+    @property
+    def _said(self) -> str:
+        """Everything that the server says of the tool in words: title and description."""
+        given = self.definition.annotations
+        title = self.definition.title or (given.title if given is not None else None) or ""
+        said = "\n".join(filter(None, (title, self.description)))
+        cut = f"\n[cut: the first {MOST_SAID:,} of {len(said):,} characters]"
+        return said if len(said) <= MOST_SAID else said[:MOST_SAID] + cut
 
     @property
     def parameters(self) -> Mapping[str, Any]:
@@ -103,11 +123,11 @@ class McpTool:
     def facts(self) -> tuple[tuple[str, str], ...]:
         settings = self.settings
         facts = [
-            ("Server", self.server),
+            (SERVER, self.server),
             ("Command" if settings.command else "Address", address(settings)),
-            ("Tool", self.definition.name),
-            ("The server says", self.description[:MOST_SAID]),
-            ("Its hints", hints(self.definition)),
+            (TOOL_NAME, self.definition.name),
+            (SAID, self._said),
+            (HINTS, hints(self.definition)),
         ]
         return tuple((label, text) for label, text in facts if text)
 
