@@ -14,10 +14,11 @@ from toolwire.surfaces.web.inbox import _STATE
 from toolwire.surfaces.web.sessions import LIFETIME_S, Sessions
 from toolwire.surfaces.web.talk import Conversations, StoredChat
 from toolwire.surfaces.web.tools import Preferences
-from toolwire.tools.approvals import Approvals, this_process
+from toolwire.tools.approvals import Approvals
 from toolwire.tools.contract import Approval, Decision, Grant, Preview, Touched
 from toolwire.tools.links import Links
 from toolwire.tools.records import Records
+from toolwire.tools.requester import this_process
 
 SHOWN = Preview((Touched("a", "A.md", 11, "snippet 'é'"),), "+x", "reads A.md", True)
 APPROVAL = Approval(

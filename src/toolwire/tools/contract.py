@@ -362,7 +362,7 @@ class Outcome:
 
     call: ToolCall
     result: Json
-    status: Literal["done", "denied", "expired", "failed", "unknown"]
+    status: Literal["done", "denied", "expired", "failed", "unknown", "waiting"]
     notice: str = ""
     shared: tuple[str, ...] = ()
     """Paths whose content the model sees, or that were changed."""

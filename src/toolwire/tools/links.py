@@ -19,9 +19,10 @@ from toolwire.core.display import one_line
 from toolwire.core.errors import ToolwireError
 from toolwire.core.ids import random_id
 from toolwire.store.store import Store
-from toolwire.tools.approvals import Approvals, has_ended
+from toolwire.tools.approvals import Approvals
 from toolwire.tools.consent import LinkKey
 from toolwire.tools.contract import Approval, Decision
+from toolwire.tools.requester import has_ended
 
 LinkKind = Literal["link", "button", "webhook"]
 """Where a link is: on a page that the person opens, behind a button of a message, or with a webhook."""

@@ -245,6 +245,23 @@ async def test_the_queue_is_bounded(
         assert len(await one.pending(5)) == 5  # the questions themselves wait
 
 
+async def test_a_question_that_outlives_its_call_is_sent_once_also_if_the_call_comes_again(
+    house: Callable[..., House], ntfy: Notice
+) -> None:
+    async with both() as (phone, _):
+        one = house(ntfy(phone.url, after_s=0.4))
+        asking, question = Asking("s", "claude", "mcp"), Question("note_write", "run", {}, Preview())
+        for _ in range(3):  # the client gives up before the message is due
+            (asked,) = await one.approvals.ask(asking, [question], Left(), wait_s=0.05)
+            assert asked.status == "pending"
+        await phone.until(1)
+        (asked,) = await one.approvals.ask(asking, [question], Left(), wait_s=0.05)
+        one.ask(other=True)
+        await phone.until(2)
+        ids = {line["approval_id"] for line in await one.approvals.records.audit()}
+        assert asked.id in ids and len(phone.got) == 2
+
+
 @pytest.mark.parametrize(("terminal", "sent"), [(False, ["web"]), (True, ["chat", "web"])])
 async def test_a_question_in_a_terminal_is_sent_only_if_the_person_wants_it(
     house: Callable[..., House], webhook: Notice, terminal: bool, sent: list[str]

@@ -113,25 +113,32 @@ class _Outbox:
         self._send_s = send_s
         self._first_pause_s = first_pause_s
         self._waiting: dict[str, _Waiting] = {}
+        self._reported: dict[str, float] = {}
+        """Questions that outlive their request and have their message, with the times when they expire."""
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def add(self, approvals: Sequence[Approval]) -> None:
-        due = self._clock() + self._notice.after_s
+        now = self._clock()
+        self._reported = {id: until for id, until in self._reported.items() if until > now}
         for one in approvals:
             if one.surface in IN_A_TERMINAL and not self._notice.terminal:
                 continue
+            if one.id in self._waiting or one.id in self._reported:
+                continue  # an identical call waits for the same question
             if len(self._waiting) >= MOST_WAITING:
                 log.warning("notice %s: too many questions wait; no message about more", self._notice.name)
                 break
-            self._waiting[one.id] = _Waiting(one, due)
+            self._waiting[one.id] = _Waiting(one, now + self._notice.after_s)
         self._changed.set()
         if self._waiting and (self._task is None or self._task.done()):
             self._task = asyncio.ensure_future(self._work())
 
     def remove(self, approvals: Sequence[Approval]) -> None:
+        """Drops questions. One without a requester outlives its request, so its message is still sent."""
         for one in approvals:
-            self._waiting.pop(one.id, None)
+            if one.requester:
+                self._waiting.pop(one.id, None)
         self._changed.set()
 
     async def close(self) -> None:
@@ -214,6 +221,8 @@ class _Outbox:
                     continue
             else:
                 self._waiting.pop(one.approval.id, None)
+                if not one.approval.requester:
+                    self._reported[one.approval.id] = one.approval.expires_at
             event = "not notified" if sent.problem else "notified"
             await self._approvals.log_result(one.approval, event, note=note)
         if sent.problem:

@@ -81,6 +81,8 @@ class Server:
 
     def unusable(self, tool: McpTool) -> str:
         """Returns why a tool may not be called, as far as that is known without asking its server."""
+        if self.listed is None:  # the server is not running: `confirm` finds out
+            return ""
         now = self.tools.get(tool.definition.name)
         return "" if now is not None and now.pin == tool.pin else CHANGED
 
