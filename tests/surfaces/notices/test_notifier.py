@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -389,6 +390,26 @@ async def test_a_receiver_that_does_not_speak_http_is_no_crash(webhook: Notice) 
         port = server.sockets[0].getsockname()[1]
         found = await sent(None, webhook(f"http://127.0.0.1:{port}/secret-path"))
     assert found.problem.startswith("127.0.0.1 ") and found.again and "secret-path" not in found.problem
+
+
+async def test_passwords_in_netrc_are_not_sent(
+    ntfy: Notice, webhook: Notice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "netrc").write_text("default login me password a-password-of-mine\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    async with both() as (phone, hook):
+        assert [(await sent(phone, one)).problem for one in (ntfy(phone.url), webhook(hook.url))] == ["", ""]
+        assert "authorization" not in {name.lower() for name in hook.requests[0][2]}
+        assert phone.requests[0][2]["Authorization"] == f"Bearer {TOKEN}"
+
+
+async def test_a_proxy_in_the_environment_is_used(webhook: Notice, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with both() as (_, hook):
+        monkeypatch.setenv("http_proxy", hook.url)
+        assert (await sent(hook, webhook("http://hooks.invalid/x"))).problem == ""
+        assert hook.requests[0][2]["Host"] == "hooks.invalid"
+        monkeypatch.setenv("no_proxy", "hooks.invalid")
+        assert "cannot be" in (await sent(hook, webhook("http://hooks.invalid/x"))).problem
 
 
 @pytest.mark.parametrize(("rights", "readable"), [("wo", False), ("rw", True)])

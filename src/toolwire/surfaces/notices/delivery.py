@@ -12,6 +12,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 
@@ -41,13 +42,21 @@ class Delivery:
 
 
 def client(send_s: float = SEND_S) -> aiohttp.ClientSession:
-    """Returns the HTTP client of notices. It uses the proxy in the environment, if there is one."""
+    """Returns the HTTP client of notices."""
     return aiohttp.ClientSession(
         timeout=aiohttp.ClientTimeout(total=send_s),
         cookie_jar=aiohttp.DummyCookieJar(),
-        trust_env=True,
         auto_decompress=False,
     )
+
+
+def _proxy(url: str) -> str | None:
+    """Returns the proxy in the environment for this address; None if there is none.
+
+    aiohttp's `trust_env` would also send the passwords in `~/.netrc` to the receiver.
+    """
+    parts = urlsplit(url)
+    return None if proxy_bypass(parts.hostname or "") else getproxies().get(parts.scheme)
 
 
 async def deliver(session: aiohttp.ClientSession, notice: NoticeSettings, message: Message) -> Delivery:
@@ -56,7 +65,11 @@ async def deliver(session: aiohttp.ClientSession, notice: NoticeSettings, messag
     host = one_line(urlsplit(message.url).hostname or "", 80)
     try:
         async with session.post(
-            message.url, data=message.body, headers=message.headers, allow_redirects=False
+            message.url,
+            data=message.body,
+            headers=message.headers,
+            allow_redirects=False,
+            proxy=_proxy(message.url),
         ) as response:
             took_s = time.perf_counter() - began
             if 200 <= response.status < 300:
@@ -117,7 +130,8 @@ async def can_read(session: aiohttp.ClientSession, notice: NoticeSettings) -> bo
     headers = {"Authorization": f"Bearer {notice.token}"} if notice.token else {}
     url = f"{notice.url}/{notice.topic}/auth"
     try:
-        async with session.get(url, headers=headers, allow_redirects=False) as response:
+        given: dict[str, Any] = {"headers": headers, "allow_redirects": False, "proxy": _proxy(url)}
+        async with session.get(url, **given) as response:
             return {200: True, 401: False, 403: False}.get(response.status)
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
         return None
