@@ -1,7 +1,7 @@
 """`toolwire mcp`: an MCP server with the tools of a vault and of other MCP servers.
 
-Each call needs an approval, or a rule that allows it. `toolwire mcp list` and `toolwire mcp explain` are in
-modules of their own.
+Each call needs an approval, or a rule that allows it. `toolwire mcp list`, `agree` and `explain` are in modules of
+their own.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from toolwire.surfaces.mcp.server import ToolServer
 
 HOST, PORT = "127.0.0.1", 8789
-SUBCOMMANDS = ("list", "explain")
+SUBCOMMANDS = ("list", "explain", "agree")
 OF_COMMAND = ("name", "env", "allow", "ask", "deny")
 """Options that are about the server after `--`."""
 
 
 def mcp_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "%(prog)s [options] [-- COMMAND ...] | list | explain SERVER TOOL [ARGUMENTS]"
+    parser.usage = "%(prog)s [options] [-- COMMAND ...] | list | agree | explain SERVER TOOL [ARGUMENTS]"
     add = parser.add_argument
     add("--vault", metavar="DIR", help="offer the tools of this folder of notes")
     servers = "offer the tools of this server of the settings, [mcp.NAME]; may be repeated"
@@ -72,7 +72,7 @@ def mcp_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _split_command(parser: argparse.ArgumentParser) -> None:
-    """Keeps everything after `--` together, and hands `list` and `explain` their own arguments."""
+    """Keeps everything after `--` together, and hands subcommands their own arguments."""
     parse = parser.parse_known_args
 
     def parsed(given: Sequence[str] | None = None, namespace: Any = None) -> tuple[Any, list[str]]:
@@ -193,7 +193,8 @@ def server_name(words: Sequence[str]) -> str:
         if _STARTERS.fullmatch(program):
             plain = (word for word in rest if not word.startswith("-") and word not in _STEPS)
             program = next(plain, program)
-        found = re.sub(r"(?<=.)@.*", "", program.removeprefix("@").rpartition("/")[2])
+        scope, _, found = re.sub(r"(?<=.)@.*", "", program.removeprefix("@")).rpartition("/")
+        found = Path(scope).name if scope and found in ("mcp", "server", "mcp-server") else found
         found = re.sub(r"\.(py|m?js|ts|exe|sh)$", "", found)
     found = re.sub(r"[^A-Za-z0-9-]+", "-", found).strip("-")
     return (_AFFIX.sub("", found).strip("-") or found or "server")[:32].strip("-")
