@@ -264,7 +264,7 @@ def _explain(arguments: argparse.Namespace) -> None:
     client = json.dumps({"command": "toolwire", "args": given}, ensure_ascii=False)
     for line in (
         "this is an MCP server: it waits for a client's messages on standard input.",
-        "Clients such as Claude Desktop or Cursor start it themselves. Add it there as:",
+        "Clients such as Claude Desktop or Cursor start the server themselves. Add this to their settings:",
         f"  {client}",
         "For clients that connect by HTTP, use --http. Ctrl-C ends the server.",
     ):
