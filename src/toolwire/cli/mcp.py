@@ -35,13 +35,15 @@ if TYPE_CHECKING:
     from toolwire.surfaces.mcp.server import ToolServer
 
 HOST, PORT = "127.0.0.1", 8789
-SUBCOMMANDS = ("list", "explain")
+SUBCOMMANDS = ("list", "explain", "agree")
 OF_COMMAND = ("name", "env", "allow", "ask", "deny")
 """Options that are about the server after `--`."""
 
 
 def mcp_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "%(prog)s [options] [-- COMMAND ...] | list | explain SERVER TOOL [ARGUMENTS]"
+    parser.usage = (
+        "%(prog)s [options] [-- COMMAND ...] | list | agree SERVER | explain SERVER TOOL [ARGUMENTS]"
+    )
     add = parser.add_argument
     add("--vault", metavar="DIR", help="offer the tools of this folder of notes")
     servers = "offer the tools of this server of the settings, [mcp.NAME]; may be repeated"
@@ -130,7 +132,9 @@ def _check(arguments: argparse.Namespace) -> None:
     if not arguments.lifetime > 0:
         raise ConfigError("--lifetime: expected more than 0 seconds")
     if arguments.wait is not None and not 0 < arguments.wait < arguments.lifetime:
-        raise ConfigError(f"--wait: expected more than 0 and less than {arguments.lifetime:g} seconds (--lifetime)")
+        raise ConfigError(
+            f"--wait: expected more than 0 and less than {arguments.lifetime:g} seconds (--lifetime)"
+        )
     if arguments.wait is not None and arguments.inbox is False:
         raise ConfigError("--wait: only for questions in the inbox, and --no-inbox turns it off")
     for name in ("host", "port", "bearer"):
@@ -270,9 +274,7 @@ def _explain(arguments: argparse.Namespace) -> None:
         _say(line)
 
 
-async def _serve_stdio(
-    opened: AbstractAsyncContextManager[ToolServer], arguments: argparse.Namespace
-) -> int:
+async def _serve_stdio(opened: AbstractAsyncContextManager[ToolServer], arguments: argparse.Namespace) -> int:
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
