@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from mcp import Client, StdioServerParameters
 
-from doubles.mcp_proxied import received
 from doubles.mcp_peer import __file__ as PEER
+from doubles.mcp_proxied import received
 from toolwire.cli.main import main
 from toolwire.cli.mcp import run_mcp, server_name
 from toolwire.settings.types import ConfigError
@@ -155,10 +155,7 @@ async def test_a_server_gets_only_the_variables_that_are_named(tmp_path: Path) -
     more = {"GIVEN_TOKEN": "given", "OTHER_TOKEN": "other", "TOOLWIRE_API_KEY": "key"}
     command = ["-m", "toolwire", "mcp", "--env", "GIVEN_TOKEN", "--allow", "*", "--", sys.executable]
     parameters = StdioServerParameters(
-        command=sys.executable,
-        args=[*command, str(program)],
-        env=environment(tmp_path, **more),
-        cwd=tmp_path,
+        command=sys.executable, args=[*command, str(program)], env=environment(tmp_path, **more), cwd=tmp_path
     )
     async with Client(parameters) as client:
         told: Any = (await client.call_tool("environment__environment", {})).content[0]

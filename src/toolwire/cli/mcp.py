@@ -41,7 +41,9 @@ OF_COMMAND = ("name", "env", "allow", "ask", "deny")
 
 
 def mcp_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "%(prog)s [options] [-- COMMAND ...] | list | agree | explain SERVER TOOL [ARGUMENTS]"
+    parser.usage = (
+        "%(prog)s [options] [-- COMMAND ...] | list | agree SERVER | explain SERVER TOOL [ARGUMENTS]"
+    )
     add = parser.add_argument
     add("--vault", metavar="DIR", help="offer the tools of this folder of notes")
     servers = "offer the tools of this server of the settings, [mcp.NAME]; may be repeated"
@@ -130,7 +132,9 @@ def _check(arguments: argparse.Namespace) -> None:
     if not arguments.lifetime > 0:
         raise ConfigError("--lifetime: expected more than 0 seconds")
     if arguments.wait is not None and not 0 < arguments.wait < arguments.lifetime:
-        raise ConfigError(f"--wait: expected more than 0 and less than {arguments.lifetime:g} seconds (--lifetime)")
+        raise ConfigError(
+            f"--wait: expected more than 0 and less than {arguments.lifetime:g} seconds (--lifetime)"
+        )
     if arguments.wait is not None and arguments.inbox is False:
         raise ConfigError("--wait: only for questions in the inbox, and --no-inbox turns it off")
     for name in ("host", "port", "bearer"):
@@ -271,9 +275,7 @@ def _explain(arguments: argparse.Namespace) -> None:
         _say(line)
 
 
-async def _serve_stdio(
-    opened: AbstractAsyncContextManager[ToolServer], arguments: argparse.Namespace
-) -> int:
+async def _serve_stdio(opened: AbstractAsyncContextManager[ToolServer], arguments: argparse.Namespace) -> int:
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)

@@ -107,9 +107,7 @@ async def serve(tmp_path: Path, vault: Path) -> AsyncIterator[Callable[..., Serv
     def make(*, inbox: bool = True, form: bool = True, lifetime_s: float = 60.0) -> Served:
         told: list[str] = []
         approvals = Approvals(store, lifetime_s=lifetime_s)
-        made.append(
-            ToolServer(approvals, tools_of(library), ways=Ways(form, inbox), notify=told.append)
-        )
+        made.append(ToolServer(approvals, tools_of(library), ways=Ways(form, inbox), notify=told.append))
         return Served(made[-1], approvals, url, vault, told)
 
     yield make

@@ -280,7 +280,18 @@ async def test_no_server_outlives_toolwire_and_no_call_runs_twice(
     process: Any, inbox: Any, end: signal.Signals | None, tool: str
 ) -> None:
     log = process.tmp_path / f"stdin-{tool}.log"
-    command = [sys.executable, "-m", "toolwire", "mcp", "--allow", "slow", "--wait", "30", "--", sys.executable]
+    command = [
+        sys.executable,
+        "-m",
+        "toolwire",
+        "mcp",
+        "--allow",
+        "slow",
+        "--wait",
+        "30",
+        "--",
+        sys.executable,
+    ]
     server = await asyncio.create_subprocess_exec(
         *command,
         str(PEER),

@@ -12,7 +12,7 @@ import mcp_types as types
 import pytest
 from mcp.shared.exceptions import MCPError
 
-from doubles.mcp_proxied import Proxied, peer, proxied, received
+from doubles.mcp_proxied import peer, proxied, received
 from toolwire.store.store import Store
 from toolwire.tools.contract import Decision
 from toolwire.tools.executor import RULED_OUT
@@ -298,7 +298,10 @@ async def test_a_server_s_own_questions_are_never_shown_as_approvals(
     store: Store, log: Path, form: Any, mode: str, era: str, what: str
 ) -> None:
     person = form({**YES}, {**YES})
-    async with proxied(store, peer(log, era=era, allow=("*",))) as proxy, proxy.client(mode, person) as client:
+    async with (
+        proxied(store, peer(log, era=era, allow=("*",))) as proxy,
+        proxy.client(mode, person) as client,
+    ):
         with suppress(MCPError):
             answer = await client.call_tool(f"peer__{what}", {})
             assert answer.is_error or era == "legacy"  # there, the server goes on without an answer

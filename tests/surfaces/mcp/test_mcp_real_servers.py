@@ -121,10 +121,7 @@ async def test_images_links_structure_progress_prompts_and_resources_of_server_e
     async def progress(done: float, total: float | None, message: str | None) -> None:
         reports.append((done, total))
 
-    async with (
-        proxied(store, real.everything(folder, **rules)) as proxy,
-        proxy.client(mode) as client,
-    ):
+    async with proxied(store, real.everything(folder, **rules)) as proxy, proxy.client(mode) as client:
         await listed(proxy, client)
         image = await client.call_tool("everything__get-tiny-image", {})
         links = await client.call_tool("everything__get-resource-links", {"count": 2})

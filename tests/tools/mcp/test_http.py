@@ -60,7 +60,7 @@ class Weather:
             return a + b
 
         @server.tool()
-        async def slow(context: Context) -> str:  # type: ignore[type-arg]
+        async def slow(context: Context) -> str:
             """Reports progress until it is stopped."""
             try:
                 for step in range(1000):
@@ -77,7 +77,7 @@ class Weather:
             return "x" * n
 
         @server.tool()
-        async def grow(context: Context) -> str:  # type: ignore[type-arg]
+        async def grow(context: Context) -> str:
             """Adds a tool."""
             server.add_tool(lambda: "new", name="grown", description="A new tool.")
             await context.notify_tools_changed()

@@ -77,7 +77,13 @@ async def test_a_nul_character_in_a_result_stays_what_it_is(upstream_to: Make) -
 async def test_arguments_arrive_exactly_as_they_were_given(upstream_to: Make, tmp_path: Path) -> None:
     log = tmp_path / "log"
     upstream = upstream_to("echo", log)
-    given = {"a": None, "b": [1.0, 1, True, None, {"c": None}], "big": 2**70, "text": "é\0\u202e", "e": {}}
+    given: dict[str, Any] = {
+        "a": None,
+        "b": [1.0, 1, True, None, {"c": None}],
+        "big": 2**70,
+        "text": "é\0\u202e",
+        "e": {},
+    }
     assert json.loads(words(await upstream.call("t", given))) == given
     (sent,) = [json.loads(line) for line in log.read_bytes().splitlines() if b"tools/call" in line]
     assert sent["params"]["arguments"] == given

@@ -319,9 +319,7 @@ class ToolServer:
             request_state=self.calls.wait(call),
         )
 
-    async def _elicit(
-        self, context: Context, call: McpCall, approval: Approval, progress: Progress
-    ) -> None:
+    async def _elicit(self, context: Context, call: McpCall, approval: Approval, progress: Progress) -> None:
         """Sends the question while the request is open, and waits until it is decided.
 
         The person may answer in this form or elsewhere.
