@@ -20,7 +20,7 @@ MODE = sys.argv[1]
 LOG: BinaryIO | None = open(sys.argv[2], "ab", buffering=0) if len(sys.argv) > 2 else None
 BACKTRACKING = "^(a+)+$"
 TOOL: dict[str, Any] = {"name": "t", "description": "A tool.", "inputSchema": {"type": "object"}}
-READS = {"text": {"type": "string"}}
+READS = {"x": {"type": "string"}}
 
 
 def send_bytes(data: bytes) -> None:
@@ -72,7 +72,7 @@ def listed(round: int) -> dict[str, Any]:
             }
         ],
         "wide-schema": [
-            {**TOOL, "inputSchema": {"type": "object", "anyOf": [{"type": "object"}] * 65_000}},
+            {**TOOL, "inputSchema": {"type": "object", "anyOf": [{}] * 12_000}},
             {**TOOL, "name": "u"},
         ],
         "output-mismatch": [{**TOOL, "outputSchema": {"type": "object", "required": ["x"]}}],

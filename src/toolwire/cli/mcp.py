@@ -1,7 +1,7 @@
 """`toolwire mcp`: an MCP server with the tools of a vault and of other MCP servers.
 
-Each call needs an approval, or a rule that allows it. `toolwire mcp list` and `toolwire mcp explain` are in
-modules of their own.
+Each call needs an approval, or a rule that allows it. `toolwire mcp list`, `agree` and `explain` are in their
+own modules.
 """
 
 from __future__ import annotations
@@ -35,13 +35,15 @@ if TYPE_CHECKING:
     from toolwire.surfaces.mcp.server import ToolServer
 
 HOST, PORT = "127.0.0.1", 8789
-SUBCOMMANDS = ("list", "explain")
+SUBCOMMANDS = ("list", "explain", "agree")
 OF_COMMAND = ("name", "env", "allow", "ask", "deny")
 """Options that are about the server after `--`."""
 
 
 def mcp_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "%(prog)s [options] [-- COMMAND ...] | list | explain SERVER TOOL [ARGUMENTS]"
+    parser.usage = (
+        "%(prog)s [options] [-- COMMAND ...] | list | agree SERVER | explain SERVER TOOL [ARGUMENTS]"
+    )
     add = parser.add_argument
     add("--vault", metavar="DIR", help="offer the tools of this folder of notes")
     servers = "offer the tools of this server of the settings, [mcp.NAME]; may be repeated"
@@ -58,7 +60,7 @@ def mcp_arguments(parser: argparse.ArgumentParser) -> None:
     question.add_argument("--no-inbox", action="store_false", dest="inbox", default=None, help=form)
     lifetime = "seconds that a question waits for its decision; default 600"
     add("--lifetime", metavar="S", type=float, default=LIFETIME_S, help=lifetime)
-    wait = "seconds after which a call that waits in the inbox ends; the same call, sent again, gets the decision"
+    wait = "seconds after which a call that waits in the inbox ends; sent again, it gets the decision"
     add("--wait", metavar="S", type=float, help=wait)
     add("--name", metavar="NAME", help="with a command: the server's name; default: from the command")
     env = "with a command: pass this variable of the environment on; may be repeated"
@@ -72,7 +74,7 @@ def mcp_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _split_command(parser: argparse.ArgumentParser) -> None:
-    """Keeps everything after `--` together, and hands `list` and `explain` their own arguments."""
+    """Keeps everything after `--` together, and hands subcommands their own arguments."""
     parse = parser.parse_known_args
 
     def parsed(given: Sequence[str] | None = None, namespace: Any = None) -> tuple[Any, list[str]]:
@@ -195,7 +197,8 @@ def server_name(words: Sequence[str]) -> str:
         if _STARTERS.fullmatch(program):
             plain = (word for word in rest if not word.startswith("-") and word not in _STEPS)
             program = next(plain, program)
-        found = re.sub(r"(?<=.)@.*", "", program.removeprefix("@").rpartition("/")[2])
+        scope, _, found = re.sub(r"(?<=.)@.*", "", program.removeprefix("@")).rpartition("/")
+        found = Path(scope).name if scope and found in ("mcp", "server", "mcp-server") else found
         found = re.sub(r"\.(py|m?js|ts|exe|sh)$", "", found)
     found = re.sub(r"[^A-Za-z0-9-]+", "-", found).strip("-")
     return (_AFFIX.sub("", found).strip("-") or found or "server")[:32].strip("-")
@@ -269,7 +272,7 @@ def _explain(arguments: argparse.Namespace) -> None:
     client = json.dumps({"command": "toolwire", "args": given}, ensure_ascii=False)
     for line in (
         "this is an MCP server: it waits for a client's messages on standard input.",
-        "Clients such as Claude Desktop or Cursor start it themselves. Add it there as:",
+        "Clients such as Claude Desktop or Cursor start the server themselves. Add this to their settings:",
         f"  {client}",
         "For clients that connect by HTTP, use --http. Ctrl-C ends the server.",
     ):
