@@ -23,11 +23,12 @@ SERVER = str(Path(__file__).with_name("proxy_server.py"))
 CALLS, LISTS = 400, 15
 SERVERS, TOOLS = 50, 20
 """50 servers with 1,000 tools in all."""
+START_S = 120.0
 MOST_MS, MOST_LIST_MS = 2.0, 100.0
 
 
 def _settings(folder: Path, servers: int, tools: int) -> Path:
-    lines = ["[store]", f'url = "sqlite:///{folder}/bench.db"']
+    lines = ["[store]", f'url = "sqlite:///{folder}/bench-{servers}.db"']
     for number in range(servers):
         command = ", ".join(f'"{word}"' for word in (sys.executable, SERVER, str(tools)))
         lines += [f"[mcp.bench{number}]", f"command = [{command}]", 'allow = ["*"]']
@@ -68,8 +69,9 @@ async def _lists(folder: Path, times: int) -> tuple[float, list[float]]:
     """Returns the times of the first list and of those after it, in milliseconds."""
     async with Client(_proxy(folder, SERVERS, TOOLS)) as client:
         began = time.perf_counter()
-        while len((await client.list_tools(cache_mode="bypass")).tools) < SERVERS * TOOLS:
-            await asyncio.sleep(0.2)  # servers that start late are listed as soon as they are ready
+        async with asyncio.timeout(START_S):
+            while len((await client.list_tools(cache_mode="bypass")).tools) < SERVERS * TOOLS:
+                await asyncio.sleep(0.2)  # servers that start late are listed as soon as they are ready
         first = (time.perf_counter() - began) * 1000
         return first, [await _ms(lambda: client.list_tools(cache_mode="bypass")) for _ in range(times)]
 

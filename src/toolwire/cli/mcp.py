@@ -1,7 +1,7 @@
 """`toolwire mcp`: an MCP server with the tools of a vault and of other MCP servers.
 
-Each call needs an approval, or a rule that allows it. `toolwire mcp list` and `toolwire mcp explain` are in
-modules of their own.
+Each call needs an approval, or a rule that allows it. `toolwire mcp list`, `agree` and `explain` are in modules of
+their own.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def mcp_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _split_command(parser: argparse.ArgumentParser) -> None:
-    """Keeps everything after `--` together, and hands `list` and `explain` their own arguments."""
+    """Keeps everything after `--` together, and hands subcommands their own arguments."""
     parse = parser.parse_known_args
 
     def parsed(given: Sequence[str] | None = None, namespace: Any = None) -> tuple[Any, list[str]]:
@@ -197,7 +197,8 @@ def server_name(words: Sequence[str]) -> str:
         if _STARTERS.fullmatch(program):
             plain = (word for word in rest if not word.startswith("-") and word not in _STEPS)
             program = next(plain, program)
-        found = re.sub(r"(?<=.)@.*", "", program.removeprefix("@").rpartition("/")[2])
+        scope, _, found = re.sub(r"(?<=.)@.*", "", program.removeprefix("@")).rpartition("/")
+        found = Path(scope).name if scope and found in ("mcp", "server", "mcp-server") else found
         found = re.sub(r"\.(py|m?js|ts|exe|sh)$", "", found)
     found = re.sub(r"[^A-Za-z0-9-]+", "-", found).strip("-")
     return (_AFFIX.sub("", found).strip("-") or found or "server")[:32].strip("-")
@@ -267,7 +268,7 @@ def _explain(arguments: argparse.Namespace) -> None:
     client = json.dumps({"command": "toolwire", "args": given}, ensure_ascii=False)
     for line in (
         "this is an MCP server: it waits for a client's messages on standard input.",
-        "Clients such as Claude Desktop or Cursor start it themselves. Add it there as:",
+        "Clients such as Claude Desktop or Cursor start the server themselves. Add this to their settings:",
         f"  {client}",
         "For clients that connect by HTTP, use --http. Ctrl-C ends the server.",
     ):

@@ -2,8 +2,9 @@
 
 Law 11: consent comes first. A question is stored before it is asked, and its decision must carry the token of
 exactly what was shown. If no decision comes in time, if the surface is lost or if an error occurs, the answer
-is no, stored as `expired`. The decision may come from the same surface, the inbox or a shell, in this process
-or another. The store is not believed: an approval or a grant counts only with a proof (`consent.py`).
+is no, stored as `expired`. The decision may come from the surface that asked, the inbox or a shell, in this
+process or another. An approval or a grant in the store counts only with a proof (`consent.py`), because other
+programs can write to the store.
 """
 
 from __future__ import annotations
@@ -64,9 +65,9 @@ class Question:
 
 
 class Surface(Protocol):
-    """Where a person is asked, such as a terminal.
+    """A place where a person is asked, such as a terminal.
 
-    It calls `Approvals.decide`, or leaves the questions in the inbox.
+    A surface calls `Approvals.decide`, or leaves the questions in the inbox.
     """
 
     async def ask(self, approvals: Sequence[Approval]) -> bool:
@@ -112,7 +113,7 @@ class Approvals:
         surface: Surface | None,
         wait_s: float | None = None,
     ) -> list[Approval]:
-        """Asks several questions at once and returns them decided, in order.
+        """Asks several questions at once. Returns them in order, with the decisions.
 
         Rules and remembered grants answer without asking. A question has the status `refused` if too many
         questions of this session already wait. With `wait_s`, a question whether a call may run is still
@@ -165,7 +166,7 @@ class Approvals:
     async def _decided(self, asked: Approval) -> Approval:
         """Returns the question with its stored decision. An approval without a valid proof means no.
 
-        Only the decision is read from the store. What was asked is what this process asked.
+        Only the decision is read from the store. The question itself is the one that this process has asked.
         """
         found = await self.records.get(asked.id)
         if found is None or found.status == "pending":
@@ -190,7 +191,8 @@ class Approvals:
     def _granted(self, approval: Approval, by: str) -> Approval:
         """Returns the approval as decided by a grant or a rule.
 
-        It is never stored as pending, because a page that lists pending questions would ask the person again.
+        Such an approval is never stored as pending, because a page that lists pending questions would ask the
+        person again.
         """
         picked = approval.shown.pickable if approval.shown.pick else None
         decision = Decision(True, picked=picked, standing=True)
@@ -267,7 +269,7 @@ class Approvals:
     async def _settle(self, approvals: Sequence[Approval], surface: Surface | None) -> None:
         """Asks on the surface, and waits until all questions are decided or expired.
 
-        If the surface fails, no question stays pending.
+        If the surface fails, the questions expire.
         """
         try:
             await self._shown(approvals, surface)
@@ -307,7 +309,7 @@ class Approvals:
                     await news.wait()
 
     async def _lapse(self, approvals: Sequence[Approval]) -> None:
-        """Expires the questions that were not decided."""
+        """Expires those of the questions that were not decided."""
         for one in approvals:
             await self.records.decide(one.id, one.token, "expired", self._clock(), "", None, self._line)
 
@@ -326,9 +328,9 @@ class Approvals:
     ) -> Approval:
         """Stores a decision and returns the decided approval.
 
-        `signer`: of the approval code, which approves questions of other processes. Raises `ToolwireError` if
-        the question is no longer pending, if the token is not the one of the question, or if the code is
-        needed.
+        `signer`: the signer of the approval code, which is needed for questions of other processes. Raises
+        `ToolwireError` if the question is no longer pending, if `token` belongs to another question, or if
+        the code is needed.
         """
         async with self._deciding:
             return await self._decide(id, token, decision, by, signer)
@@ -426,9 +428,9 @@ def _sha(text: str) -> str:
 
 
 def _check(approval: Approval, decision: Decision) -> None:
-    """Refuses a decision that grants more than was shown.
+    """Raises an error if a decision grants more than was shown.
 
-    What edited arguments pick is checked when the call runs.
+    The picks of edited arguments are checked when the call runs.
     """
     if not decision.approved:
         return

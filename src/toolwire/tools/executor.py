@@ -115,9 +115,9 @@ class Toolbox:
         return {**{key: one["default"] for key, one in properties.items() if "default" in one}, **value}
 
     async def preview(self, name: str, arguments: Arguments) -> Preview:
-        """Returns the preview of a call, with its problem if it cannot work.
+        """Returns the preview of a call. If the call cannot work, the preview says why.
 
-        Raises `ToolFailed` only if the text of the call alone shows that it cannot work.
+        Raises `ToolFailed` only if the text of the call alone shows that the call cannot work.
         """
         tool = self.tools[name]
         paths = tool.paths(arguments) if isinstance(tool, Naming) else ()
@@ -339,7 +339,7 @@ def _counts(found: Preview, decision: Decision) -> dict[str, int]:
 def _note(
     planned: _Planned, decision: Decision, shown: Preview, picked: Sequence[str] | None
 ) -> dict[str, str]:
-    """Returns a note for the model about how its call was changed; empty if it was not."""
+    """Returns a note for the model about changes of its call; no note if nothing was changed."""
     edited = decision.arguments
     if decision.within and isinstance(planned.tool, Narrowing):
         return {"note": f"Only notes that match {' or '.join(decision.within)} were searched."}

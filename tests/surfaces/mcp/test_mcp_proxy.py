@@ -12,7 +12,7 @@ import mcp_types as types
 import pytest
 from mcp.shared.exceptions import MCPError
 
-from doubles.mcp_proxied import Proxied, peer, proxied, received
+from doubles.mcp_proxied import peer, proxied, received
 from toolwire.store.store import Store
 from toolwire.tools.contract import Decision
 from toolwire.tools.executor import RULED_OUT

@@ -21,9 +21,9 @@ from toolwire.tools.contract import Approval, Asking, Decision, Outcome, ToolCal
 from toolwire.tools.executor import Executor, Toolbox
 
 MOST_OPEN = 64
-"""The maximum number of calls in progress.
+"""How many calls may be in progress.
 
-A further call is refused, because nobody answers that many questions.
+Further calls are refused, because nobody answers that many questions.
 """
 REPORT_EVERY_S = 0.02
 """The shortest time between two progress reports of a server that are passed on."""
@@ -65,7 +65,7 @@ class McpCall:
         self.call = call
         self.channels = channels
         self.key = ""
-        """What the client's next request for this call must carry. It is new for every question."""
+        """The key that the client's next request for this call must contain. Each question has a new key."""
         self.open: Approval | None = None
         """The question that the client is to show as a form."""
         self.left: Approval | None = None
@@ -150,7 +150,7 @@ class McpCalls:
         channels: AskChannels,
         wait_s: float | None = None,
     ) -> McpCall | None:
-        """Starts a call and returns it; None if too many are in progress."""
+        """Starts a call and returns it. Returns None if too many calls are in progress."""
         if len(self._running) >= MOST_OPEN:
             return None
         begun = McpCall(toolbox, approvals, call, asking, channels, wait_s)
@@ -166,9 +166,9 @@ class McpCalls:
         return call.key
 
     def resume(self, key: str, call: ToolCall) -> McpCall | None:
-        """Returns the call that waits under this key and removes it from the waiting ones.
+        """Removes the call that waits under this key and returns it.
 
-        Returns None if there is none, or if it has another name or other arguments.
+        Returns None if no call has this key, or if the call has another name or other arguments.
         """
         waiting = self._waiting.get(key)
         if waiting is None or (waiting.call.name, waiting.call.arguments) != (call.name, call.arguments):
@@ -176,7 +176,7 @@ class McpCalls:
         return self._waiting.pop(key)
 
     async def close(self) -> None:
-        """Cancels every call. Their questions have expired when this returns."""
+        """Cancels every call. When this returns, the questions of the calls have expired."""
         self._waiting.clear()
         tasks = [call.task for call in self._running]
         for task in tasks:

@@ -310,7 +310,7 @@ class ToolServer:
         return message(approval, call.toolbox.tools.get(approval.tool))
 
     def _question(self, call: McpCall, approval: Approval) -> types.InputRequiredResult:
-        """Returns the question as the result of this request. The client answers in the next one."""
+        """Returns the question as the result of this request. The client's next request has the answer."""
         form = types.ElicitRequestFormParams(
             message=self._message(call, approval), requested_schema=schema(approval)
         )
@@ -322,7 +322,7 @@ class ToolServer:
     async def _elicit(self, context: Context, call: McpCall, approval: Approval, progress: Progress) -> None:
         """Sends the question while the request is open, and waits until it is decided.
 
-        It may be decided by this form or elsewhere.
+        The person may answer in this form or elsewhere.
         """
         text = self._message(call, approval)
         asking = asyncio.ensure_future(

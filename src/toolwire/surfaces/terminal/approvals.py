@@ -1,6 +1,6 @@
-"""`toolwire approvals`: decides questions of any surface; lists grants and the audit log.
+"""`toolwire approvals`: decides pending questions; lists grants and the audit log.
 
-Other programs, also agents, can run this command. So an approval needs the approval code, which is read from
+Agents and other programs can run this command too. So an approval needs the approval code, which is read from
 the terminal and never from a pipe, an argument or the environment. A denial needs nothing.
 """
 
@@ -58,7 +58,7 @@ async def _run(arguments: argparse.Namespace, settings: Settings) -> int:
 
 
 Output = tuple[Any, Sequence[str]]
-"""A value for JSON output, and the same as lines of text."""
+"""What a command prints: a value as JSON, or the same content as lines of text."""
 
 
 async def _list(approvals: Approvals, arguments: argparse.Namespace) -> Output:
@@ -239,7 +239,7 @@ def _only(ids: Sequence[str], named: str, what: str) -> str:
 
 
 def _picked(approval: Approval, named: Sequence[str]) -> tuple[str, ...]:
-    """Returns the keys of the named things.
+    """Returns the keys of the files or results that a person named.
 
     A name is a number in the list as it is shown, or a path. The single name `all` or `none` is accepted too.
     """

@@ -27,7 +27,7 @@ from toolwire.surfaces.terminal.session import ToolSource, interrupt, opened, pe
 from toolwire.tools.loop import Conversation, Did, Ended, SaidText
 
 LARGEST = 2 * 1024 * 1024
-"""The maximum number of characters that are read from stdin."""
+"""How many characters of stdin are read."""
 
 
 def run_ask(arguments: argparse.Namespace, source: ToolSource | None = None) -> int:

@@ -34,9 +34,9 @@ def run_note(arguments: argparse.Namespace, source: ToolSource | None = None) ->
 
 
 class Appender:
-    """Appends an answer to a file that others may change.
+    """Appends an answer to a file that other programs may change.
 
-    `before`: the file's bytes when it was read. `moved_to`: the file with the answer, if the note was
+    `before`: the bytes of the file when it was read. `moved_to`: the file with the answer, if the note was
     changed. `failed`: why the answer is in no file.
     """
 
@@ -91,9 +91,9 @@ class Appender:
             data = data[sent:]
 
     def _undo(self, error: OSError) -> None:
-        """Removes what was written, so that no partial answer stays.
+        """Removes the written part of the answer, so that no partial answer stays.
 
-        Text that others have added since then stays.
+        Text that other programs have added since then stays.
         """
         self.failed = disk_error(error)
         try:

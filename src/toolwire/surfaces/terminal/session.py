@@ -58,7 +58,7 @@ async def vault_source(settings: Settings, root: Path) -> AsyncIterator[Sequence
 
 
 def settings_of(arguments: argparse.Namespace) -> Settings:
-    """Returns the settings of `toolwire serve`, with those discovered on the first run."""
+    """Returns the settings as `toolwire serve` would use them, with the models found on this machine."""
     return with_discovered(load(arguments.config, os.environ, {}))
 
 
@@ -191,7 +191,7 @@ class TerminalSession:
         return f"model {one_line(model, 80)}{url}; toolwire doctor shows what is wrong"
 
     def may_use_tools(self, model: str) -> bool:
-        """Whether `vault.models` allows the model, and the model can cope with tools."""
+        """Whether `vault.models` allows the model, and the model is large enough for tools."""
         allowed = any(fnmatchcase(model, pattern) for pattern in self.settings.vault.models)
         return allowed and not self.gateway.catalog.about(model).no_tools
 
@@ -210,7 +210,7 @@ class TerminalSession:
     def surface(
         self, screen: Screen, stop: Callable[[], object], *, person: bool, allow: Sequence[str] = ()
     ) -> RuleSurface:
-        """Returns a surface that asks the person; if there is none, the `--allow` rules decide."""
+        """Returns the surface that asks the person. If nobody can be asked, the `--allow` rules decide."""
         allowed = rules.parse(allow, self.toolbox.tools if self.toolbox is not None else ())
         if not person:
             return RuleSurface(self.approvals, allowed, lambda: self.toolbox)

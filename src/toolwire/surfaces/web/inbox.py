@@ -122,7 +122,7 @@ class InboxApi(PageApi):
         return self._shown(approval, (await self._code_check(request))(approval))
 
     async def _code_check(self, request: Request) -> Callable[[Approval], str]:
-        """Returns a function that says why an approval needs the code first; "" if it does not."""
+        """Returns a function: it says why an approval needs the code first, or returns "" if it does not."""
         authority: Authority = request.state.authority
         signer, proofs = await self._signer(authority), self._web.approvals.proofs
 
@@ -137,7 +137,10 @@ class InboxApi(PageApi):
         return reason
 
     async def _signer(self, authority: Authority) -> Signer | None:
-        """Returns the signer of the session; None if its code was changed since the person entered it."""
+        """Returns the signer with the approval code that the person entered in this session.
+
+        Returns None if no code was entered, or if the code was changed after that.
+        """
         if authority.signer is None:
             return None
         record = await self._web.approvals.proofs.code.record()
