@@ -19,7 +19,7 @@ export function callFacts({ facts }) {
   return h(
     'div',
     { class: 'stack' },
-    h('dl', { class: 'facts' }, rows),
+    h('dl', { class: 'facts wide' }, rows),
     said.length
       ? h(
           'figure',

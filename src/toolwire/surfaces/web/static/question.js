@@ -89,6 +89,9 @@ export class Question {
       ? new JsonArguments(approval.arguments_json, editable, onedit)
       : new Arguments(approval.arguments, approval.schema, editable, onedit)
     this.rule = approval.rule
+    const hint =
+      'Toolwire then runs later calls of this kind without asking. You can revoke that in the inbox.'
+    this.grantNote = h('p', { class: 'hint' }, hint)
     this.ruleText = h('code', { class: 'rule' }, visible(this.rule))
     this.ruleNote = h(
       'div',
@@ -211,8 +214,6 @@ export class Question {
   }
 
   remember() {
-    const hint =
-      'Toolwire then runs later calls of this kind without asking. You can revoke that in the inbox.'
     return h(
       'details',
       { class: 'folded remember' },
@@ -222,7 +223,7 @@ export class Question {
         { class: 'stack', role: 'radiogroup', 'aria-label': 'Remember this approval' },
         this.scopes.map((one) => one.row),
         this.ruleNote,
-        h('p', { class: 'hint' }, hint),
+        this.grantNote,
       ),
     )
   }
@@ -235,6 +236,7 @@ export class Question {
     const { scope, row } = this.scope
     text(this.scopeLabel, scope === 'once' ? '' : `(${row.textContent})`)
     this.ruleNote.hidden = scope !== 'rule'
+    this.grantNote.hidden = scope === 'rule'
     this.onchange(false)
   }
 

@@ -49,6 +49,7 @@ export function serversSection(page) {
       lacks ? banner(['These servers need the extra mcp: ', h('code', null, lacks)], 'warn') : null,
       restart ? h('p', { class: 'hint' }, restart) : null,
     )
+    notes.hidden = !notes.childElementCount
     const open = new Set([...list.querySelectorAll('details[open]')].map((one) => one.id))
     const focused = document.activeElement?.id
     clear(
@@ -68,15 +69,16 @@ export function serversSection(page) {
   function row(server, definitions) {
     const name = visible(server.name)
     const [kind, label] = STATES[server.state]
+    const pressed = server.state === 'ready' ? 'Check' : 'Start and check'
     const check = h(
       'button',
       {
         type: 'button',
         class: 'button small',
         id: `server-${server.name}-check`,
-        'aria-label': `${server.state === 'ready' ? 'Check' : 'Start and check'} ${name}`,
+        'aria-label': `${pressed} ${name}`,
       },
-      server.state === 'ready' ? 'Check again' : 'Start and check',
+      pressed,
     )
     check.addEventListener('click', () => start(check, server))
     const tools = server.tools.length ? counted(server.tools.length, 'tool') : ''
@@ -134,7 +136,7 @@ export function serversSection(page) {
       { class: 'unfold', id },
       h(
         'summary',
-        null,
+        { id: `${id}-rules` },
         'Tools and rules',
         h('span', { class: 'visually-hidden' }, ` of ${visible(server.name)}`),
       ),
@@ -205,7 +207,7 @@ export function serversSection(page) {
       page.showError(error)
     }
     await refresh()
-    document.getElementById(`server-${server.name}`)?.querySelector('summary')?.focus()
+    document.getElementById(`server-${server.name}-rules`)?.focus()
   }
   const off = page.context.live.on('servers', refresh)
   return {
