@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from toolwire.core.events import CallKind, Failure
+from toolwire.core.mcp import McpPart
 
 Json = Any
 Role = Literal["system", "developer", "user", "assistant"]
@@ -253,6 +254,8 @@ class Turn:
     """Why the request fails on a backend that does not speak its API, e.g. a choice of a server's tool."""
     headers: Mapping[str, str] = field(default_factory=dict, compare=False)
     """Headers that are part of the request, for the same backend: `anthropic-version`, `anthropic-beta`."""
+    mcp: McpPart | None = None
+    """The MCP servers whose tools the gateway calls itself; None for nearly all requests."""
     caller: str = ""
     """The id of the API key that made the request. Agents keep the conversations of different keys apart."""
     constraint: Constraint | None = None

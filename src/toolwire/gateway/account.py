@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from toolwire.access.limits import Ticket
 from toolwire.backends.base import Batch
 from toolwire.core.errors import status_of
-from toolwire.core.events import CallBegin, Failure, Finish, Usage
+from toolwire.core.events import CallBegin, Failure, Finish, McpAsk, McpCall, Usage
 from toolwire.core.policy import Policy
 from toolwire.gateway.records import TurnSummary
 from toolwire.observe.tracing import Contents
@@ -18,13 +18,14 @@ from toolwire.observe.tracing import Contents
 if TYPE_CHECKING:
     from toolwire.gateway.run import Run
 
+CALLS = frozenset({CallBegin, McpCall, McpAsk})
 Headers = tuple[tuple[bytes, bytes], ...]
 
 
 class Account:
     """Calls and usage of one turn.
 
-    `saw` gets each batch that is sent; `policies` has one policy per choice.
+    `saw` gets each batch that is sent; `policies` has the policies by choice and part of the answer.
     """
 
     __slots__ = (
@@ -48,7 +49,7 @@ class Account:
         """The texts of the turn; None unless telemetry or the log wants them."""
         self.ticket: Ticket | None = None
         """The part of the key's limits that this turn has reserved; None if the key has no limits."""
-        self.policies: dict[int, Policy] = {}
+        self.policies: dict[tuple[int, int], Policy] = {}
         self.call_ids: list[str] = []
         self.call_times: list[float] = []
         self.finish: str | None = None
@@ -71,7 +72,7 @@ class Account:
             self.contents.saw(batch, choice)
         for event in batch:
             kind = type(event)
-            if kind is CallBegin:
+            if kind in CALLS:
                 self.call_ids.append(event.id or "")  # type: ignore[union-attr]
                 self.call_times.append(perf_counter() - self._started)
             elif kind is Finish:

@@ -2,9 +2,10 @@
 
     batch = await source.pull()  ─▶  block = stages.feed(batch)  ─▶  yield block
 
-A `RunSource` is one run of the backend. The loop reads one source at a time. Five things decide which source
-it reads next: waiting in the queue, resuming a parked run, a second attempt for a required call, and the
-fallback to another strategy or, before the first byte, to another model.
+A `RunSource` is one run of the backend. The loop reads one source at a time. Six things decide which source
+it reads next: waiting in the queue, resuming a parked run, a second attempt for a required call, the fallback
+to another strategy or, before the first byte, to another model, and calls that the gateway serves itself
+(`served.py`): they are a source, and the model's next run is one.
 
 A failure before the first byte of the answer is an HTTP error (`ToolwireError`). A later failure is sent in
 the stream. Closing the stream cancels the run.
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from toolwire.backends.base import Backend, Batch, LiveRun, ParkingBackend
 from toolwire.core.errors import FALLS_BACK, ToolwireError
 from toolwire.core.events import Failure
+from toolwire.core.policy import NO_RULES
 from toolwire.core.turn import Api, Turn
 from toolwire.gateway.account import Account, summary
 from toolwire.gateway.answers import Answering, EventsAnswer, open_answer
@@ -31,8 +33,10 @@ from toolwire.gateway.parked import Claim, brings_results
 from toolwire.gateway.plan import Plan, make_plan
 from toolwire.gateway.queue import QueueSlot
 from toolwire.gateway.records import Answer, Caller, OnSlow
-from toolwire.gateway.source import Opened, RunSource, Timeouts, failed, nothing, side_by_side
-from toolwire.gateway.stages import RequiredCall, Stages
+from toolwire.gateway.rounds import Round, ServedTurn
+from toolwire.gateway.served import TakenCalls
+from toolwire.gateway.source import Opened, RunSource, ServedSource, Timeouts, failed, nothing, side_by_side
+from toolwire.gateway.stages import NOTHING, RequiredCall, Stages
 from toolwire.observe.trace import Trace
 from toolwire.observe.tracing import Contents
 from toolwire.wire.obsidian import ObsidianXml
@@ -64,7 +68,11 @@ class Run:
     kind = "new"
     """The value of the header `x-toolwire-turn`: `new`, `resumed` or `replayed`."""
     first_byte: float | None = None
+    served: ServedTurn | None = None
+    """The MCP servers that the request names; None for nearly all requests."""
     committed = _observed = _asked_again = False
+    _used = NOTHING
+    """The usage of the runs before the current one."""
     _others: list[str] | None = None
     _asked = ""
     """The id of the requested model."""
@@ -203,16 +211,11 @@ class Run:
         assert self.plan is not None
         with self if alone else nullcontext():  # with several choices, `_loops` enters `self` once for all
             refusal = await self._admission() if alone and self.place is not None else None
-            stages = self._stages(self.plan, choice)
-            source = (
-                self._source(self.plan, self.plan.turn, choice, claim=self.claim)
-                if refusal is None
-                else failed(refusal)
-            )
+            source, stages = self._first(self.plan, choice, refusal)
             stages.begin(parks=source.live is not None)
             try:
                 while True:
-                    following: RunSource | None = None
+                    following: tuple[RunSource, Stages] | None = None
                     batch: Batch | None
                     try:
                         batch = await source.pull(self._timeouts, grace_s if stages.is_between_calls else 0.0)
@@ -244,8 +247,8 @@ class Run:
                             trace.sent(block)
                         yield block
                     if following is not None:
-                        unfit, source = source, following
-                        await unfit.close()
+                        ended, (source, stages) = source, following
+                        await ended.close()
                     elif stages.over:
                         source.is_complete = stages.is_complete
                         break
@@ -288,7 +291,10 @@ class Run:
         tools = self._gateway.settings.tools
         xml = ObsidianXml(tools.delimiter) if self.output_mode == "obsidian-xml" else None
         alone = self.turn is not None and self.turn.n == 1
-        return Stages(plan, self.answer, self.account, self.ids, choice, alone, xml)
+        if (served := self.served) is None:
+            return Stages(plan, self.answer, self.account, self.ids, choice, alone, xml)
+        more = (TakenCalls(served.names), served.opening, self._used, served.rounds)
+        return Stages(plan, self.answer, self.account, self.ids, choice, alone, xml, *more)
 
     async def _read_slowly(self, stages: Stages, batch: Batch) -> bytes:
         """Feeds a batch with a long text in slices. Other turns run in between."""
@@ -303,6 +309,14 @@ class Run:
         return b"".join(blocks)
 
     # --- which source is read ---
+
+    def _first(self, plan: Plan, choice: int, refusal: Failure | None) -> tuple[RunSource, Stages]:
+        """Returns the first source with its stages. `refusal`: why the queue did not admit the turn."""
+        if refusal is None and self.served is not None and self.served.approved is not None:
+            return self._serve(self.served, self.served.approved, choice)
+        stages = self._stages(plan, choice)
+        run = self._source(plan, plan.turn, choice, claim=self.claim) if refusal is None else failed(refusal)
+        return run, stages
 
     async def _admission(self) -> Failure | None:
         """Waits until the queue admits the turn. Returns None then, or the failure if it refuses."""
@@ -364,7 +378,8 @@ class Run:
         another's. For the same reason, a turn with several choices does not change its model.
         """
         assert self.turn is not None and self._decoded is not None
-        sent = self.first_byte is not None or self._asked_again
+        ran = self.served is not None and self.served.has_run
+        sent = self.first_byte is not None or self._asked_again or ran
         if sent or self.turn.n > 1 or failure.kind not in FALLS_BACK or not self._fallbacks():
             return failure
         if self.place is not None:
@@ -390,19 +405,21 @@ class Run:
         turn = stages.plan.retry(rejected.answer, rejected.issues)
         return self._source(stages.plan, turn, stages.choice, "retry")
 
-    async def _over(self, source: RunSource, stages: Stages) -> tuple[RunSource | None, bytes]:
-        """Handles the end of a run: parks it, tries again, or fails.
+    async def _over(self, source: RunSource, stages: Stages) -> tuple[tuple[RunSource, Stages] | None, bytes]:
+        """Handles the end of a run: parks it, tries again, serves its calls, or fails.
 
-        Returns the next source (None if there is none) and a last block for the client. Raises the failure if
-        nothing of the answer was sent yet.
+        Returns the next source with its stages (None if there is none) and a last block for the client.
+        Raises the failure if nothing of the answer was sent yet.
         """
         following, block = None, b""
         if (rejected := stages.rejected) is None:
-            if source.live is not None:
+            if (taken := stages.taken) is not None and taken.held is not None:
+                following = await self._go_on(source, stages, taken)
+            elif source.live is not None:
                 await self._park(source, source.live, stages)
         elif stages.may_ask_again:
-            following = self._ask_again(rejected, stages)
-            block = stages.ask_again(following.live is not None)
+            again = self._ask_again(rejected, stages)
+            following, block = (again, stages), stages.ask_again(again.live is not None)
         else:
             block = stages.fail(rejected.failure)
         assert self.answer is not None
@@ -410,6 +427,50 @@ class Run:
         if failure is not None and self.first_byte is None and not self.committed:
             raise ToolwireError.of(failure)
         return following, block
+
+    # --- calls that the gateway serves itself ---
+
+    async def _go_on(self, source: RunSource, stages: Stages, taken: TakenCalls) -> tuple[RunSource, Stages]:
+        """Returns what follows: after a run with such calls their round, after a round the next run."""
+        assert self.served is not None
+        if isinstance(source, ServedSource):
+            following, read_by = await self._next_run(self.served, source.round, stages.choice)
+        else:
+            self._used = taken.used or self._used
+            following, read_by = self._serve(self.served, self.served.following(taken), stages.choice)
+        read_by.begin(parks=following.live is not None)
+        return following, read_by
+
+    def _serve(self, served: ServedTurn, round: Round, choice: int) -> tuple[RunSource, Stages]:
+        """Starts a round of calls. Meanwhile other turns may use the model."""
+        assert self.turn is not None and self.answer is not None
+        if self.place is not None:
+            self.place.leave()
+        number = 0 if self.trace is None else self.trace.begin_run("tools", choice)
+        source = ServedSource(served.events(round, self.answer.id, self.model), number, round)
+        taken = TakenCalls(holds=round.finish is None and not round.asked)
+        plan = Plan("none", self.turn, NO_RULES)
+        stages = Stages(
+            plan, self.answer, self.account, self.ids, choice, taken=taken, opening=served.opening, part=1
+        )
+        return source, stages
+
+    async def _next_run(self, served: ServedTurn, round: Round, choice: int) -> tuple[RunSource, Stages]:
+        """Starts the model's run with the results of a round. The report stays that of the first run."""
+        assert self.turn is not None and self.backend is not None and self.plan is not None
+        plan, told = self.plan, self._report
+        try:
+            plan = self.planned(served.extended(self.turn, round))
+            if self.place is not None:
+                self.place = self._gateway.queues.join(self.backend.id, self.caller.key_id)
+            refusal = await self._admission() if self.place is not None else None
+        except ToolwireError as error:
+            refusal = error.failure
+        self._report = told
+        if self.trace is not None:
+            self.trace.report = told
+        source = self._source(plan, plan.turn, choice) if refusal is None else failed(refusal)
+        return source, self._stages(plan, choice)
 
     async def _park(self, source: RunSource, live: LiveRun, stages: Stages) -> None:
         """Parks the run if it has calls that wait for results.

@@ -13,6 +13,7 @@ from toolwire.core.errors import ToolwireError
 from toolwire.core.events import CallArgs, CallBegin, Failure, Finish, Refusal, Text, Thought, Usage
 from toolwire.gateway.answers import Answering
 from toolwire.gateway.parked import Claim
+from toolwire.gateway.rounds import Round
 from toolwire.settings.types import LimitSettings
 
 log = logging.getLogger("toolwire.gateway")
@@ -186,6 +187,19 @@ class Opened:
 
     async def aclose(self) -> None:
         await self._rest.aclose()
+
+
+class ServedSource(RunSource):
+    """A round of calls that the gateway serves itself. The time limits of a model do not apply to it."""
+
+    def __init__(self, batches: AsyncGenerator[Batch, None], number: int, round: Round) -> None:
+        super().__init__("", batches, number)
+        self.round = round
+        self.is_silent = False  # nothing may replace it
+
+    async def _pull(self, timeouts: Timeouts | None, grace_s: float) -> Batch:
+        following = self._batches.__anext__()
+        return await (following if timeouts is None else timeouts.whole(following))
 
 
 async def nothing() -> AsyncGenerator[Batch, None]:

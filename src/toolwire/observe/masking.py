@@ -158,6 +158,8 @@ class Mask:
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, Mapping):
+            if value.get("type") == "mcp" and isinstance(value.get("headers"), Mapping):
+                value = {**value, "headers": dict.fromkeys(value["headers"], MASK)}  # a client's credentials
             return {self.text(key): self._member(key, inner) for key, inner in value.items()}
         if isinstance(value, list | tuple):
             return [self.value(inner) for inner in value]

@@ -203,6 +203,20 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         ) WITHOUT ROWID
         """,
     ),
+    (
+        """
+        CREATE TABLE mcp_requests (
+            id TEXT NOT NULL PRIMARY KEY,
+            key_id TEXT NOT NULL,
+            expires_at REAL NOT NULL,
+            server TEXT NOT NULL,
+            tool TEXT NOT NULL,
+            pin TEXT NOT NULL,
+            arguments TEXT NOT NULL,
+            used_at REAL
+        ) WITHOUT ROWID
+        """,
+    ),
 )
 """Entry n migrates a store from version `FIRST + n` to the next. Only add entries."""
 

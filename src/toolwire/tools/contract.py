@@ -357,7 +357,7 @@ class Outcome:
 
     call: ToolCall
     result: Json
-    status: Literal["done", "denied", "expired", "failed", "unknown"]
+    status: Literal["done", "denied", "expired", "failed", "unknown", "waiting"]
     notice: str = ""
     shared: tuple[str, ...] = ()
     """Paths whose content the model sees, or that were changed."""
@@ -435,6 +435,7 @@ _PLACES = {
     "note": ("in toolwire note", "in this note"),
     "tour": ("in toolwire tour", "in this tour"),
     "mcp": ("via MCP", "via MCP"),
+    "api": ("via the Responses API", "via the Responses API"),
 }
 """By surface: where a question comes from, as seen from elsewhere and from there."""
 

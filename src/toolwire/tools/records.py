@@ -93,6 +93,24 @@ class Records:
         where, which = "id = ? AND token = ? AND status = 'pending'", (id, token)
         return await self._store.run(lambda c: _settle(c, values, where, which, line, grant) == 1, "write")
 
+    async def kept(self, like: Approval, now: float) -> list[Approval]:
+        """Returns questions that outlive their request, whose decision nobody has taken: those `like` this one.
+
+        The caller compares the arguments and what was shown.
+        """
+        same = ("owner", "surface", "model", "source", "pin", "tool", "stage")
+        where = " AND ".join(f"{name} = ?" for name in same)
+        open = "status IN ('pending', 'approved', 'denied') AND used_at IS NULL AND asker = ''"
+        query = f"SELECT {_APPROVAL} FROM approvals WHERE {where} AND {open} AND expires_at > ? "
+        query += "ORDER BY created_at, id LIMIT ?"
+        values = [getattr(like, name) for name in same]
+        return [_approval(row) for row in await self._rows(query, *values, now, MOST_LISTED)]
+
+    async def take(self, id: str, at: float) -> bool:
+        """Takes a decision for a call. Returns whether this was possible: it is possible once."""
+        query = "UPDATE approvals SET used_at = ? WHERE id = ? AND used_at IS NULL"
+        return await self._store.run(lambda c: c.execute(query, (at, id)).rowcount == 1, "write")
+
     async def expire(self, now: float, line: Line) -> int:
         """Expires every pending approval whose time is over, and returns their number."""
         values, where = ("expired", now, None, None, ""), "status = 'pending' AND expires_at <= ?"

@@ -160,14 +160,14 @@ def _refuse(uri: str) -> Any:
     raise ValueError("a schema may only refer to its own definitions")
 
 
-def compile_schema(schema: Mapping[str, Any], param: str, backtracking: int = 0) -> Any:
+def compile_schema(schema: Mapping[str, Any], param: str, *, linear: bool = False) -> Any:
     """Returns the validator of a schema. Raises a 400 that names `param` if it is invalid.
 
-    `backtracking`: how many steps a regular expression may go back; 0 for the library's own limit.
+    `linear`: refuse regular expressions that need backtracking, whose time may grow without bound.
     """
-    limits = jsonschema_rs.FancyRegexOptions(backtracking) if backtracking else None
+    engine = jsonschema_rs.RegexOptions() if linear else None
     try:
-        return jsonschema_rs.validator_for(dict(schema), retriever=_refuse, pattern_options=limits)
+        return jsonschema_rs.validator_for(dict(schema), retriever=_refuse, pattern_options=engine)
     except (ValueError, TypeError, RecursionError) as error:
         message = f"Invalid schema: {str(error).splitlines()[0][:200]}"
         raise ToolwireError("invalid_value", message, param=param, code="invalid_json_schema") from None
