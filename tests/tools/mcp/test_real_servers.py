@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,9 @@ import mcp_types as types
 import pytest
 import pytest_asyncio
 
+from doubles import mcp_real
 from doubles.notes import Person
-from toolwire.settings.types import McpServerSettings, McpSettings
+from toolwire.settings.types import McpSettings
 from toolwire.store.store import Store
 from toolwire.tools.approvals import Approvals
 from toolwire.tools.contract import Asking, Decision, Outcome, ToolCall
@@ -24,18 +24,7 @@ from toolwire.tools.mcp.tool import McpTool
 
 pytestmark = [pytest.mark.process, pytest.mark.asyncio(loop_scope="module")]
 
-ROOT = Path(__file__).parents[3]
-NPM = ROOT / "tests" / "mcp-servers" / "node_modules" / ".bin"
-PYPI = ROOT / ".venv" / "mcp-servers" / "bin"
-SQLITE = ROOT / ".venv" / "mcp-server-sqlite" / "bin"
 YES = Decision(True)
-
-
-def program(folder: Path, name: str) -> str:
-    path = folder / name
-    if not path.exists():
-        pytest.skip(f"{name} is missing; make test installs it")
-    return str(path)
 
 
 @dataclass
@@ -65,28 +54,16 @@ class House:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def house(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[House]:
     folder = tmp_path_factory.mktemp("servers").resolve()
-    docs, repository = folder / "docs", folder / "repository"
-    for each in (docs, repository):
-        each.mkdir()
-    (docs / "plan.md").write_text("The plan.")
-    for words in (
-        ["init", "-q"],
-        ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", "First"],
-    ):
-        subprocess.run(["git", "-C", str(repository), *words], check=True)
-    commands = {
-        "everything": (program(NPM, "mcp-server-everything"), "stdio"),
-        "files": (program(NPM, "mcp-server-filesystem"), str(docs)),
-        "memory": (program(NPM, "mcp-server-memory"),),
-        "git": (program(PYPI, "mcp-server-git"), "--repository", str(repository)),
-        "time": (program(PYPI, "mcp-server-time"), "--local-timezone", "Europe/Berlin"),
-        "sqlite": (program(SQLITE, "mcp-server-sqlite"), "--db-path", str(folder / "test.db")),
-    }
-    env = {"memory": {"MEMORY_FILE_PATH": str(folder / "memory.jsonl")}, "git": {"HOME": str(folder)}}
-    settings = tuple(
-        McpServerSettings(name, command, env=env.get(name, {}), folder=str(folder), start_s=60)
-        for name, command in commands.items()
+    (folder / "plan.md").write_text("The plan.")
+    real = (
+        mcp_real.everything(folder),
+        mcp_real.filesystem(folder),
+        mcp_real.memory(folder),
+        mcp_real.git(folder, env={"HOME": str(folder)}),
+        mcp_real.time(folder),
+        mcp_real.sqlite(folder),
     )
+    settings = tuple(replace(one, start_s=60) for one in real)
     async with Store(f"sqlite:///{folder}/toolwire.db") as store:
         servers = McpServers(McpSettings(settings), store)
         tools = {one.name: one for one in await servers.tools(wait=True)}
@@ -106,7 +83,7 @@ async def test_every_server_is_listed(house: House) -> None:
 
 
 async def test_a_file_is_read_written_and_left_alone(house: House) -> None:
-    docs = house.folder / "docs"
+    docs = house.folder
     assert await house.text("files__read_text_file", path=str(docs / "plan.md")) == "The plan."
     new = docs / "new.md"
     denied = await house.call("files__write_file", Decision(False), path=str(new), content="x")
@@ -119,9 +96,7 @@ async def test_a_file_is_read_written_and_left_alone(house: House) -> None:
 
 
 async def test_a_repository_is_read(house: House) -> None:
-    repository = str(house.folder / "repository")
-    assert "First" in await house.text("git__git_log", repo_path=repository)
-    assert "nothing to commit" in await house.text("git__git_status", repo_path=repository)
+    assert "new.txt" in await house.text("git__git_status", repo_path=str(house.folder))
 
 
 async def test_a_database_is_changed_and_queried(house: House) -> None:
