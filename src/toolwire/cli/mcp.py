@@ -1,7 +1,7 @@
 """`toolwire mcp`: an MCP server with the tools of a vault and of other MCP servers.
 
-Each call needs an approval, or a rule that allows it. `toolwire mcp list`, `agree` and `explain` are in modules of
-their own.
+Each call needs an approval, or a rule that allows it. `toolwire mcp list`, `agree` and `explain` are in their
+own modules.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def mcp_arguments(parser: argparse.ArgumentParser) -> None:
     question.add_argument("--no-inbox", action="store_false", dest="inbox", default=None, help=form)
     lifetime = "seconds that a question waits for its decision; default 600"
     add("--lifetime", metavar="S", type=float, default=LIFETIME_S, help=lifetime)
-    wait = "seconds after which a call that waits in the inbox ends; the same call, sent again, gets the decision"
+    wait = "seconds after which a call that waits in the inbox ends; sent again, it gets the decision"
     add("--wait", metavar="S", type=float, help=wait)
     add("--name", metavar="NAME", help="with a command: the server's name; default: from the command")
     env = "with a command: pass this variable of the environment on; may be repeated"

@@ -77,7 +77,7 @@ async def opened(settings: Settings) -> AsyncIterator[McpServers]:
 
 
 def _lines(states: Sequence[ServerState]) -> list[str]:
-    lines = []
+    lines: list[str] = []
     for one in states:
         lines += [*([""] if lines else []), f"{one.name}: {one.state}, {counted(len(one.tools), 'tool')}"]
         lines.append(f"  {one_line(one.address, 1000)}")

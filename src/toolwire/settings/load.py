@@ -237,7 +237,8 @@ def _owner(key: str) -> str:
 def _flatten(path: Key, table: Mapping[str, Any], where: str, folder: Path | None = None) -> dict[Key, Given]:
     """Returns the values of a table by path. Each option of a model or an MCP server has its own path.
 
-    A model that is not a table, or is an empty table, has the path ("models", ID, ""); an MCP server likewise.
+    A model that is not a table, or is an empty table, has the path ("models", ID, ""). The same holds for an
+    MCP server.
     """
     if path not in (("models",), ("mcp",)):
         return {(*path, key): Given(value, where, folder=folder) for key, value in table.items()}

@@ -44,8 +44,8 @@ log = logging.getLogger("toolwire.tools")
 CANCELLED = "User cancelled tool execution"
 NO_DECISION = "Nobody decided about this tool call in time; it did not run"
 UNDECIDED = (
-    "Waiting for the person's decision ({}). The call has not run. Send the same call again, with exactly the "
-    "same arguments, to get its result"
+    "Waiting for the person's decision ({}). The call has not run. Send the same call again, with exactly "
+    "the same arguments, to get its result"
 )
 TOO_MANY = "Too many tool calls wait for a decision; this one was refused without asking and did not run"
 UNEXPECTED = "The tool failed unexpectedly; the details are in Toolwire's log"

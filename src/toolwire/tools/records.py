@@ -94,9 +94,9 @@ class Records:
         return await self._store.run(lambda c: _settle(c, values, where, which, line, grant) == 1, "write")
 
     async def kept(self, like: Approval, now: float) -> list[Approval]:
-        """Returns questions that outlive their request, whose decision nobody has taken: those `like` this one.
+        """Returns the kept questions that may be the same as this one, and whose decision nobody has taken.
 
-        The caller compares the arguments and what was shown.
+        The caller compares the arguments and the previews.
         """
         same = ("owner", "surface", "model", "source", "pin", "tool", "stage")
         where = " AND ".join(f"{name} = ?" for name in same)

@@ -21,7 +21,6 @@ pytestmark = pytest.mark.process
 both_eras = pytest.mark.parametrize("mode", ["legacy", "auto"])
 both_sides = pytest.mark.parametrize("era", ["legacy", "modern"])
 YES = {"approve": True}
-NO_RULE: dict[str, Any] = {}
 
 
 @pytest.fixture
@@ -108,14 +107,14 @@ async def test_progress_passes_through(store: Store, log: Path, mode: str, era: 
     heard: list[tuple[float, float | None, str | None]] = []
     reached = asyncio.Event()
 
-    async def progress(done: float, total: float | None, message: str | None) -> None:
-        heard.append((done, total, message))
-        if done >= 3:
+    async def reported(progress: float, total: float | None, message: str | None) -> None:
+        heard.append((progress, total, message))
+        if progress >= 3:
             reached.set()
 
     async with proxied(store, peer(log, era=era, allow=("*",))) as proxy, proxy.client(mode) as client:
         calling = asyncio.ensure_future(
-            client.call_tool("peer__slow", {"steps": 3}, progress_callback=progress)
+            client.call_tool("peer__slow", {"steps": 3}, progress_callback=reported)
         )
         async with asyncio.timeout(30):
             await reached.wait()
@@ -131,14 +130,14 @@ async def test_progress_rises_also_after_a_person_was_waited_for(
     heard: list[tuple[float, str | None]] = []
     last = asyncio.Event()
 
-    async def progress(done: float, total: float | None, message: str | None) -> None:
-        heard.append((done, message))
+    async def reported(progress: float, total: float | None, message: str | None) -> None:
+        heard.append((progress, message))
         if message == "3":
             last.set()
 
     async with proxied(store, peer(log)) as proxy, proxy.client() as client:
         calling = asyncio.ensure_future(
-            client.call_tool("peer__slow", {"steps": 3}, progress_callback=progress)
+            client.call_tool("peer__slow", {"steps": 3}, progress_callback=reported)
         )
         question = await inbox.next()
         while len(heard) < 3:
@@ -240,7 +239,7 @@ async def test_a_request_state_is_worth_nothing_for_another_call(store: Store, l
         asked = await client.session.call_tool("peer__echo", {"text": "a"}, allow_input_required=True)
         assert isinstance(asked, types.InputRequiredResult)
         yes = dict.fromkeys(asked.input_requests or (), types.ElicitResult(action="accept", content={**YES}))
-        again = {"input_responses": yes, "request_state": asked.request_state}
+        again: dict[str, Any] = {"input_responses": yes, "request_state": asked.request_state}
         other = await client.session.call_tool("peer__echo", {"text": "b"}, **again)
         assert other.is_error and received(log) == []
         same = await client.session.call_tool("peer__echo", {"text": "a"}, **again)
@@ -330,8 +329,8 @@ async def test_a_flood_of_reports_and_changes_reaches_no_client(store: Store, lo
     reports: list[float] = []
     changes: list[Any] = []
 
-    async def progress(done: float, total: float | None, message: str | None) -> None:
-        reports.append(done)
+    async def reported(progress: float, total: float | None, message: str | None) -> None:
+        reports.append(progress)
 
     async def heard(message: Any) -> None:
         if isinstance(message, types.ToolListChangedNotification):
@@ -342,7 +341,7 @@ async def test_a_flood_of_reports_and_changes_reaches_no_client(store: Store, lo
         proxy.client("legacy", message_handler=heard) as client,
     ):
         async with asyncio.timeout(60):
-            flooded = await client.call_tool("peer__flood", {}, progress_callback=progress)
+            flooded = await client.call_tool("peer__flood", {}, progress_callback=reported)
     assert not flooded.is_error
     assert reports == sorted(set(reports)) and len(reports) < 1000
     assert len(changes) < 100

@@ -1,4 +1,4 @@
-"""Real servers behind Toolwire, and the official SDK as the client: listed, asked, declined, edited, called."""
+"""Real servers behind Toolwire, with the official SDK as the client: listed, asked, edited, called."""
 
 from __future__ import annotations
 
@@ -118,8 +118,8 @@ async def test_images_links_structure_progress_prompts_and_resources_of_server_e
     rules = {"default": "allow", "allow": ("resources/read *", "prompts/get *")}
     reports: list[tuple[float, float | None]] = []
 
-    async def progress(done: float, total: float | None, message: str | None) -> None:
-        reports.append((done, total))
+    async def reported(progress: float, total: float | None, message: str | None) -> None:
+        reports.append((progress, total))
 
     async with proxied(store, real.everything(folder, **rules)) as proxy, proxy.client(mode) as client:
         await listed(proxy, client)
@@ -127,7 +127,7 @@ async def test_images_links_structure_progress_prompts_and_resources_of_server_e
         links = await client.call_tool("everything__get-resource-links", {"count": 2})
         weather = await client.call_tool("everything__get-structured-content", {"location": "New York"})
         long = {"duration": 0.6, "steps": 3}
-        await client.call_tool("everything__trigger-long-running-operation", long, progress_callback=progress)
+        await client.call_tool("everything__trigger-long-running-operation", long, progress_callback=reported)
         resources = (await client.list_resources()).resources
         read = await client.read_resource(resources[0].uri)
         prompts = [one.name for one in (await client.list_prompts()).prompts]

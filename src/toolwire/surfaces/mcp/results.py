@@ -99,7 +99,7 @@ def _fits(tool: dict[str, Any], version: str) -> bool:
 
 
 def of_reading(call: McpCall) -> types.GetPromptResult | types.ReadResourceResult:
-    """Returns a prompt or a resource that was read. Raises if it was not: such a result cannot be an error."""
+    """Returns a prompt or a resource that was read. Raises if it was not read."""
     outcome = outcome_of(call)
     if outcome is not None and outcome.status == "done":
         found: types.GetPromptResult | types.ReadResourceResult = outcome.raw

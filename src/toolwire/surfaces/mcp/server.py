@@ -354,7 +354,7 @@ class Progress:
         self._offset = 0.0
 
     async def wait(self, status: str) -> None:
-        """Reports that a person decides, or that the call is running, so that the client does not time out."""
+        """Reports what the call waits for, so that the client does not time out."""
         if self._sent is not None:
             return  # a server that reports by itself is not interrupted
         self._last = self._offset = time.monotonic() - self._began
