@@ -32,6 +32,10 @@ HOSTILE = {"path": "<img src=x onerror=alert(1)>", "content": "a\\u200bb\\u2066 
 KINDS = {
     "write": Question("note_create", "run", PLAN, Preview(diff=DIFF, action="Create note")),
     "read": Question("file_read", "run", {"filePaths": ["Tea.md", "Milk.md"]}, NOTES),
+    "server": Question(
+        "files__write_file", "run", {"path": "/srv/docs/a.md", "content": "new"}, Preview(),
+        source="mcp:files", pin="sha256:0",
+    ),
     "hostile": Question("note\\u202ecreate", "run", HOSTILE, Preview()),
 }
 
@@ -215,6 +219,22 @@ def test_the_person_picks_notes(here: Site, browse: Any, ask: Ask, tmp_path: Pat
     page.get_by_role("button", name="Read 1 note").click()
     expect(page.get_by_role("heading", name="Approved")).to_be_visible()
     assert one.decision()["picked"] == ["a"]
+
+
+def test_a_call_to_an_mcp_server_is_shown_whole_and_approved_once(
+    here: Site, browse: Any, ask: Ask, tmp_path: Path
+) -> None:
+    one = ask("server")
+    page = phone(browse, here, one.link)
+    expect(page.get_by_text("files__write_file").first).to_be_visible()
+    assert "/srv/docs/a.md" in page.inner_text("main") + " ".join(
+        page.evaluate("[...document.querySelectorAll('input, textarea')].map((one) => one.value)")
+    )
+    expect(page.get_by_text("Remember this approval")).to_have_count(0)
+    shoot(page, tmp_path, "server")
+    page.get_by_role("button", name="Run").click()
+    expect(page.get_by_role("heading", name="Approved")).to_be_visible()
+    assert one.decision()["remember"] == "once"
 
 
 def test_a_question_that_is_decided_elsewhere_closes_the_page(here: Site, browse: Any, ask: Ask) -> None:
