@@ -35,8 +35,8 @@ const TABS = [
     empty: [
       'check',
       'Nothing is waiting for you',
-      'When a model wants to use a tool, in a chat, in a terminal or from an MCP client, its call waits here ' +
-        'until you decide or it expires. Tools whose definition has changed wait here too.',
+      'When a model wants to use a tool, in a chat, in a terminal or from an MCP client, its call waits ' +
+        'here until you decide or it expires. Tools whose definition has changed wait here too.',
     ],
   },
   {
