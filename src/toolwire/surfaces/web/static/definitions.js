@@ -1,7 +1,8 @@
-// Definitions of MCP servers' tools that wait for a person: what a tool says of itself is new, or has changed.
+// Definitions of MCP servers' tools that wait for a person: what a tool says of itself is new, or has
+// changed.
 //
-// Law: a row can only keep a tool withheld. Only the dialog, which shows the whole difference, can agree. Escape
-// and the close button decide nothing.
+// Law: a row can only keep a tool withheld. Only the dialog, which shows the whole difference, can agree.
+// Escape and the close button decide nothing.
 
 /** @import { Definition, InboxContext } from '../types' */
 

@@ -90,8 +90,8 @@ export class Question {
       : new Arguments(approval.arguments, approval.schema, editable, onedit)
     this.rule = approval.rule
     const hint =
-      'Toolwire then runs such calls without asking you, until you revoke the grant in the inbox. If you did not ' +
-      'enter your approval code, the grant ends when the program that asks exits.'
+      'Toolwire then runs such calls without asking you, until you revoke the grant in the inbox. If you ' +
+      'did not enter your approval code, the grant ends when the program that asks exits.'
     this.grantNote = h('p', { class: 'hint' }, hint)
     this.ruleText = h('code', { class: 'rule' }, visible(this.rule))
     this.ruleNote = h(

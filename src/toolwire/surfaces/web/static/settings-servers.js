@@ -21,8 +21,8 @@ const STATES = {
   failed: ['bad', 'not available'],
 }
 const ABOUT =
-  'Their tools are offered together with the vault’s. Each call is asked, unless a rule allows or refuses it. ' +
-  'Servers and their rules are set in your toolwire.toml.'
+  'Their tools are offered together with the vault’s. Each call is asked, unless a rule allows or refuses ' +
+  'it. Servers and their rules are set in your toolwire.toml.'
 
 /** @param {SettingsPage} page @returns {Section} */
 export function serversSection(page) {

@@ -2,7 +2,8 @@
 // what the settings file says.
 //
 // Law: this page changes only the switch, the list of models, grants, rules that were saved here, the models
-// that it added, and the vault's folder unless that is set elsewhere. Which notes may be seen is set in the settings file alone.
+// that it added, and the vault's folder unless that is set elsewhere. Which notes may be seen is set in the
+// settings file alone.
 
 /** @import { ClosePage, Context, Grant, OnError, Settings, Vault } from '../types' */
 
