@@ -11,10 +11,11 @@ import pytest
 
 from doubles.judges import Judge
 from doubles.mcp_tools import FakeServers
-from toolwire.access.keys import KeyGrant
+from toolwire.access.keys import KeyGrant, KeyLimits
 from toolwire.conform.judge import frames_of
 from toolwire.core.errors import ToolwireError
-from toolwire.gateway.pipeline import Caller, Gateway
+from toolwire.gateway.pipeline import Caller, Gateway, TurnSummary
+from toolwire.gateway.records import Memory
 from toolwire.observe.fixture import masked, read, write
 from toolwire.observe.masking import Mask
 from toolwire.observe.replay import replay
@@ -649,3 +650,56 @@ async def test_the_journal_masks_the_credentials_of_a_server(store: Store) -> No
     lines = "".join(write(masked(recording, Mask())))
     assert "tok-secret" not in lines
     assert "hidden-value" not in lines
+
+
+# --- what it counts as ---
+
+
+async def test_a_request_is_admitted_once_and_all_of_its_runs_are_charged(store: Store) -> None:
+    served = Served(store)
+    seen: list[TurnSummary] = []
+    served.gateway.observers.append(seen.append)
+    grant = KeyGrant(limits=KeyLimits(requests_per_minute=1, tokens_per_minute=100_000))
+    await served.asks(caller=Caller("k", grant=grant))
+    (summary,) = seen
+    assert (summary.input_tokens, summary.output_tokens) == (30, 12)
+    assert (summary.tool_call_count, summary.tool_call_names) == (1, ("files__read",))
+    assert len(summary.tool_call_ids) == 1
+    error = await served.fails("hi", Caller("k", grant=grant))
+    assert error.failure.kind == "requests_limit"
+
+
+async def test_a_conversation_of_a_socket_that_is_not_stored_goes_on_after_a_yes(store: Store) -> None:
+    served = Served(store, 'call files__read {"path": "a"}\n---\nsay Read: {result}')
+    caller = Caller("k", memory=Memory())
+    first = await served.asks(tools=[ASKED], caller=caller, store=False)
+    yes = {
+        "type": "mcp_approval_response",
+        "approval_request_id": of(first, "mcp_approval_request")["id"],
+        "approve": True,
+    }
+    then = await served.asks([yes], caller, tools=[ASKED], store=False, previous_response_id=first["id"])
+    assert kinds(then) == ["mcp_call", "message"]
+
+
+async def test_tools_that_fail_unexpectedly_end_the_response_with_one_error(store: Store) -> None:
+    served = Served(store)
+
+    async def run(*_: Any) -> Any:
+        raise RuntimeError("a secret detail")
+
+    served.servers.run = run  # type: ignore[method-assign, assignment]
+    error = await served.fails("hi")
+    assert error.failure.kind == "server"
+    assert "secret" not in error.failure.message
+    response = await served.asks(stream=True)
+    assert response["status"] == "failed"
+    assert of(response, "mcp_call")["status"] == "incomplete"
+
+
+async def test_the_time_limit_of_a_turn_ends_a_call(store: Store) -> None:
+    served = Served(store, limits=LimitSettings(total_s=0.2, first_token_s=0.1))
+    served.servers.gate = asyncio.Event()
+    error = await served.fails("hi")
+    assert (error.failure.kind, "limits.total_s" in error.failure.message) == ("timeout", True)
+    assert served.servers.cancelled

@@ -92,7 +92,7 @@ READS = {
 LISTED = McpTools("mcpl_1", "files", (READS,))
 CALLED = ("files", "read", '{"path":"a.md"}')
 READ = McpCall("mcp_1", *CALLED)
-SAID = [Text("It says Hello."), USAGE, Finish()]
+SAID: list[Event] = [Text("It says Hello."), USAGE, Finish()]
 MISSING = {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": "no such file"}]}
 GOLDENS: dict[str, tuple[list[Event], Turn]] = {
     "resp_text": ([Text("Hel"), Text("lo"), USAGE, Finish()], turn()),
