@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,14 +13,17 @@ import pytest
 from doubles.judges import Judge
 from doubles.mcp_tools import FakeServers
 from toolwire.access.keys import KeyGrant, KeyLimits
+from toolwire.backends.base import Batch
 from toolwire.conform.judge import frames_of
 from toolwire.core.errors import ToolwireError
+from toolwire.core.events import Failure
+from toolwire.core.turn import Turn
 from toolwire.gateway.pipeline import Caller, Gateway, TurnSummary
 from toolwire.gateway.records import Memory
 from toolwire.observe.fixture import masked, read, write
 from toolwire.observe.masking import Mask
 from toolwire.observe.replay import replay
-from toolwire.settings.types import LimitSettings, Settings
+from toolwire.settings.types import LimitSettings, ModelSettings, Settings, ToolSettings
 from toolwire.store.store import Store
 from toolwire.testing import ScriptedBackend, ScriptedOptions
 
@@ -41,6 +45,8 @@ class Served:
 
     def __init__(self, store: Store, script: str = READS, tools: Any = "native", **settings: Any) -> None:
         self.model = ScriptedBackend("m", ScriptedOptions(script=script, tools=tools))
+        if "tools_settings" in settings:
+            settings["tools"] = settings.pop("tools_settings")
         self.gateway = Gateway(Settings(**settings), store=store, backends={"m": self.model})
         self.servers = FakeServers()
         self.gateway.served_tools = self.servers
@@ -703,3 +709,85 @@ async def test_the_time_limit_of_a_turn_ends_a_call(store: Store) -> None:
     error = await served.fails("hi")
     assert (error.failure.kind, "limits.total_s" in error.failure.message) == ("timeout", True)
     assert served.servers.cancelled
+
+
+# --- beside the gateway's other decisions ---
+
+
+class Failing(ScriptedBackend):
+    """A model that cannot be reached, or that refuses tools at first."""
+
+    def __init__(self, kind: str, **options: Any) -> None:
+        super().__init__("first", ScriptedOptions(**options))
+        self.kind = kind
+
+    async def run(self, turn: Turn) -> AsyncGenerator[Batch, None]:
+        if self.kind != "tools_unsupported" or turn.tools:
+            self.options = replace(self.options, tools="emulated")
+            yield [Failure(self.kind, "It does not work.")]
+            return
+        async for batch in super().run(turn):
+            yield batch
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_another_model_answers_and_lists_the_tools_once(store: Store, stream: bool) -> None:
+    served = Served(store)
+    settings = Settings(models=(ModelSettings("first", "scripted", fallback=("m",)),))
+    first = Failing("backend_unavailable")
+    served.gateway = Gateway(settings, store=store, backends={"first": first, "m": served.model})
+    served.gateway.served_tools = served.servers
+    response = await served.asks(model="first", stream=stream)
+    assert kinds(response) == ["mcp_list_tools", "message", "mcp_call", "message"]
+    assert b"model=fallback" in served.headers[b"x-toolwire-report"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_server_that_refuses_tools_gets_the_calls_as_text(store: Store, stream: bool) -> None:
+    served = Served(store)
+    model = Failing("tools_unsupported", script=READS)
+    served.gateway = Gateway(Settings(), store=store, backends={"first": model})
+    served.gateway.served_tools = served.servers
+    response = await served.asks(model="first", stream=stream)
+    assert kinds(response) == ["mcp_list_tools", "message", "mcp_call", "message"]
+    assert served.headers[b"x-toolwire-report"] == b"tools=emulated"
+
+
+@pytest.mark.parametrize("tools", ["native", "emulated", "parked"])
+async def test_a_required_call_of_a_server_is_asked_for_again(store: Store, tools: Any) -> None:
+    served = Served(store, 'say No.\n---\ncall files__read {"path": "a"}\n---\nsay End.', tools=tools)
+    response = await served.asks(tool_choice={"type": "mcp", "server_label": "files"}, stream=True)
+    assert kinds(response)[:2] == ["mcp_list_tools", "mcp_call"]
+    assert said(response) == "End."
+    assert [turn.tool_choice.mode for turn in served.model.seen][-1] != "required"
+
+
+@pytest.mark.parametrize(
+    ("settings", "ran"),
+    [
+        (ToolSettings(), 3),
+        (ToolSettings(stop_after="first"), 1),
+        (ToolSettings(max_calls=2), 2),
+        (ToolSettings(dedup=True), 2),
+        (ToolSettings(parallel=False), 1),
+        (ToolSettings(unknown_tool="forward"), 3),
+        (ToolSettings(arguments="validated"), 3),
+    ],
+)
+@pytest.mark.parametrize("tools", ["native", "emulated"])
+async def test_the_settings_for_calls_hold_for_those_of_servers_too(
+    store: Store, settings: ToolSettings, ran: int, tools: Any
+) -> None:
+    calls = "\n".join(f'call files__read {{"path": "{path}"}}' for path in ("1", "2", "2"))
+    served = Served(store, f"{calls}\n---\nsay End.", tools=tools, **{"tools_settings": settings})
+    response = await served.asks(stream=True)
+    assert len(served.servers.ran) == ran
+    assert kinds(response) == ["mcp_list_tools", *["mcp_call"] * ran, "message"]
+
+
+async def test_reasoning_and_text_before_a_call_reach_the_models_next_run(store: Store) -> None:
+    served = Served(store, 'think Hm.\nsay Let me look.\ncall files__read {"path": "a"}\n---\nsay End.')
+    response = await served.asks(stream=True)
+    assert kinds(response) == ["mcp_list_tools", "reasoning", "message", "mcp_call", "message"]
+    items = served.model.seen[-1].items
+    assert [type(one).__name__ for one in items] == ["Message", "Reasoning", "Message", "Call", "Result"]
