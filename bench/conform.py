@@ -45,11 +45,12 @@ ROUTES = {
 }
 WIDTH = 110
 SIX = """\
-Issue trackers of gateways have many reports of these; the checks below name their sources. Here the upstream
-has only chat completions, and its streams deviate like those of real servers. *Right* means that the gateway
-is right with every upstream. These tests cannot see whether `cache_control` reaches a Claude upstream. For
-servers that repeat the arguments in every chunk, Toolwire has the setting `cumulative_arguments`; without it,
-the answer is an error."""
+Issue trackers of gateways have many reports of these breakages; the sources are in the list of checks below.
+In this comparison, the model's server (the upstream) has only chat completions, and its streams deviate from
+OpenAI's format as those of real servers do. *Right* means that the gateway is right with every upstream in
+the list below the table. These tests cannot see whether `cache_control` reaches a Claude upstream. For
+servers that repeat the arguments in every chunk, Toolwire has the setting `cumulative_arguments`. In this
+comparison it is off, so the answer is an error."""
 START_S = 120.0
 SEEN = 150
 

@@ -465,8 +465,10 @@ def run(section: Section, quick: bool) -> tuple[dict[str, Any], str]:
 _BLOCK = re.compile(r"<!-- evidence (\{.*?\}) -->\n(.*?)(?=\n<!-- evidence |\Z)", re.S)
 INTRODUCTION = """# Evidence
 
-This page records the results of the long versions of the tests. `make evidence` runs all of them. The
-command in a row runs one of them."""
+This page records the results of the long versions of Toolwire's tests and measurements. The table has one row
+for each of them, and a section below for the details. The command in a row repeats only this row; `make
+evidence` repeats all rows. A target is a limit for a measured figure; *some missed* means that at least one
+figure is outside its limit."""
 
 
 def existing(page: Path) -> dict[str, tuple[dict[str, Any], str]]:

@@ -611,8 +611,8 @@ def page() -> str:
 # What is supported
 
 The tables on this page are generated from the code. For each entry, Toolwire reads a small request and
-decides how to handle it; the table shows the decision. The header `x-toolwire-report` of each response uses
-the same words.
+decides how to handle it; the table shows the decision. The response header
+`x-toolwire-report`, called the report on this page, uses the same words.
 
 - **honoured**: the field has the same effect as with OpenAI (for Messages, as with Anthropic). Either the
   model's server or Toolwire implements it.

@@ -19,19 +19,35 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 
 
+TOOLS = ("uv==0.13.8", "pipx==1.18.4")
+
+
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    built = subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--wheel-dir", str(folder), str(ROOT)],
-        capture_output=True,
-        text=True,
-        timeout=300,
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with Toolwire's wheel and all wheels that the tests install: fetched once, for all of them."""
+    folder = tmp_path_factory.mktemp("wheels")
+    command = [sys.executable, "-m", "pip", "wheel", "-q", "--wheel-dir", str(folder)]
+    made = subprocess.run(
+        [*command, f"{ROOT}[chat]", "pip", *TOOLS], capture_output=True, text=True, timeout=300
     )
-    if built.returncode:
-        message = f"the wheel could not be built (no package index?): {built.stderr.strip()[-300:]}"
+    if made.returncode:
+        message = f"the wheels could not be made (no package index?): {made.stderr.strip()[-300:]}"
         pytest.skip(message)
-    return next(folder.glob("toolwire-*.whl"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(wheels: Path) -> Path:
+    return next(wheels.glob("toolwire-*.whl"))
+
+
+def pip_install(environment: Path, wheels: Path, *packages: str) -> None:
+    """Makes an environment without pip, with these packages."""
+    venv.create(environment)
+    pip = [sys.executable, "-m", "pip", "--python", str(environment / "bin" / "python"), "install", "-q"]
+    local = ["--no-compile", "--no-index", "--find-links", str(wheels)]
+    done = subprocess.run([*pip, *local, *packages], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_wheel_holds_the_package_its_types_and_the_licence(wheel: Path) -> None:
@@ -42,20 +58,8 @@ def test_the_wheel_holds_the_package_its_types_and_the_licence(wheel: Path) -> N
 
 
 @pytest.mark.timeout(400)
-def test_the_wheel_serves_from_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
-    venv.create(tmp_path / "empty")
-    into = [
-        sys.executable,
-        "-m",
-        "pip",
-        "--python",
-        str(tmp_path / "empty" / "bin" / "python"),
-        "install",
-        "-q",
-        "--no-compile",
-    ]
-    installed = subprocess.run([*into, str(wheel)], capture_output=True, text=True, timeout=300)
-    assert installed.returncode == 0, installed.stderr
+def test_the_wheel_serves_from_an_empty_environment(wheel: Path, wheels: Path, tmp_path: Path) -> None:
+    pip_install(tmp_path / "empty", wheels, str(wheel))
     environment = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
     server = subprocess.Popen(
         [tmp_path / "empty" / "bin" / "toolwire", "serve", "--port", "0"],
@@ -98,11 +102,10 @@ def test_the_wheel_serves_from_an_empty_environment(wheel: Path, tmp_path: Path)
 
 # --- every tool that installs programs ---
 
-TOOLS = ("uv==0.13.8", "pipx==1.18.4")
 TEMPORARY = {"uvx": "uvx --from {wheel} toolwire", "pipx run": "pipx run --spec {wheel} toolwire"}
 """Tools that run a program without installing it."""
 INSTALLED = {
-    "pip": ("{python} -m venv env && env/bin/pip install -q --no-compile {wheel}", "env/bin/toolwire"),
+    "pip": ("{python} -m venv env && env/bin/pip install -q {wheel}", "env/bin/toolwire"),
     "uv pip": ("uv venv -q env && uv pip install -q --python env/bin/python {wheel}", "env/bin/toolwire"),
     "uv tool": ("uv tool install -q {wheel}", "$HOME/.local/bin/toolwire"),
     "pipx": ("pipx install {wheel}", "$HOME/.local/bin/toolwire"),
@@ -113,27 +116,28 @@ ANSWERS = "demo · "
 
 
 @pytest.fixture(scope="module")
-def tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tools(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the commands uv, uvx and pipx."""
     folder = tmp_path_factory.mktemp("tools")
-    venv.create(folder / "env", with_pip=True)
-    pip = [str(folder / "env" / "bin" / "pip"), "install", "-q", *TOOLS]
-    installed = subprocess.run(pip, capture_output=True, text=True, timeout=300)
-    if installed.returncode:
-        message = f"uv and pipx cannot be installed (no package index?): {installed.stderr.strip()[-300:]}"
-        pytest.skip(message)
+    pip_install(folder / "env", wheels, *TOOLS)
     return folder / "env" / "bin"
 
 
 @pytest.fixture
-def shell(tools: Path, tmp_path: Path) -> Callable[[str], subprocess.CompletedProcess[str]]:
-    """Runs a line as a person types it, in an empty home."""
-    others = ("PYTHON", "TOOLWIRE_", "UV_", "VIRTUAL_ENV", "XDG_")
+def shell(tools: Path, wheels: Path, tmp_path: Path) -> Callable[[str], subprocess.CompletedProcess[str]]:
+    """Runs a line as a person types it, in an empty home. All packages come from the folder of wheels."""
+    others = ("PIP_", "PYTHON", "TOOLWIRE_", "UV_", "VIRTUAL_ENV", "XDG_")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(others)} | {
         "HOME": str(tmp_path),
         "PATH": f"{tools}:/usr/bin:/bin",
+        "PIP_FIND_LINKS": str(wheels),
+        "PIP_NO_COMPILE": "1",
+        "PIP_NO_INDEX": "1",
         "PIPX_DEFAULT_PYTHON": sys.executable,
+        "PIPX_SHARED_LIBS": str(tools.parents[1] / "shared"),
         "UV_CACHE_DIR": str(tools.parents[1] / "cache"),
+        "UV_FIND_LINKS": str(wheels),
+        "UV_OFFLINE": "1",
         "UV_PYTHON": sys.executable,
     }
 

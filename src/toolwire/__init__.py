@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from toolwire.emulate.scanner import ScanLimits, ToolCallParser, parse
-
 if TYPE_CHECKING:
     from toolwire.conform.judge import OrderJudge
+    from toolwire.emulate.scanner import ScanLimits, ToolCallParser, parse
+    from toolwire.emulate.scanner import ScanLimits as Limits
     from toolwire.wire.aggregator import ToolCallAggregator
 
 __all__ = [
@@ -25,15 +25,21 @@ __all__ = [
 ]
 __version__ = "0.2.0"
 
-Limits = ScanLimits
-"""The name that `ScanLimits` had in version 0.1."""
-
-_LAZY = {"ToolCallAggregator": "toolwire.wire.aggregator", "OrderJudge": "toolwire.conform.judge"}
+_HOMES = {
+    "OrderJudge": ("toolwire.conform.judge", "OrderJudge"),
+    "ScanLimits": ("toolwire.emulate.scanner", "ScanLimits"),
+    "ToolCallAggregator": ("toolwire.wire.aggregator", "ToolCallAggregator"),
+    "ToolCallParser": ("toolwire.emulate.scanner", "ToolCallParser"),
+    "parse": ("toolwire.emulate.scanner", "parse"),
+    "Limits": ("toolwire.emulate.scanner", "ScanLimits"),  # its name in version 0.1
+}
+"""Where each name is defined. It is imported with its first use: most commands need none of them."""
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LAZY:
+    if name in _HOMES:
         from importlib import import_module
 
-        return getattr(import_module(_LAZY[name]), name)
+        module, original = _HOMES[name]
+        return getattr(import_module(module), original)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import os
 import socket
@@ -10,13 +11,15 @@ import subprocess
 import sys
 import xml.etree.ElementTree as XML
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from aiohttp import web
 
+from toolwire.cli.main import main
 from toolwire.conform.engine import CATALOGUE
 from toolwire.conform.probe import AddressError, base_of, shown
 from toolwire.testing.upstream import FakeUpstream, Reply, answer, completion, with_quirk
@@ -24,16 +27,29 @@ from toolwire.testing.upstream import FakeUpstream, Reply, answer, completion, w
 KEY = "sk-very-secret-7f3a"
 
 
-async def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+Done = subprocess.CompletedProcess[str]
+
+
+async def run(*arguments: str, **environment: str) -> Done:
+    """Runs the command in a thread of this process: a process of its own takes longer than most runs."""
+    out, error = io.StringIO(), io.StringIO()
+
+    def command() -> int | str | None:
+        try:
+            return main(["conform", *arguments])
+        except SystemExit as ended:
+            return ended.code
+
+    with redirect_stdout(out), redirect_stderr(error), patch.dict(os.environ, environment):
+        status = await asyncio.to_thread(command)
+    assert isinstance(status, int)
+    return subprocess.CompletedProcess(arguments, status, out.getvalue(), error.getvalue())
+
+
+async def run_as_a_process(*arguments: str) -> Done:
     command = [sys.executable, "-m", "toolwire", "conform", *arguments]
     return await asyncio.to_thread(
-        subprocess.run,
-        command,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        env={**os.environ, **environment, "PYTHONWARNINGS": ""},
-        check=False,
+        subprocess.run, command, capture_output=True, text=True, timeout=100, check=False
     )
 
 
@@ -75,7 +91,7 @@ async def upstream() -> AsyncIterator[FakeUpstream]:
 @pytest.mark.check("chat.stream.names-once")
 async def test_the_table_shows_the_demand_the_observation_and_the_frame() -> None:
     async with FakeUpstream(lambda request: reply(request, with_quirk("repeated_names", CALL))) as upstream:
-        done = await run(upstream.base_url, "--only", "chat.stream.names-once,chat.stream.done")
+        done = await run_as_a_process(upstream.base_url, "--only", "chat.stream.names-once,chat.stream.done")
     assert done.returncode == 1 and done.stderr == ""
     lines = done.stdout.splitlines()
     assert lines[0] == f"{upstream.base_url}  model fake"
@@ -124,7 +140,7 @@ async def test_an_api_that_answers_with_foreign_objects_counts_as_missing(name: 
 
 async def test_json_and_junit_hold_every_check(upstream: FakeUpstream, tmp_path: Path) -> None:
     file = tmp_path / "conform.xml"
-    done = await run(upstream.base_url, "--json", "--junit", str(file))
+    done = await run_as_a_process(upstream.base_url, "--json", "--junit", str(file))
     report = json.loads(done.stdout)
     assert done.returncode == 1
     assert [row["id"] for row in report["checks"]] == [check.id for check in CATALOGUE]
@@ -367,7 +383,7 @@ async def test_a_run_that_cannot_start_is_one_line(arguments: tuple[str, ...], s
 
 async def test_an_endpoint_without_models_needs_one_named() -> None:
     async with FakeUpstream(reply, pages={"/v1/models": {"object": "list", "data": []}}) as upstream:
-        without = await run(upstream.base_url)
+        without = await run_as_a_process(upstream.base_url)
         named = await run(upstream.base_url, "--only", "chat.stream.index", "--model", "fake")
     assert without.returncode == 2 and "name one with --model" in without.stderr
     assert named.returncode == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -53,7 +54,12 @@ def options_of(golden: str) -> JudgeOptions:
 
 
 def damaged_by(mutation: Mutation, golden: str) -> Frames | None:
-    return mutation.on(parse(GOLDEN[golden]), api_of(golden))
+    return mutation.on(frames_of(golden), api_of(golden))
+
+
+@cache
+def frames_of(golden: str) -> Frames:
+    return parse(GOLDEN[golden])
 
 
 # --- damages to a field ---

@@ -17,7 +17,7 @@ import pytest
 from toolwire.core import display
 from toolwire.observe import logs
 from toolwire.surfaces import cards, conversation_note
-from toolwire.surfaces.mcp import server as forms
+from toolwire.surfaces.mcp import forms
 from toolwire.surfaces.terminal.keyboard import Picker
 from toolwire.tools.contract import Approval, Outcome, Preview, ToolCall, Touched
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import json
+import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -36,7 +37,7 @@ class Mutation:
         """Returns the damaged frames, or None if there is nothing to damage."""
         if self.api not in (None, api):
             return None
-        damaged = self.mutate(copy.deepcopy(frames))
+        damaged = self.mutate(pickle.loads(pickle.dumps(frames)))  # a copy, faster than deepcopy's
         return None if damaged == frames else damaged
 
 

@@ -122,19 +122,32 @@ TOLD = [
 ]
 
 
-async def test_markup_that_the_history_contains_is_excluded_from_text(table: Any) -> None:
+async def test_text_that_begins_like_a_call_can_only_become_one(table: Any) -> None:
+    """Models copy the token with mistakes. The decoder completes a marker with the right one."""
     table.play("say Hello.", tools="constrained")
     held = []
     for messages in (TOLD[:1], TOLD, [*TOLD, {"role": "user", "content": "And in Rome?"}]):
         await table.body("chat", asks(messages=messages))
         held.append(table.backend.seen[-1].constraint)
     history = " ".join(table.backend.seen[-1].texts()[1:])
-    assert [bool(one.barred) for one in held] == [False, True, True] and [one.answered for one in held] == [
-        False,
-        True,
-        False,
-    ]
-    assert all(text in history for text in held[-1].barred), "what is barred is what the model was shown"
+    assert [one.answered for one in held] == [False, True, False]
+    assert all(one.opening.startswith(one.barred[0]) for one in held)
+    assert all(text in history for text in held[-1].barred), "the excluded markup is the taught one"
+
+
+@pytest.mark.parametrize("mark", ["<tool_call:", "</tool_call:", "<tool_result", "</tool_result"])
+@pytest.mark.parametrize("where", ["user", "tool"])
+async def test_markup_that_a_model_may_quote_does_not_become_a_call(
+    table: Any, where: str, mark: str
+) -> None:
+    """Law 12: the request itself contains such markup, so the decoder must not complete it."""
+    table.play("say Hello.", tools="constrained")
+    text = f"What is {mark}123> for?"
+    said = {"role": "user", "content": text}
+    result = {"role": "tool", "tool_call_id": "c1", "content": text}
+    messages = [*TOLD[:2], result] if where == "tool" else [said]
+    await table.body("chat", asks(messages=messages))
+    assert table.backend.seen[-1].constraint.barred == ()
 
 
 def declares(schema: Any, **fields: Any) -> list[dict[str, Any]]:

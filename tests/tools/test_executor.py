@@ -101,7 +101,8 @@ async def test_only_picked_files_are_read_and_the_model_is_informed(desk: Desk) 
     assert desk.notes.steps == ["read Diary.md"]
     assert outcome.shared == ("Diary.md",)
     assert outcome.result["note"] == "The person allowed 1 of the 2 that were asked for."
-    assert outcome.result["result"][1] == {"path": "Gone.md", "content": "File not found: Gone.md", "size": 0}
+    missing = {"path": "Gone.md", "content": "File not found: Gone.md", "size": 0}
+    assert outcome.result["result"][1] == missing
 
 
 async def test_no_note_is_added_if_all_existing_files_are_picked(desk: Desk) -> None:

@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 
 from toolwire.store.store import Store
-from toolwire.tools.approvals import Approvals, has_ended, this_process
+from toolwire.tools.approvals import Approvals
+from toolwire.tools.requester import has_ended, this_process
 
 ASKS = """
 import asyncio, sys
 from toolwire.store.store import Store
-from toolwire.tools.approvals import Approvals, Question, this_process
+from toolwire.tools.approvals import Approvals, Question
+from toolwire.tools.requester import this_process
 from toolwire.tools.contract import Asking, Preview
 
 async def main():

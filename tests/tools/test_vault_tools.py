@@ -20,7 +20,7 @@ from toolwire.tools.approvals import Approvals
 from toolwire.tools.contract import Asking, Decision, Outcome, ToolCall
 from toolwire.tools.executor import NOT_CHANGED, Executor, Toolbox
 from toolwire.tools.vault_lookups import Library
-from toolwire.tools.vault_tools import opened, tools_of
+from toolwire.tools.vault_tools import FIND_IT, NO_HASH, opened, tools_of
 
 ASKING = Asking("session-1", "model-1", "test")
 YES, NO = Decision(True), Decision(False)
@@ -399,7 +399,12 @@ async def test_a_file_over_the_size_limit_cannot_be_picked(use: Use, folder: Pat
 async def test_a_missing_file_is_a_partial_result(use: Use) -> None:
     outcome = await use("file_read", everything, filePaths=["Nowhere.md", "Programming/React.md"])
     told = {one["path"]: one for one in outcome.result["result"]}
-    assert told["Nowhere.md"] == {"path": "Nowhere.md", "content": "File not found: Nowhere.md", "size": 0}
+    assert told["Nowhere.md"] == {
+        "path": "Nowhere.md",
+        "content": "File not found: Nowhere.md",
+        "size": 0,
+        "hint": FIND_IT,
+    }
     assert "JavaScript library" in told["Programming/React.md"]["content"]
 
 
@@ -417,7 +422,9 @@ async def test_a_missing_file_is_a_partial_result(use: Use) -> None:
 async def test_a_path_outside_the_vault_is_not_found(use: Use, folder: Path, path: str) -> None:
     (folder.parent / "secret.md").write_text("secret")
     outcome = await use("file_read", everything, filePaths=[path])
-    assert outcome.result["result"] == [{"path": path, "content": f"File not found: {path}", "size": 0}]
+    assert outcome.result["result"] == [
+        {"path": path, "content": f"File not found: {path}", "size": 0, "hint": FIND_IT}
+    ]
 
 
 async def test_unreadable_files_are_partial_results_with_a_reason(use: Use, folder: Path) -> None:
@@ -566,6 +573,15 @@ async def test_tasks_are_listed_by_their_state(use: Use) -> None:
     done = (await use("vault_tasks", YES, status="done", folder="Programming")).result["result"]["tasks"]
     assert [one["text"] for one in done] == ["read the docs"]
     assert NOTES["Programming/React.md"].splitlines()[done[0]["line"] - 1] == "- [x] read the docs"
+    of_note = await use("vault_tasks", YES, folder="Programming/React.md")
+    assert [one["text"] for one in of_note.result["result"]["tasks"]] == ["write a hook"]
+
+
+async def test_tasks_of_a_folder_or_note_that_does_not_exist_are_an_error_and_not_an_empty_list(
+    use: Use,
+) -> None:
+    for path in ("Nowhere", "Programming/Reac", "Programming/React"):
+        assert (await use("vault_tasks", YES, folder=path)).result == {"error": f"File not found: {path}"}
 
 
 async def test_the_daily_note_is_found_by_the_vaults_own_setting(use: Use, folder: Path) -> None:
@@ -600,7 +616,7 @@ async def test_a_missing_note_is_reported_as_not_found(use: Use) -> None:
         ("vault_tags", {"tag": "typing"}, "#typing"),
         ("note_links", {"filePath": "Rivers/Mill.md"}, "Rivers/Mill.md"),
         ("note_properties", {"filePath": "Rivers/Mill.md"}, "Rivers/Mill.md"),
-        ("vault_tasks", {"folder": "Diary"}, "open tasks, folder Diary"),
+        ("vault_tasks", {"folder": "Diary"}, "open tasks, Diary"),
         ("daily_note", {}, "today"),
     ],
 )
@@ -639,6 +655,16 @@ async def test_a_note_is_replaced_only_if_it_has_the_hash_that_was_read(use: Use
     assert outcome.status == "failed" and "has changed since it was read" in outcome.result["error"]
     assert "has changed since it was read" in problem(use)
     assert (folder / "Diary/2026-01-02.md").read_text() == "somebody else's words\n"
+
+
+@pytest.mark.parametrize("hash", ["", "sha256 of the note", "ef2bd2b92072", "g" * 64, "0" * 65])
+async def test_an_invented_hash_is_refused_without_a_question_and_says_what_to_do(
+    use: Use, folder: Path, hash: str
+) -> None:
+    """Small models fill in every argument. The text of the call decides, so the model sees the reason."""
+    outcome = await use("note_write", YES, filePath="Ideas/New.md", content="# New\n", baseHash=hash)
+    assert outcome.result == {"error": NO_HASH} and use.asked() == []  # type: ignore[attr-defined]
+    assert not (folder / "Ideas/New.md").exists()
 
 
 @pytest.mark.parametrize(

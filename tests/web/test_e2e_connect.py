@@ -84,7 +84,7 @@ def test_the_round_trip_passes_step_by_step_for_every_client(site: Any, browse: 
         pick(page, name)
         page.get_by_role("button", name="Test the round trip").click()
         result = page.get_by_role("region", name=f"Test of {name}")
-        expect(result).to_contain_text("It works: m called the tool and answered with its result.")
+        expect(result).to_contain_text("It works: m called the tool and answered with the tool’s result.")
         steps = result.get_by_role("listitem")
         assert all(step.startswith("Passed:") for step in steps.all_inner_texts()), steps.all_inner_texts()
         expect(steps.filter(has_text="List of models")).to_contain_text("m is listed (1 in total).")

@@ -416,7 +416,7 @@ def test_notes_arguments_names_and_errors_stay_text_on_every_page(site: Any, wat
     )
     tab.said(WRITER, "Go")
     dialog.get_by_text("Remember this approval").click()
-    dialog.get_by_role("radio", name="Always").check()
+    dialog.get_by_role("radio", name="For every call of").check()
     tab.inert("what may be remembered", WRITER, within=dialog)
     dialog.get_by_role("button", name="Read 1 note").click()
     tab.ended()

@@ -52,7 +52,7 @@ class KeyMonth:
     seen: Month = NO_MONTH
     """The usage that Redis last reported."""
     seen_at: float = 0.0
-    """The time of that report."""
+    """The time at which Redis reported `seen`."""
     apart: Apart | None = None
     unpaid: Amounts = NOTHING
     """Usage that has not been reported to Redis yet."""
@@ -73,7 +73,7 @@ class Budgets:
         return self._usage is not None and bool(limits.budget_requests or limits.budget_tokens)
 
     async def open(self, key_id: str) -> None:
-        """Loads the key's usage of this month. Raises if it cannot be read now."""
+        """Loads the key's usage of this month. Raises an error if the store cannot be read now."""
         assert self._usage is not None
         await self._usage.month(key_id)
 
@@ -81,7 +81,7 @@ class Budgets:
         return self._months.setdefault(key_id, KeyMonth())
 
     def _used(self, key_id: str) -> tuple[Amounts, Amounts]:
-        """Returns the used and the reserved amounts of this month, as far as this node knows."""
+        """Returns the used and the reserved amounts of a key's month, as far as this node knows."""
         assert self._usage is not None
         spent = self._usage.known_month(key_id)
         return (spent.requests, spent.tokens), self._usage.held(key_id)
@@ -138,7 +138,10 @@ class Budgets:
     # --- requests to Redis and its replies ---
 
     def asked(self, key_id: str, limits: KeyLimits, used: Amounts = NOTHING) -> MonthAsked:
-        """Returns the budget's part of a request to Redis. `used`: the usage of an ended turn."""
+        """Returns the budget's part of a request to Redis (`MonthAsked`).
+
+        `used`: the usage of a turn that has ended.
+        """
         if not self.has(limits):
             return NO_BUDGET
         own = self._of(key_id)
@@ -150,8 +153,9 @@ class Budgets:
     def owed(self, key_id: str, limits: KeyLimits) -> MonthAsked:
         """Returns the request that reports all unreported usage to a Redis that is reachable again.
 
-        The usage counts as reported from then on. The request starts from the sum that Redis last reported,
-        not from the store's sum: that one also contains usage of other nodes, which they report themselves.
+        The usage counts as reported from then on. The request starts from the sum that Redis last reported.
+        It does not use the sum in the store, which also contains usage of other nodes: they report it
+        themselves.
         """
         own = self._months.get(key_id)
         if own is None or not self.has(limits):
@@ -161,7 +165,7 @@ class Budgets:
         return replace(asked, known=asked.seen) if asked.epoch else asked
 
     def saw(self, key_id: str, month: Month) -> None:
-        """Keeps the usage that Redis has reported."""
+        """Stores the usage of the month that Redis has reported."""
         own = self._of(key_id)
         if (month.month, month.epoch) == (own.seen.month, own.seen.epoch):  # replies may arrive out of order
             spent = max(month.spent[0], own.seen.spent[0]), max(month.spent[1], own.seen.spent[1])
@@ -174,7 +178,7 @@ class Budgets:
     # --- messages for the client ---
 
     def error(self, refusal: MeterRefusal, key_id: str, limits: KeyLimits, shared: bool) -> ToolwireError:
-        """Returns the error for the client.
+        """Returns the error for a client whose turn a budget refuses.
 
         `shared`: Redis refused the turn, so the amounts in the message are those that Redis reported.
         """

@@ -91,10 +91,10 @@ PROXY_PREFIXES = (
 )
 """Headers that proxies, load balancers and CDNs add to a request.
 
-A proxy that adds none of them cannot be recognized.
+A proxy that adds none of these headers cannot be recognized.
 """
 REMEMBERED = 256
-"""The most Host and Origin values that are cached. A full cache is cleared."""
+"""How many Host and Origin values are cached. A full cache is cleared."""
 
 _ORIGIN = re.compile(r"([a-z][a-z0-9+.-]*)://(\[[0-9a-f:.]+\]|[^\s:/?#@\[\]]+)(?::(\d{1,5}))?")
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^\s:/?#@\[\]]+)(?::(\d{1,5}))?")
@@ -110,12 +110,12 @@ _PROXY_SIGN = re.compile(
 
 
 def proxy_signs(headers: Headers) -> list[bytes]:
-    """Returns the names of the headers that show that the request came through a proxy."""
+    """Returns the names of those headers of a request that only a proxy adds."""
     return list(filter(_PROXY_SIGN.match, headers))
 
 
 def check_single(headers: Iterable[tuple[bytes, bytes]]) -> None:
-    """Raises if a header that is used for a decision, such as Host, was sent twice.
+    """Raises an error if a header that is used for a decision, such as Host, was sent twice.
 
     Otherwise a proxy could check one of the values while this server uses the other.
     """
@@ -131,7 +131,7 @@ class Gate:
     """
 
     def __init__(self, server: ServerSettings, ring: KeyRing | None = None) -> None:
-        """`ring`: all keys; None: only the keys in `server`."""
+        """`ring` has all valid keys; None: only the keys in the settings (`server`) are valid."""
         self.ring = ring or KeyRing(server.keys, server.admin_keys)
         self._check_hosts = is_loopback(server.host)
         self._hosts = frozenset(host.lower().rstrip(".") for host in server.hosts)
@@ -143,7 +143,7 @@ class Gate:
     # --- Host and Origin ---
 
     def check_place(self, headers: Headers, http_version: str = "1.1") -> None:
-        """Raises unless Host and Origin are allowed."""
+        """Raises an error unless the Host and Origin headers are allowed."""
         host = headers.get(b"host")
         if self._check_hosts and not (
             self._host_allowed(host) if host is not None else http_version == "1.0"
@@ -190,9 +190,9 @@ class Gate:
     # --- the caller ---
 
     async def caller(self, headers: Headers, client: tuple[str, int] | None) -> KeyHolder:
-        """Returns the holder of the caller's key. Raises if the caller has no valid key.
+        """Returns the holder of the caller's key. Raises an error if the caller has no valid key.
 
-        If the key is in the settings, this does not wait until the stored keys have been read again.
+        For a key in the settings, this does not wait until the stored keys have been read again.
         """
         ring = self.ring
         is_due = ring.due
@@ -213,17 +213,15 @@ class Gate:
     def check_caller(self, headers: Headers, client: tuple[str, int] | None) -> str:
         """Returns the id of the caller's key, or "" if the server has no keys.
 
-        Raises if the caller has no valid key.
+        Raises an error if the caller has no valid key.
         """
         return self.identify(headers, client).key_id
 
     def identify(self, headers: Headers, client: tuple[str, int] | None, looked: bool = False) -> KeyHolder:
-        """Returns the holder of the caller's key among the keys that were already read.
+        """Returns the holder of the caller's key, looked up only among the keys that were already read.
 
-        Raises if there is none.
-
-        `looked`: the stored keys were just read again. If that failed, an unknown key is not refused for
-        good, because it may be new.
+        Raises an error if no holder is found. `looked`: the stored keys were just read again. If that read
+        failed, the error says that the client may retry, because the key may be new.
         """
         if not self.ring.needed:
             self.ring.check_known()
@@ -245,7 +243,7 @@ class Gate:
         return found
 
     def _found(self, headers: Headers) -> KeyHolder | None:
-        """Returns the holder of the first valid key; None if there is none.
+        """Returns the holder of the first valid key that the caller sent; None if no key is valid.
 
         Claude Code may send two keys, of which only one is for Toolwire.
         """
@@ -257,7 +255,7 @@ class Gate:
     # --- CORS ---
 
     def cors(self, headers: Headers) -> HeaderList:
-        """Returns the CORS headers for any response to this request, none without an Origin header."""
+        """Returns the CORS headers for a response to this request; none if it has no Origin header."""
         origin = headers.get(b"origin")
         if origin is None:
             return []
@@ -300,7 +298,7 @@ class Gate:
 
 
 def _tokens(headers: Headers) -> tuple[bytes, bytes]:
-    """The caller's keys as they were sent, by `Authorization` and `x-api-key`; empty if none was."""
+    """Returns the keys that the caller sent in `Authorization` and `x-api-key`; empty if none."""
     scheme, _, token = headers.get(b"authorization", b"").strip().partition(b" ")
     return token.strip() if scheme.lower() == b"bearer" else b"", headers.get(b"x-api-key", b"").strip()
 
@@ -358,9 +356,9 @@ class Pace:
 FOR, PROTO, HOST = b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host"
 UNKNOWN = ("", 0)
 OWN = "toolwire.own"
-"""The scope's key for the scheme and address of this server's own socket.
+"""The scope's entry for the scheme and address of this server's own socket.
 
-Unlike `scheme` and `server`, a proxy's headers do not change it.
+A proxy's headers can change `scheme` and `server` in the scope, but not this entry.
 """
 _FORWARDED_HOST = re.compile(rb"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
 _PORT = re.compile(r"^(?:\[([^\]]*)\](?::\d+)?|([0-9.]+):\d+)$")
@@ -388,8 +386,8 @@ class Proxies:
     def seen(self, scope: Scope, headers: Headers) -> Scope:
         """Returns the scope with the client, scheme and host that a trusted proxy reports.
 
-        It also changes the host in `headers`. Returns the scope itself if the request is not from a trusted
-        proxy.
+        The host in `headers` is changed too. If the request is not from a trusted proxy, `scope` is returned
+        unchanged.
         """
         client = scope.get("client")
         if client is None or not self.trusts(client[0]):
@@ -419,9 +417,9 @@ class Proxies:
 
 
 def settled(headers: Headers) -> None:
-    """Deletes the proxy headers of a request after they have been used.
+    """Deletes a request's proxy headers after Toolwire has used them.
 
-    The request came from a trusted proxy, or from another node that has used them.
+    The request came from a trusted proxy, or from another node, which has used the headers.
     """
     for name in proxy_signs(headers):
         del headers[name]

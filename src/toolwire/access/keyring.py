@@ -27,11 +27,11 @@ MOST_RECENT = 1024
 REREAD_S = 2.0
 FRESH_S = 5.0
 LOOK_AGAIN_S = 0.25
-"""The shortest time between two reads that unknown keys cause. Such a key may be new."""
+"""The shortest time between two reads of the stored keys because a client sent an unknown key."""
 BEHIND_S = 0.05
 """Delay of a refresh in the background, so that the current response is sent first."""
 WAIT_S = 1.0
-"""How long a request waits if the known keys are older than `FRESH_S`."""
+"""How long a request waits for a read if the keys in memory are older than `FRESH_S`."""
 FIRST_WAIT_S = 5.0
 USED_EVERY_S = 60.0
 
@@ -65,7 +65,7 @@ class KeyRing:
         self._configured: dict[bytes, _Known] = {}
         standard = KeyGrant(limits=KeyLimits.of(self._limits))
         self.anyone = KeyHolder("", None if standard.plain else standard)
-        """The holder that is used if the server has no keys."""
+        """The holder that every caller is if the server has no keys."""
         for text, admin in (*((key, False) for key in keys), *((key, True) for key in admin_keys)):
             self._configure(text, replace(standard, admin=admin))
         self.needed = bool(self._configured)
@@ -101,7 +101,7 @@ class KeyRing:
 
     @property
     def due(self) -> bool:
-        """Whether to read the stored keys: they have not been read yet, or were last read too long ago."""
+        """Whether the stored keys must be read: they were never read, or not within `FRESH_S`."""
         if self._records is None or self._read_at is None:
             return self._records is not None
         now = self._ticks()
@@ -135,13 +135,13 @@ class KeyRing:
         )
 
     def _over(self, key: StoredKey) -> bool:
-        """Returns whether the key no longer works. It never works again, even if the clock is set back."""
+        """Whether the key no longer works. Such a key never works again, even if the clock is set back."""
         if not key.lives(self._clock()):
             self._ended.add(key.id)
         return key.revoked_at is not None and key.id in self._ended
 
     async def is_admin(self, key_id: str) -> bool:
-        """Returns whether there is still a stored key with this id that may use the web pages."""
+        """Whether the store still has a valid key with this id that may use the web pages."""
         await self.refresh()
         return key_id in self._admins
 
@@ -154,7 +154,7 @@ class KeyRing:
     # --- refresh ---
 
     async def refresh(self) -> None:
-        """Starts to read the stored keys again. Waits for them if the known ones are too old."""
+        """Starts to read the stored keys again. Waits for the read if the keys in memory are too old."""
         if self._records is None:
             return
         now = self._ticks()
@@ -164,9 +164,9 @@ class KeyRing:
             await self._wait(FIRST_WAIT_S if self._read_at is None else WAIT_S, REREAD_S)
 
     def refresh_behind(self) -> bool:
-        """Schedules a refresh without waiting. Returns False if the keys were never read.
+        """Schedules a read of the stored keys and returns True, without waiting.
 
-        In this case the caller must wait for `refresh`.
+        Returns False if the keys were never read. In this case the caller must wait for `refresh`.
         """
         if self._read_at is None:
             return False
@@ -184,7 +184,7 @@ class KeyRing:
         await self._wait(WAIT_S, LOOK_AGAIN_S)
 
     async def _wait(self, most_s: float, believed_s: float) -> None:
-        """Waits for the current read, at most `most_s` seconds.
+        """Waits for the current read of the stored keys, at most `most_s` seconds.
 
         Does not wait if a read has failed or timed out within the last `believed_s` seconds.
         """
@@ -208,9 +208,10 @@ class KeyRing:
         self._reading = asyncio.ensure_future(self._read(records))
 
     def check_known(self, new: bool = False) -> None:
-        """Raises if the stored keys were never read, because an unknown key may be one of them.
+        """Raises an error if the stored keys were never read, because an unknown key may be one of them.
 
-        `new`: raises also if they cannot be read now, because the key may be newer than the last read.
+        `new`: also raises if they cannot be read now, because the key may have been created since the last
+        read.
         """
         if self._records is not None and (self._read_at is None or (new and self._failing)):
             raise ToolwireError(

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("toolwire.keys")
 PREFIX = "tw_"
 SHOWN = 8
-"""How many characters of a key are stored, including its prefix, to recognize it by."""
+"""How many characters of a key are stored, prefix included, so that a person recognizes the key."""
 LONGEST_NAME = 80
 T = TypeVar("T")
 
@@ -84,9 +84,9 @@ class KeyGrant:
         return any(fnmatchcase(name, pattern) for pattern in self.models for name in names)
 
     def check(self, turn: Turn, model: str) -> None:
-        """Raises if the key may not run this turn.
+        """Raises an error if the key may not run this turn.
 
-        `model`: the model's id, even if an alias was requested.
+        `model`: the model's id, even if the client requested an alias.
         """
         if not self.may_use(model, turn.model):
             raise no_model(turn.model)
@@ -147,8 +147,8 @@ def key_id_of(key: str) -> str:
 class StoredKey:
     """A stored key. `rotated_from`: the id of the original key after a rotation, otherwise "".
 
-    `revoked_at` above 0 is the end of a grace period. Below 0 it is the negated time of revocation: this is
-    before the current time on every clock.
+    `revoked_at` above 0 is the end of a grace period. Below 0, it is the negated time of the revocation,
+    which is in the past on every clock.
     """
 
     id: str
@@ -218,7 +218,7 @@ class KeyRecords:
         return await self._store.run(lambda c: list(map(_stored_key, _rows(c))), "read")
 
     async def changed(self, before: Rows, build: Callable[[list[StoredKey]], T]) -> tuple[Rows, T] | None:
-        """Returns the rows of all keys and `build(keys)`, or None if the rows equal `before`.
+        """Returns None if the rows of all keys equal `before`, otherwise the rows and `build(keys)`.
 
         `build` runs in the store's thread.
         """
@@ -230,9 +230,9 @@ class KeyRecords:
         return await self._store.run(work, "read")
 
     async def add(self, name: str, scopes: dict[str, Any], limits: dict[str, Any]) -> tuple[StoredKey, str]:
-        """Creates a key. Returns it with its text, which is not stored.
+        """Creates a key. Returns the key and its text, which is not stored.
 
-        Raises if an active key has the same name.
+        Raises an error if an active key has the same name.
         """
         if not name.strip() or len(name) > LONGEST_NAME:
             raise ToolwireError(

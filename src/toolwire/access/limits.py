@@ -65,7 +65,7 @@ ANTHROPIC_HEADERS = {
     )
     for kind in ("requests", "tokens")
 }
-"""The header names for clients of Anthropic's API, which expect the time of the reset."""
+"""The header names of each limit for clients of Anthropic's API, which expect the time of the reset."""
 _SPOKEN = {Text: "text", Thought: "text", Refusal: "text", CallArgs: "delta"}
 
 
@@ -77,14 +77,15 @@ def microseconds() -> int:
 class KeyAccount:
     """One key's meters on this node.
 
-    `meters` are those of all nodes as Redis last reported them, or this node's own without Redis.
+    With Redis, `meters` are those of all nodes, as Redis last reported them. Without Redis, they are this
+    node's own.
     """
 
     meters: Meters
     limits: KeyLimits
     running: dict[str, Ticket] = field(default_factory=dict)
     alone: tuple[int, int] = (0, 0)
-    """Units of requests and tokens that were taken on this node while Redis was unreachable."""
+    """How many units of requests and tokens this node took while Redis was unreachable."""
     shared: Meters = field(default_factory=Meters)
     """The meters of all nodes at the time when Redis became unreachable."""
 
@@ -127,7 +128,7 @@ class RateLimits:
     # --- before a turn ---
 
     def check(self, key_id: str, limits: KeyLimits) -> None:
-        """Raises if it is already clear that the key cannot run a turn, before the body is read."""
+        """Raises an error if the key's limits already refuse any turn. Called before the body is read."""
         account, rates = self._account(key_id, limits), self._rates(limits)
         refusal = None
         if limits.requests_per_minute:
@@ -140,7 +141,10 @@ class RateLimits:
             raise self._refused(refusal, Ticket(self, key_id, limits, NO_TOKENS), account)
 
     async def admit(self, key_id: str, limits: KeyLimits, turn: Turn) -> Ticket:
-        """Reserves what the turn needs. Raises 429 if the key's limits do not allow it."""
+        """Reserves what the turn needs.
+
+        Raises an error with status 429 if the key's limits do not allow it.
+        """
         budgeted = self._budgets.has(limits)
         if budgeted:
             await self._budgets.open(key_id)
@@ -180,7 +184,7 @@ class RateLimits:
     def _take_here(self, account: KeyAccount, ticket: Ticket) -> MeterRefusal | None:
         """Reserves from the limits of this process. Returns the limit that refuses, or None.
 
-        These are the full limits, or this node's share while Redis is unreachable.
+        Without Redis, these are the full limits; while Redis is unreachable, this node's share of them.
         """
         shared, limits, rates = self.shared, ticket.limits, self._rates(ticket.limits)
         if self._budgets.has(limits):
@@ -258,7 +262,7 @@ class RateLimits:
         return account
 
     def _known(self, account: KeyAccount) -> tuple[int, int]:
-        """Returns the units of requests and tokens that are taken now, as far as this node knows."""
+        """Returns how many units of requests and tokens are taken now, as far as this node knows."""
         meters.drain(account.meters, self._rates(account.limits), self._clock())
         return account.meters.requests, account.meters.tokens
 
@@ -287,7 +291,7 @@ class RateLimits:
 
     @property
     def _parts(self) -> int:
-        """Returns how many processes count apart now. Each may use this part of the limits."""
+        """Returns how many processes count separately now, because each gets this part of the limits."""
         shared = self.shared
         return self._workers if shared is None else 1 if shared.up else shared.nodes
 
@@ -319,7 +323,7 @@ class RateLimits:
     def _owed(self) -> Iterable[MeterRequest]:
         """Returns the requests to send to Redis when it is reachable again.
 
-        They contain what was taken before it became unreachable, and what was taken on this node since.
+        They report what was taken before Redis became unreachable, and what this node has taken since.
         """
         owed: list[MeterRequest] = []
         for key_id, account in self._accounts.items():
@@ -341,9 +345,10 @@ class RateLimits:
     # --- headers ---
 
     def headers(self, key_id: str, limits: KeyLimits, anthropic: bool = False) -> HeaderList:
-        """`x-ratelimit-…`, for every response to a key that has limits per minute.
+        """Returns the headers `x-ratelimit-…` for a response, if the key has limits per minute.
 
-        `anthropic`: under Anthropic's names, with the time of the reset instead of the time until then.
+        `anthropic`: with Anthropic's names, and with the time of the reset instead of the time until the
+        reset.
         """
         account, rates = self._account(key_id, limits), self._rates(limits)
         meters.drain(account.meters, rates, self._clock())
@@ -420,7 +425,7 @@ class Ticket:
         self._open = True
 
     def saw(self, batch: Iterable[Event]) -> None:
-        """Counts the characters that are sent, to charge a turn whose client disconnects."""
+        """Counts characters that were sent, so that a turn whose client disconnects can be charged."""
         for event in batch:
             said = _SPOKEN.get(type(event))
             if said is not None:
@@ -429,8 +434,8 @@ class Ticket:
     def settle(self, usage: Usage, ran: bool, answered: bool = True) -> Usage:
         """Charges the turn and returns the usage that was charged.
 
-        This is `usage` if the backend reported it, otherwise an estimate if the turn `ran`. If the turn was
-        not `answered`, its request is returned to the key's budget.
+        If the backend reported `usage`, that is charged, otherwise an estimate if the turn `ran`. If the turn
+        was not `answered`, its request is returned to the key's budget.
         """
         if self._open:
             self._open = False

@@ -28,13 +28,13 @@ class Rates:
     tokens: int = 0
 
     def shared_by(self, nodes: int) -> Rates:
-        """Returns the rates of one of `nodes` nodes, at least 1 each."""
+        """Returns the part of these rates for one of `nodes` nodes; each rate is at least 1."""
         return Rates(*(max(1, rate // nodes) if rate else 0 for rate in (self.requests, self.tokens)))
 
 
 @dataclass(slots=True)
 class Meters:
-    """The units of requests and tokens that are taken at the time `at`."""
+    """How many units of requests and tokens are taken at the time `at`."""
 
     at: int = 0
     requests: int = 0
@@ -43,7 +43,7 @@ class Meters:
 
 @dataclass(frozen=True, slots=True)
 class MeterRefusal:
-    """The limit that refuses, and after how many microseconds it would allow the request."""
+    """The limit that refuses a request, and after how many microseconds it would allow the request."""
 
     kind: Literal["requests", "tokens", "concurrent", "budget_requests", "budget_tokens"]
     wait_us: int
@@ -60,7 +60,7 @@ def drain(meters: Meters, rates: Rates, now: int) -> None:
 def take(meters: Meters, rates: Rates, now: int, requests: int, tokens: int) -> MeterRefusal | None:
     """Takes the amounts and returns None, or takes nothing and returns the limit that refuses.
 
-    More than a minute's allowance is taken as one minute's allowance.
+    An amount above one minute's allowance counts as one minute's allowance.
     """
     drain(meters, rates, now)
     waits: list[tuple[int, Metered]] = [
@@ -83,7 +83,7 @@ def charge(meters: Meters, rates: Rates, requests: int, tokens: int) -> None:
 
 
 def wait(taken: int, rate: int, amount: int) -> int:
-    """Returns after how many microseconds `amount` can be taken; 0: now."""
+    """Returns after how many microseconds `amount` can be taken; 0: it can be taken now."""
     return (
         -(-(taken + (min(amount, rate) - rate) * MINUTE) // rate)
         if rate and taken + min(amount, rate) * MINUTE > rate * MINUTE

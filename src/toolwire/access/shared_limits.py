@@ -58,9 +58,9 @@ local end_leases = function(leases, lease)
     end
 end
 """
-"""The beginning of both scripts.
+"""Lua code with which both scripts begin: it reads the clock of Redis.
 
-A lease that ends later than a new one would was made before the clock went back; it is shortened.
+The clock may have gone back. A lease that ends later than a new lease would is therefore shortened.
 """
 
 # KEYS: meters, running, budget. ARGV: rate of requests, units of requests, rate of tokens, units of tokens,
@@ -177,14 +177,14 @@ Amounts = tuple[int, int]
 class Month:
     """A key's usage of a month, as Redis knows it.
 
-    `spent`: by ended turns. `held`: reserved by running turns.
+    `spent`: the usage of ended turns. `held`: what running turns have reserved.
     """
 
     month: int
     spent: Amounts
     held: Amounts
     epoch: int = 0
-    """When Redis began this sum. A Redis that has lost its data begins a new epoch."""
+    """When Redis began to count this month. A Redis that has lost its data begins a new epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +225,7 @@ class MeterRequest:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The reply of Redis: the meters and the month as they are now."""
+    """The reply of Redis: the meters and the month, as they are after the request."""
 
     meters: Meters
     month: Month
@@ -269,13 +269,13 @@ class SharedLimits:
     async def take(self, asked: MeterRequest) -> tuple[MeterRefusal | None, Seen]:
         """Charges the request if all limits allow it.
 
-        Returns the refusal (or None) and the new state. Raises `RedisUnreachable`.
+        Returns the limit that refuses (or None) and the new meters. Raises `RedisUnreachable`.
         """
         refused, wait, *seen = await self._ask(lambda _: self._run(asked, "take"))
         return MeterRefusal(refused.decode(), max(1, int(wait))) if refused else None, _seen(seen)
 
     async def charge(self, asked: MeterRequest) -> Seen | None:
-        """Charges without checking the limits, and ends the turn. Returns the new state.
+        """Charges a turn that has ended, without checking the limits. Returns the new meters.
 
         If Redis is unreachable, this returns None and charges later.
         """
@@ -332,7 +332,7 @@ class SharedLimits:
             await self._pay(self._owed, "charge")
 
     async def _return(self) -> None:
-        """Reports to a reachable Redis what it has missed, before requests use it again."""
+        """Reports to Redis, when it is reachable again, what it has missed. Requests wait until then."""
         untold = deque(self._owed_since())
         try:
             await self._pay(untold, "report")

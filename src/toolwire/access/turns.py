@@ -14,11 +14,11 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 
 SHARED_S = 1.0
-"""How long keys take turns after requests of two different keys followed each other."""
+"""For how many seconds keys take turns, after requests of two different keys arrived in a row."""
 
 
 class KeyTurns:
-    """The requests that wait to begin, by key. The first key is next."""
+    """The requests that wait to begin, by key. The first key in the table is next."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -29,7 +29,7 @@ class KeyTurns:
         """Whether a request has begun in this pass of the event loop."""
 
     def wait(self, key_id: str) -> asyncio.Future[None] | None:
-        """Returns a future to wait for before a request of this key begins; None: it begins at once."""
+        """Returns None if a request of this key may begin at once, otherwise a future to wait for."""
         now = self._clock()
         if key_id != self._last_key:
             if self._last_key is not None:

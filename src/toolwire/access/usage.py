@@ -32,22 +32,22 @@ log = logging.getLogger("toolwire.usage")
 FLUSH_S = 3.0
 FLUSH_BUDGET_S = 0.2
 STALE_S = 2 * FLUSH_S
-"""Age after which a month's sum is read again before it is used: other nodes add to it too."""
+"""A month's sum that is older than this is read again, because other nodes add to it too."""
 NEVER = float("-inf")
 WAIT_S = 1.0
 CLOSE_S = 2.0
 HOUR, DAY = 3600, 86400
 MOST_ROWS = 50_000
-"""The most rows that may wait to be written. Further models are counted together as one."""
+"""How many rows may wait to be written. Beyond that, further models are counted together as one."""
 UNKNOWN = "unknown"
 LONGEST_NAME = 200
 BATCHES_S = 7 * DAY
 
 COUNTS = ("requests", "failed", "input_tokens", "cached_tokens", "output_tokens", "tool_calls")
 _counted = attrgetter("input_tokens", "cached_tokens", "output_tokens", "tool_call_count")
-"""Returns those of `COUNTS` that are in a turn's summary, in this order."""
+"""Returns the counts of a turn, from its summary, in the order of `COUNTS`."""
 Row = tuple[str, int, str]
-"""Key, hour, model."""
+"""The key, hour and model of a row of counts."""
 Counts = list[int]
 GROUPS = {"model": "model", "key": "key_id", "api_key_id": "key_id"}
 
@@ -220,7 +220,7 @@ class UsageBook:
             self._months[key_id] = self._with_counted(key_id, Spent(month, requests, tokens, at))
 
     def _with_counted(self, key_id: str, spent: Spent) -> Spent:
-        """Adds the counts of this node that are not in the store yet."""
+        """Adds the counts of this node that are not in the store yet to sums from the store."""
         for (key, hour, _), counts in (*self._writing.items(), *self._counted.items()):
             if key == key_id and hour >= spent.month:
                 spent.requests += counts[0]
@@ -251,7 +251,10 @@ class UsageBook:
     # --- budgets ---
 
     async def month(self, key_id: str) -> Spent:
-        """Returns the key's usage of this month. Raises if it was never read, and cannot be now."""
+        """Returns the key's usage of this month.
+
+        Raises an error if the usage was never read and cannot be read now.
+        """
         spent = self._months.get(key_id)
         if spent is None:
             spent = self._months[key_id] = Spent(month_of(self._clock()))
@@ -265,7 +268,7 @@ class UsageBook:
         return spent
 
     def known_month(self, key_id: str) -> Spent:
-        """Returns the usage of a key whose month was read before, without waiting."""
+        """Returns the usage of a key whose month was already read, so this does not wait."""
         spent = self._months[key_id]
         self._turn_month(spent, self._clock())
         return spent
@@ -310,7 +313,7 @@ class UsageBook:
     async def ask(self, question: UsageQuery) -> list[tuple[int, tuple[str, ...], Counts]]:
         """Returns the sums by bucket and group, in order, without empty buckets.
 
-        They include the counts of this node that are not in the store yet.
+        The sums include the counts of this node that are not in the store yet.
         """
         await self.flush()
         out: dict[tuple[int, tuple[str, ...]], Counts] = {}
@@ -329,7 +332,7 @@ class UsageBook:
 
 
 def month_of(now: float) -> int:
-    """Returns the time at which the month begins (UTC)."""
+    """Returns the Unix time at which the month of `at` begins (UTC)."""
     return int(
         datetime.fromtimestamp(now, UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0).timestamp()
     )

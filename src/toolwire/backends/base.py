@@ -25,20 +25,20 @@ class About:
     """What a person should know about a model before they choose it."""
 
     title: str = ""
-    """Its name for people; "": the id."""
+    """The name that people see; "": the id."""
     use: str = ""
-    """What it is good for, after the title: "for …"."""
+    """What the model is good for, to be shown after the title: "for …"."""
     no_tools: str = ""
-    """Why a vault's tools are not offered to it; "" if they are."""
+    """Why Toolwire does not offer a vault's tools to the model; "" if it offers them."""
     is_trial: bool = False
-    """Whether it is only for trying things out. Any other model is chosen before it."""
+    """Whether the model is only for trying things out. Any other model is preferred as the default."""
 
 
 class Backend(Protocol):
     """One configured model.
 
-    `id` is its name for clients. `strategy` is how its tools are served; a backend with emulated tools
-    receives a Turn without tools.
+    `id` is the model's name for clients. `strategy` is how the model gets its tools; a backend with emulated
+    tools receives a Turn without tools.
     """
 
     id: str
@@ -55,7 +55,10 @@ class Backend(Protocol):
         ...
 
     def alias(self, name: str) -> str | None:
-        """Returns the reasoning effort that an alias selects ("": none); None if it is not an alias."""
+        """Returns the reasoning effort that an alias of this model selects ("": none).
+
+        Returns None if the name is not an alias.
+        """
         ...
 
     def run(self, turn: Turn) -> AsyncGenerator[Batch, None]:
@@ -68,24 +71,27 @@ class Backend(Protocol):
     async def prepare(self) -> None:
         """Finds out what `strategy` and `capabilities` depend on, such as the server's version.
 
-        Called before every turn, so repeated calls must be cheap.
+        The gateway calls this before every turn, so repeated calls must be cheap.
         """
         ...
 
     async def ready(self) -> bool:
-        """Returns True if the model can serve requests now. Must not make a costly request."""
+        """Returns True if the model can serve requests now. The check must not cost money or much time."""
         ...
 
     async def close(self) -> None: ...
 
 
 class Source(Protocol):
-    """A server with several models, each of which is a backend with the id `ID/NAME`."""
+    """A server with several models. Each of its models is a backend with the id `ID/NAME`."""
 
     id: str
 
     async def names(self) -> Sequence[str]:
-        """Returns the server's names of its models. Raises `ToolwireError` if it does not list them."""
+        """Returns the server's names of its models.
+
+        Raises `ToolwireError` if the server does not list its models.
+        """
         ...
 
     def model(self, name: str) -> Backend: ...
@@ -117,7 +123,7 @@ class LiveRun(Protocol):
 class ParkingBackend(Backend, Protocol):
     """A backend whose runs can wait for tool results between two requests (`LiveRun`).
 
-    Its `run` is such a run, cancelled after its first segment.
+    If a turn cannot be parked, the method `run` starts such a run and cancels it after its first segment.
     """
 
     def open(self, turn: Turn) -> LiveRun: ...
@@ -128,12 +134,15 @@ class CountingBackend(Backend, Protocol):
     """A backend that can count the tokens of a request without running it."""
 
     async def count(self, turn: Turn) -> int | None:
-        """The input tokens of the turn; None if this model cannot count. May raise `ToolwireError`."""
+        """Returns the number of input tokens of the turn; None if this model cannot count.
+
+        May raise `ToolwireError`.
+        """
         ...
 
 
 FrameTap = Callable[[str, Any], None]
-"""Records a raw frame between Toolwire and a backend: a label, and bytes, text or an object."""
+"""A function that records a raw message (frame) of a backend: a label, and bytes, text or an object."""
 
 
 class FrameRecorder(Protocol):
@@ -142,14 +151,14 @@ class FrameRecorder(Protocol):
 
 
 frames: ContextVar[ref[FrameRecorder] | None] = ContextVar("frames", default=None)
-"""The recorder of the frames of the current request; None: they are not recorded.
+"""The recorder of the current request's raw messages (frames); None: they are not recorded.
 
 A weak reference, because connections, processes and timers that start during a request keep its context.
 """
 
 
 def frame_tap() -> FrameTap | None:
-    """Returns the function that records the run's raw frames, or None if they are not recorded."""
+    """Returns the function that records the run's raw messages (frames), or None if nothing records them."""
     known = frames.get()
     recorder = None if known is None else known()
     return None if recorder is None else recorder.frame

@@ -1,6 +1,6 @@
-"""Finds a backend by the name that `[models.ID]` gives it, and creates it.
+"""Finds a backend by the name that `[models.ID]` gives it, and creates the backend.
 
-Each backend has its own table of options. None is imported before a model needs it.
+Each backend has its own table of options. A backend is imported only when a model needs it.
 """
 
 from __future__ import annotations
@@ -33,9 +33,12 @@ class Shorthand:
     backend: str
     options: Mapping[str, str] = field(default_factory=dict)
     keys: tuple[str, ...] = ()
-    """Environment variables with the key, if `api_key` is not set: the first that is set counts."""
+    """Environment variables that may contain the key, if `api_key` is not set.
+
+    The first variable that is set counts.
+    """
     provider: str = ""
-    """The provider that `model` begins with."""
+    """The provider's name with which `model` begins."""
     host: str = ""
     """The environment variable with the server's address, if `base_url` is not set."""
 
@@ -57,7 +60,7 @@ SHORTHANDS: dict[str, Shorthand] = {
 }
 
 EVERY = "*"
-"""In place of a model's name: every model of the server, each with the id ID/NAME."""
+"""The value of `model` that means every model of the server, each with the id ID/NAME."""
 
 # backends whose servers offer several models: name → (module, source class)
 SOURCES: dict[str, tuple[str, str]] = {
@@ -139,7 +142,7 @@ def fitted(value: Any, hint: Any) -> Any:
 
 
 def _shown(value: Any) -> str:
-    """Returns a phrase for the value's type. The value itself is not shown: it may be a secret."""
+    """Returns a phrase for the type of a value. The value itself is not shown, because it may be a secret."""
     return {
         str: "a string",
         bool: "a boolean",

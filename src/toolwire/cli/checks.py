@@ -56,11 +56,11 @@ def problem(subject: str, told: str, fix: str = "") -> Finding:
 
 Findings = AsyncIterator[Finding]
 OWN_CHECK = ("local", "codex", "cursor", "acp")
-"""Backends that have their own check."""
+"""Backends for which `CHECKS` has a separate check."""
 
 
 async def _configured(settings: Settings) -> Findings:
-    """Checks whether each model in the settings could answer now."""
+    """Checks whether each model in the settings could answer a request now."""
     from toolwire.gateway.catalog import Catalog
 
     catalog = Catalog(settings.models)
@@ -78,7 +78,7 @@ async def _configured(settings: Settings) -> Findings:
 
 
 async def _model(catalog: Catalog, id: str, backend: Backend | None) -> Finding:
-    """Checks one model; without a `backend`, a server that lists its models."""
+    """Checks one model. `backend` None: the entry is a server, which lists its models."""
     subject, kind = f"model {id}", catalog.kind(id)
     try:
         async with asyncio.timeout(MODEL_S):
@@ -102,7 +102,7 @@ async def _model(catalog: Catalog, id: str, backend: Backend | None) -> Finding:
 
 
 def _of_backend(settings: Settings, backend: str) -> dict[str, Any]:
-    """Returns the options of each model in the settings with this backend, by "model ID"."""
+    """Returns the options of each model with this backend in the settings, by "model ID"."""
     from toolwire.backends.registry import check
 
     models = (one for one in settings.models if one.backend == backend and not one.problem)
@@ -115,7 +115,7 @@ def _listed(id: str, names: Sequence[str]) -> str:
 
 
 async def _codex(settings: Settings) -> Findings:
-    """Checks Codex for every model that uses it; without one, the Codex on PATH."""
+    """Checks Codex for every model that uses it. If no model does, checks the Codex on PATH."""
     from toolwire.backends.codex import CodexOptions, inspect
 
     models = _of_backend(settings, "codex")
@@ -134,7 +134,7 @@ async def _codex(settings: Settings) -> Findings:
 
 
 async def _local(settings: Settings) -> Findings:
-    """Checks every model that uses the embedded model; without one, the downloaded model."""
+    """Checks every model that uses the embedded backend. If there is none, checks the downloaded model."""
     from toolwire.backends.local.model import LocalOptions, key_of, lacking
 
     models = _of_backend(settings, "local")
@@ -197,7 +197,7 @@ async def _keys(settings: Settings) -> Findings:
 
 
 async def _cursor(settings: Settings) -> Findings:
-    """Checks Cursor for every model that uses it; without one, the installed bridge."""
+    """Checks Cursor for every model that uses it. If no model does, checks the installed bridge."""
     from toolwire.backends.cursor import CursorOptions, inspect
 
     models = _of_backend(settings, "cursor")
@@ -240,7 +240,7 @@ async def _agents(settings: Settings) -> Findings:
 
 
 async def _vault(settings: Settings) -> Findings:
-    """Checks the folder of notes, if the settings enable one."""
+    """Checks the folder of notes if the settings enable the vault."""
     if not settings.vault.enabled:
         fix = "set vault.root and vault.enabled, or name a folder: toolwire chat --vault DIR"
         yield missing("vault", "none is enabled", fix)
@@ -301,7 +301,7 @@ PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 
 
 async def _proxies(settings: Settings) -> Findings:
-    """Checks the proxies in the environment. A value is not shown: it may contain a password."""
+    """Checks the proxies in the environment. Values are not shown, because they may contain passwords."""
     for name in (one for variable in PROXY_VARIABLES for one in (variable, variable.lower())):
         text = os.environ.get(name, "").strip()
         try:

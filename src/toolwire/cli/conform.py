@@ -161,7 +161,7 @@ def summary(outcome: ConformOutcome) -> str:
 
 
 def score(outcome: ConformOutcome) -> int:
-    """Returns the percentage of checks that passed, of those that ran; 100 only if all passed."""
+    """Returns which percentage of the checks that ran has passed; 100 only if all have passed."""
     passed, failed = outcome.count("pass"), outcome.count("fail")
     return 100 * passed // (passed + failed) if passed + failed else 0
 
@@ -191,9 +191,9 @@ def _row(finding: CheckFinding) -> dict[str, Any]:
 
 
 def junit(outcome: ConformOutcome) -> str:
-    """Returns JUnit XML: a suite for each family, a case for each check.
+    """Returns JUnit XML: a suite for each family of checks, a case for each check.
 
-    Not-run checks are skipped.
+    A check that did not run counts as skipped.
     """
     root = Element("testsuites", name=_plain(f"toolwire conform {shown(outcome.base)}"))
     for family in FAMILIES:

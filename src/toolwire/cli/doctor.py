@@ -31,7 +31,7 @@ def run_doctor(arguments: argparse.Namespace) -> int:
 
 
 def _loaded(config: str | None) -> tuple[Settings, list[Finding]]:
-    """Returns the settings as far as they can be read, and what is wrong with them."""
+    """Returns the settings without values that are wrong, and the mistakes in them."""
     problems: list[str] = []
     try:
         settings = load(config, os.environ, {}, exposed=False, problems=problems)
@@ -46,7 +46,7 @@ def _loaded(config: str | None) -> tuple[Settings, list[Finding]]:
 
 
 def _settings_fix(line: str) -> str:
-    """Returns what to do about a mistake in the settings, by where it is."""
+    """Returns what to do about a mistake in the settings, depending on where the mistake is."""
     where = line.partition(": ")[0]
     if where.startswith("environment "):
         return f"correct or unset the variable {where.removeprefix('environment ')}"
@@ -85,7 +85,7 @@ async def examine(settings: Settings) -> list[Finding]:
 
 
 def report(findings: list[Finding]) -> str:
-    """Returns the findings as text. Names and errors come from servers: they are escaped."""
+    """Returns the findings as text. Names and errors in them come from servers, so they are escaped."""
     signs = {"ok": "✓", "missing": "–", "problem": "✗"}
     subjects = [one_line(finding.subject) for finding in findings]
     width = max(map(len, subjects), default=0)

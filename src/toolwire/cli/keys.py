@@ -70,7 +70,7 @@ async def _run(arguments: argparse.Namespace, store: Store) -> int:
 # --- actions
 
 Output = tuple[Any, Sequence[str]]
-"""The value for --json, and the lines to print without it."""
+"""What a command prints: the value for --json, and the lines without --json."""
 
 
 async def _add(records: KeyRecords, arguments: argparse.Namespace) -> Output:

@@ -1,7 +1,7 @@
 """`toolwire launch CLIENT`: starts an installed client against the gateway, for this process only.
 
-The person's own configuration of the client is neither read by the gateway nor changed. If no gateway runs,
-one is started in the background with a throwaway key; it ends with the client.
+The client's own configuration of the person is not changed. If no gateway runs, one is started in the
+background with a throwaway key. It ends with the client.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from types import FrameType
 from typing import Any
 from urllib.parse import urlsplit
 
-from toolwire.backends.openai.failures import connection_error
 from toolwire.cli.launchers import BY_ID, KEY_VARIABLE, LAUNCHERS, Launcher, Setup, Target
 from toolwire.cli.open import chosen
 from toolwire.cluster.running import RunningServer, ask, data_folder, request, running
@@ -42,7 +41,7 @@ STOP_S = 10.0
 LOG, LARGEST_LOG = "launch.log", 1 << 20
 HIDDEN = "********"
 LAST_CHOICE = ("local", "scripted")
-"""Backends whose models are used only if there is no other, the last one last."""
+"""Backends whose models are the default only if there is no other model; the last one is the last resort."""
 FORWARDED = (signal.SIGTERM, signal.SIGHUP)
 AT_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
 """Signals that the terminal also sends to the client."""
@@ -145,18 +144,18 @@ def _shown(setup: Setup, environment: Mapping[str, str | None], command: Sequenc
 
 @dataclass(slots=True)
 class Gateway:
-    """A gateway that answers. `secret`: whether the key must not be shown."""
+    """A gateway that has answered. `secret`: whether its key must not be shown."""
 
     root: str
     key: str
     models: list[str]
     secret: bool = True
     kinds: dict[str, str] = field(default_factory=dict)
-    """The backends of the models, if the gateway runs on this machine."""
+    """The backend of each model, if the gateway runs on this machine."""
     aliases: Sequence[str] = ()
 
     def learn(self, server: RunningServer) -> None:
-        """Asks the server on this machine for what its list of models does not show."""
+        """Asks a gateway on this machine for facts that its list of models does not contain."""
         answer = ask(server) or {}
         self.kinds, self.aliases = answer.get("models", {}), answer.get("aliases", ())
 
@@ -164,9 +163,10 @@ class Gateway:
         return model in self.models or any(fnmatchcase(model, pattern) for pattern in self.aliases)
 
     def default_model(self, launcher: Launcher) -> str:
-        """Returns the first model with a backend that is not in `LAST_CHOICE`, or else the first of these.
+        """Returns the id of the model that the client should use if the person names none.
 
-        Returns "" if the gateway's aliases cover the model that the client asks for by itself.
+        It is the first model whose backend is not in `LAST_CHOICE`, or else the first by the order of that
+        list. Returns "" if the gateway's aliases cover the model that the client requests by itself.
         """
         own = launcher.own_models
         if own and any(fnmatchcase(own, pattern) for pattern in self.aliases):
@@ -212,7 +212,7 @@ def _named_keys(arguments: argparse.Namespace) -> list[str]:
 
 
 def _connected(root: str, keys: Sequence[str]) -> Gateway:
-    """Returns the gateway with the first key that it accepts, or without one if it needs none."""
+    """Returns the gateway with the first key that it accepts. If it needs no key, none is used."""
     for key in (None, *keys):
         status, value = _models(root, key)
         if status == 200:
@@ -233,6 +233,8 @@ def _models(root: str, key: str | None) -> tuple[int, Any]:
         status, raw = request(f"{root}/v1/models", headers=headers, timeout_s=30)
         return status, json.loads(raw)
     except (OSError, http.client.HTTPException) as error:
+        from toolwire.backends.openai.failures import connection_error
+
         reason = connection_error(error)
         raise ConfigError(f"the gateway at {root} cannot be reached: {reason}; is it running?") from None
     except (ValueError, RecursionError):
@@ -248,7 +250,8 @@ def _ids(value: Any) -> list[str]:
 def _started(config: str | None) -> Iterator[Gateway]:
     """Starts a gateway on a free port of loopback, with a throwaway key, and ends it afterwards.
 
-    It also ends if this process is killed: its end of the pipe `lifeline` then closes.
+    The gateway also ends if this process is killed, because this process's end of the pipe `lifeline` then
+    closes.
     """
     settings = load(config, os.environ, {}, exposed=False)
     key = secrets.token_urlsafe(24)
@@ -296,7 +299,7 @@ def _started(config: str | None) -> Iterator[Gateway]:
 
 @contextmanager
 def _log() -> Iterator[Any]:
-    """Opens the log of gateways that `launch` starts. If it is too long, its content is deleted."""
+    """Opens the log of gateways that `launch` starts. If the log is too long, its content is deleted."""
     path = data_folder() / LOG
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -311,7 +314,7 @@ def _log() -> Iterator[Any]:
 
 
 def _ready(child: subprocess.Popen[bytes], log: Path, begin: int) -> str:
-    """Waits until the gateway listens, and returns its address. Raises if it cannot start."""
+    """Waits until the gateway listens, and returns its address. Raises an error if it cannot start."""
     assert child.stdout is not None
     deadline, line = time.monotonic() + START_S, b""
     while not line.endswith(b"\n"):

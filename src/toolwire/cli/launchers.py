@@ -23,10 +23,10 @@ KEY_VARIABLE = "TOOLWIRE_API_KEY"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The gateway that a client uses.
+    """The gateway and the model that a client uses.
 
-    `model` "": the client asks for its own models, and the gateway's aliases choose. `folder`: a temporary
-    folder that is deleted when the client has ended.
+    `model` "": the client asks for models by its own names, and the gateway's aliases choose. `folder`: a
+    temporary folder that is deleted when the client has ended.
     """
 
     root: str
@@ -78,7 +78,7 @@ class Launcher:
     setup: Callable[[Target, Mapping[str, str]], Setup]
     """Returns the setup for a target and the person's environment."""
     own_models: str = ""
-    """A model that the client asks for by itself; "": it has none."""
+    """The name of a model that the client requests by itself; "": it requests none."""
 
     @property
     def path(self) -> str | None:

@@ -1,6 +1,6 @@
-"""The command line. Each command is a row of `COMMANDS`. Its module is imported to run it.
+"""The command line. Each command is a row of `COMMANDS`; its module is imported when it runs.
 
-Every command has --help with an example. An error is one line on stderr and exit status 2.
+Every command has --help with an example. An error is one line on stderr, with exit status 2.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def run_serve(arguments: argparse.Namespace) -> int:
 
 
 def _check_exposed(settings: Settings) -> None:
-    """Raises if other machines could reach the server and there is no key.
+    """Raises an error if other machines could reach the server and there is no key.
 
     Keys may be in the settings or in the store.
     """
@@ -137,7 +137,7 @@ def _check_exposed(settings: Settings) -> None:
 
 
 def _show_found(gateway: Gateway) -> None:
-    """Prints the models that were found because none is configured."""
+    """Prints the models that Toolwire found because the settings contain no model."""
     from toolwire.backends.local.pull import BETTER, MODELS, importable, megabytes
     from toolwire.observe.logs import say
     from toolwire.settings.extras import add_extra, own_command
@@ -224,8 +224,8 @@ def _settings(
 ) -> Settings:
     """Loads the settings.
 
-    `exposed` False: does not check that a server that other machines can reach has keys. They may be in the
-    store.
+    `exposed` False: does not check that a server that other machines can reach has keys. The keys may be in
+    the store.
     """
     from toolwire.settings.load import load
 
@@ -244,7 +244,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _unknown(what: str, given: str, known: list[str]) -> str:
-    """Returns the message for a word that is none of the known ones, with the nearest one."""
+    """Returns the message for an unknown word, with the known word that is most similar."""
     from difflib import get_close_matches
 
     from toolwire.core.display import one_line
@@ -257,7 +257,7 @@ def _unknown(what: str, given: str, known: list[str]) -> str:
 def build_parser(chosen: str | None = None) -> argparse.ArgumentParser:
     """Builds the parser.
 
-    `chosen`: adds only the arguments of this command, so that the modules of the others are not imported.
+    `chosen`: the command that runs. Only its arguments are added, so that no other module has to be imported.
     """
     about = "OpenAI-grade tool calling for any model."
     parser = _Parser(prog="toolwire", description=about, epilog="example: toolwire serve")
@@ -294,7 +294,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _flush() -> None:
-    """Flushes stdout while a closed pipe or a full disk can still be reported."""
+    """Flushes stdout early, so that a closed pipe or a full disk can still be reported."""
     try:
         print(end="", flush=True)
     except BrokenPipeError:

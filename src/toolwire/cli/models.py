@@ -43,7 +43,7 @@ def run_models(arguments: argparse.Namespace) -> int:
 
 
 async def _problems(catalog: Catalog) -> dict[str, str]:
-    """Returns why models and servers cannot be used now, by id. A server has the id `ID/*`."""
+    """Returns the reasons why models and servers cannot be used now, by id. The id of a server is `ID/*`."""
     ids = [*catalog.unavailable, *catalog.models, *catalog.sources]
     try:
         found = await asyncio.gather(*map(catalog.trouble, ids))

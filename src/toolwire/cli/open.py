@@ -37,7 +37,10 @@ def run_open(arguments: argparse.Namespace) -> int:
 
 
 def chosen(servers: list[RunningServer], config: str | None, port: int | None) -> RunningServer | None:
-    """Returns the server on this port; without a port, on that of the settings, else the newest."""
+    """Returns the server to open: the one on this port, if a port is given.
+
+    Without a port, it is the server on the port of the settings, or else the newest.
+    """
     if port is not None:
         return next((server for server in servers if server.port == port), None)
     try:

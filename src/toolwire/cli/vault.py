@@ -42,7 +42,7 @@ def vault_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _allow_query_words(parser: argparse.ArgumentParser) -> None:
-    """Allows words of the query after options, and words with a leading minus.
+    """Allows words of the query after options, and query words with a leading minus.
 
     argparse alone allows neither.
     """

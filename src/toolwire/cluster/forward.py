@@ -51,12 +51,12 @@ The sending node has already counted the request.
 CONNECT_S = 2.0
 METRICS_S = 2.0
 REFUSALS = frozenset({403, 421, 503, 529})
-"""Statuses with which an owner says that it cannot answer.
+"""HTTP statuses with which the owner of a run says that it cannot answer.
 
-The park has ended, the node is draining, or it does not accept the seal.
+The run is no longer parked, the node is draining, or it does not accept the seal.
 """
 MAX_CALLS = 50_000
-"""The most call ids in a body. With more, the ids are not read, and this node answers."""
+"""How many call ids of a body are read. If there are more, none is used, and this node answers."""
 CONNECTION_HEADERS = frozenset(
     "connection content-length date expect keep-alive proxy-connection server te trailer transfer-encoding "
     "upgrade".split()
@@ -104,9 +104,9 @@ class Forwardable(Protocol):
 
 
 class NodeSeals:
-    """Signs requests to other nodes, and checks the seals of requests from them.
+    """Signs requests to other nodes, and checks the seals of requests from other nodes.
 
-    `addresses`: more addresses under which other nodes reach this one.
+    `addresses`: further addresses under which other nodes reach this node.
     """
 
     def __init__(self, nodes: Nodes, addresses: Collection[str] = ()) -> None:
@@ -122,7 +122,7 @@ class NodeSeals:
         return [*kept, ("x-request-id", request_id), (HOP.decode(), seal)]
 
     def opened(self, exchange: Forwardable) -> Scope:
-        """Returns the scope as the sending node had it. Raises if the seal is invalid."""
+        """Returns the scope as the sending node had it. Raises an error if the seal is invalid."""
         scope, id = exchange.scope, exchange.request_id
         *sender, signature = exchange.headers[HOP].decode("latin-1").split(";")
         facts = (_facts(tuple(sender), address, scope, id) for address in self._addresses)
@@ -150,7 +150,7 @@ def _target(scope: Scope) -> str:
 
 
 class NodeClient:
-    """Sends sealed requests, each on a new connection, which fails at once if a node is down."""
+    """Sends sealed requests. Each uses a new connection, which fails at once if a node is down."""
 
     def __init__(self, seals: NodeSeals) -> None:
         self._seals = seals
@@ -267,7 +267,7 @@ class Forwarding:
 
 
 def _answer_headers(headers: Mapping[str, str]) -> HeaderList:
-    """Returns the headers that belong to the owner's answer. This node adds the others."""
+    """Returns the headers that belong to the owner's answer. This node adds its own to them."""
     lower = ((name.lower(), value.encode("latin-1", "replace")) for name, value in headers.items())
     return [(name.encode(), value) for name, value in lower if _ANSWER_HEADER.fullmatch(name)]
 
@@ -281,9 +281,9 @@ _SAMPLE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (.*)")
 class Siblings:
     """The other workers of this server.
 
-    `number`: this worker's number. `addresses`: those of all workers. Worker 0 serves the web pages, because
-    their tabs, conversations and journal are in one process. Every worker serves the metrics of all workers,
-    labelled with the worker's number.
+    `number`: this worker's number. `addresses`: the addresses of all workers. Worker 0 serves the web pages,
+    because their tabs, conversations and journal are in one process. Every worker serves the metrics of all
+    workers, labelled with the worker's number.
     """
 
     def __init__(self, number: int, addresses: Sequence[str], client: NodeClient) -> None:
@@ -375,7 +375,7 @@ class WorkerContext:
     address: str = ""
     private: Sequence[socket.socket] = ()
     lifeline: int = -1
-    """A pipe that closes when the parent ends."""
+    """A pipe that closes when the parent process ends."""
     secret: str = ""
     """The secret in the server's record (`running.py`)."""
 

@@ -48,7 +48,7 @@ MOST_CONNECTIONS = 16
 """The most connections of one client to Redis. A command takes a fraction of a millisecond."""
 SHUNNED_S = 5.0
 MAX_IDS = 256
-"""The most call ids of a request that are looked up. With more, the last ones are used."""
+"""How many call ids of a request are looked up. If there are more, the last ones are used."""
 
 log = logging.getLogger("toolwire.nodes")
 T = TypeVar("T")
@@ -90,12 +90,15 @@ class Nodes:
         self._failed = asyncio.Event()
 
     async def start(self) -> None:
-        """Writes this node's row and starts to renew it. Retries while Redis cannot be reached."""
+        """Writes this node's row to Redis and starts to renew it. Retries while Redis cannot be reached."""
         await self._beat()
         self._heartbeat = asyncio.ensure_future(self._beat_forever())
 
     async def leave(self) -> None:
-        """Deletes the rows of this node and its parked runs. After that nothing is forwarded to it."""
+        """Deletes this node's row and the rows of its parked runs.
+
+        After that, no other node forwards requests to this one.
+        """
         if self._left:
             return
         self._left = True
@@ -155,9 +158,9 @@ class Nodes:
     # --- parks ----------------------------------------------------------------------------------------------
 
     async def announce(self, calls: Collection[str], key_id: str, left_s: float) -> None:
-        """Writes that the run for these calls is parked here.
+        """Writes to Redis that the run for these calls is parked on this node.
 
-        This is done before the client gets the calls, because it may answer at once, on another node.
+        This is done before the client gets the calls, because the client may answer at once, on another node.
         """
         if self._left or not self._key or not self.up:
             return
@@ -172,7 +175,7 @@ class Nodes:
         await self._ask(write, None)
 
     def withdraw(self, calls: Collection[str]) -> None:
-        """Deletes the rows of a run that is not parked any more, without waiting.
+        """Deletes the rows of a run that is not parked any more, without waiting for Redis.
 
         A row that remains for a moment does no harm.
         """
@@ -304,7 +307,7 @@ ANY = ("0.0.0.0", "::", "")
 
 
 def check(settings: Settings) -> None:
-    """Raises if these settings cannot work with several workers or nodes."""
+    """Raises an error if these settings cannot work with several workers or nodes."""
     server, store = settings.server, settings.store
     problem = ""
     if server.workers > 1:
@@ -342,7 +345,7 @@ def node_address(settings: Settings, port: int) -> str:
 def worker_address(server: ServerSettings, number: int) -> tuple[str, int]:
     """Returns the host and port on which a worker listens for other nodes.
 
-    This is a free port on loopback, or with `server.advertise` a port after the advertised one.
+    Without `server.advertise`, this is a free port on loopback, otherwise a port after the advertised one.
     """
     if not server.advertise:
         return "127.0.0.1", 0

@@ -30,7 +30,7 @@ ENDS: dict[Api, tuple[bytes, ...]] = {
     "chat": (b"data: [DONE]",),
     "messages": (b"event: message_stop\n", b"event: error\n"),
 }
-"""What ends a stream, except one of the Responses API."""
+"""How a stream ends, for every API except the Responses API."""
 TERMINALS = frozenset({"response.completed", "response.incomplete", "response.failed"})
 NETWORK_ERRORS = (aiohttp.ClientError, OSError, TimeoutError)
 LOST = Failure("backend_cut", "The server that ran this turn was lost. Send the request again.")
@@ -48,10 +48,10 @@ class Relay:
         self._first: asyncio.Future[bytes] | None = None
 
     async def begun(self) -> bool:
-        """Waits at most `FIRST_S` for the first block.
+        """Waits at most `FIRST_S` for the first block of the stream.
 
-        Returns False if the stream failed or ended before it. Returns True if the stream is open, even if it
-        has sent nothing yet.
+        Returns False if the stream failed or ended before that block. Returns True if the stream is open,
+        even if it has sent nothing yet.
         """
         self._first = asyncio.ensure_future(anext(self._blocks))
         try:
@@ -109,7 +109,7 @@ def reason(error: BaseException) -> str:
 
 
 class _Frame(msgspec.Struct):
-    """The fields of an event that are needed here."""
+    """The fields of an event that the relay needs."""
 
     type: str
     sequence_number: int
@@ -128,13 +128,13 @@ class _OpenItem:
     item: dict[str, Any]
     index: int
     part: str = ""
-    """The type of the item's part, or "" before the part was added."""
+    """The type of the part of the item; "" before the part was added."""
     pieces: list[str] = field(default_factory=list)
     text_done: bool = False
     part_done: bool = False
 
     def shape(self) -> ItemShape:
-        """Returns the item's shape, by its part; without a part yet, by the keys of the item."""
+        """Returns the shape of the item by its part; before the part was added, by the item's keys."""
         kind, keys = self.item.get("type"), self.item.keys()
         for shape in SHAPES.values():
             part = shape.part.part["type"] if shape.part is not None else ""

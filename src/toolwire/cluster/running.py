@@ -37,11 +37,11 @@ class RunningServer:
 
     pid: int
     url: str
-    """The address of the pages. The API is at `url` + "/v1"."""
+    """The address of the web pages. The API is at `url` + "/v1"."""
     started: float
     secret: str
     temporary: bool = False
-    """Whether the server was started for one client and ends with it."""
+    """Whether the server was started for a single client and ends with that client."""
 
     @property
     def port(self) -> int:
@@ -68,9 +68,9 @@ def proof(secret: str, side: str, nonce: str) -> str:
 
 
 def write(server: RunningServer) -> Path | None:
-    """Writes the record and returns its path.
+    """Writes the record of this server and returns its path.
 
-    Returns None if that is not possible: the server runs without a record.
+    Returns None if the record cannot be written: the server runs without one.
     """
     try:
         folder = data_folder() / FOLDER
@@ -147,7 +147,7 @@ def _read(path: Path) -> RunningServer | None:
 
 
 def ask(server: RunningServer, link: bool = False) -> dict[str, Any] | None:
-    """Asks the server for a proof, and with `link` for a path that signs in once.
+    """Asks the server for a proof, and with `link` for a path that signs a browser in, once.
 
     Returns None if the server does not answer, or if the answer is not from the server of this record.
     """
@@ -163,7 +163,7 @@ def ask(server: RunningServer, link: bool = False) -> dict[str, Any] | None:
 
 
 def is_toolwire(url: str) -> bool:
-    """Returns whether a Toolwire answers at this address. It may be another user's."""
+    """Returns whether a Toolwire server answers at this address. It may belong to another user."""
     try:
         status, raw = request(url + "/", verify=False)
         return status == 200 and json.loads(raw)["name"] == "toolwire"
@@ -178,9 +178,9 @@ def request(
     verify: bool = True,
     timeout_s: float = ASK_S,
 ) -> tuple[int, bytes]:
-    """Sends a GET, or a POST with a JSON body, without any proxy. Returns status and body.
+    """Sends a GET, or with a body a POST, without any proxy. Returns status and body.
 
-    `verify` False: accepts any TLS certificate, because the server proves otherwise who it is.
+    `verify` False: accepts any TLS certificate, because the server proves who it is in another way.
     """
     parts = urlsplit(url)
     host, port = parts.hostname or "", parts.port

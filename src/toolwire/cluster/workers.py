@@ -32,14 +32,14 @@ from toolwire.settings.types import ConfigError
 FIRST_WAIT_S = 0.1
 LONGEST_WAIT_S = 10.0
 SETTLED_S = 30.0
-"""After this time, a worker's earlier failures do not count any more."""
+"""After this time without a failure, earlier failures of a worker do not count any more."""
 MARGIN_S = 15.0
-"""How much longer than the drain time workers may take before they are killed."""
+"""How many seconds after the drain time the parent kills workers that still run."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)
 
 log = logging.getLogger("toolwire.workers")
 Report = Callable[[dict[str, Any]], None]
-"""Sends a dict from a worker to the parent."""
+"""A function with which a worker sends a dict to the parent."""
 
 
 @dataclass(slots=True)
@@ -272,7 +272,7 @@ class Workers:
                     os.kill(worker.pid, number)
 
     def _kill_all(self) -> None:
-        """Kills all workers that still run, even if an error has occurred in the parent."""
+        """Kills all workers that still run, even if the parent ends because of an error."""
         self._send(signal.SIGKILL)
         for worker in self._workers:
             if worker.pid:

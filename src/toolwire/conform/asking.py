@@ -131,7 +131,7 @@ def asking(api: Api, words: str, **more: Any) -> Build:
 
 
 def sending(api: Api, body: Mapping[str, Any], tail: str = "", **fields: Any) -> Build:
-    """Builds a request with these fields and the model."""
+    """Returns a function that builds a request with these fields and the model."""
     return lambda model, earlier: request(api, {"model": model, **body}, tail, **fields)
 
 
@@ -169,7 +169,7 @@ REMINDER = "<system-reminder>The task list is empty.</system-reminder>"
 def with_results(
     api: Api, first: str, *, as_clients_do: bool = False, needs: Callable[[ProbeExchange], bool] = called
 ) -> Build:
-    """Builds the request that returns the results of the calls in the answer to `first`.
+    """Returns a function that builds the request with the results of the calls in the answer to `first`.
 
     `as_clients_do`: with other valid shapes that some clients send. `needs`: what the answer must have.
     """
@@ -280,7 +280,7 @@ def continued(model: str, earlier: Earlier) -> ProbeRequest | None:
 
 
 def in_thread(name: str) -> Build:
-    """Builds the second request of the SDKs' tool runners.
+    """Builds the second request that the SDKs' tool runners send.
 
     It has only the results and the id of the first answer.
     """

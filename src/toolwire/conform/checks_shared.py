@@ -124,7 +124,7 @@ def asks(api: Api, *names: str) -> tuple[str, ...]:
 
 
 def both(api: Api, *names: str) -> tuple[str, ...]:
-    """Returns the names of the questions, each for a body and for a stream."""
+    """Returns the names of the questions, each once for a body and once for a stream."""
     return tuple(f"{api}.{name}.{form}" for name in names for form in ("body", "stream"))
 
 
@@ -141,7 +141,7 @@ def streams(api: Api) -> tuple[str, ...]:
 
 
 def alike(api: Api) -> list[Check]:
-    """Returns the checks that all APIs have, for one of them."""
+    """Returns the checks that all APIs have, for one of the APIs."""
     of = SOURCES[api]
     path, choice, error, whose = of.path, of.choice, of.error, of.whose
     none, auto, required = of.choices
@@ -379,7 +379,7 @@ def alike(api: Api) -> list[Check]:
 
 
 def allowed(api: Api, schema: str) -> Check:
-    """Returns the check of OpenAI's `allowed_tools`, which Anthropic's API does not have."""
+    """Returns the check of `allowed_tools`, which OpenAI's APIs have and Anthropic's does not."""
     return Check(
         f"{api}.choice.allowed",
         "tool_choice allowed_tools, required, with one tool: this tool is called and no other",

@@ -27,9 +27,9 @@ from toolwire.core.turn import Api
 ABSENT = (404, 405, 501)
 REFUSED = (401, 403)
 MOST_TIMEOUTS = 3
-"""The most timeouts in a row."""
+"""After how many timeouts in a row no more questions are asked."""
 MOST_LATE = 8
-"""The most timeouts in a run."""
+"""After how many timeouts in a whole run no more questions are asked."""
 
 
 class NothingToJudge(Exception):
@@ -38,7 +38,7 @@ class NothingToJudge(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Absence:
-    """Why an API cannot be checked. `refused`: it refuses the key. `busy`: it is overloaded."""
+    """Why an API cannot be checked. `refused`: the API refuses the key. `busy`: the API is overloaded."""
 
     why: str
     refused: bool = False
@@ -131,9 +131,9 @@ class ConformEngine:
 
 
 async def choose_model(probe: Probe, model: str) -> str:
-    """Returns `model`, or the first model that the endpoint lists if it is "".
+    """Returns `model`; if that is "", the first model that the endpoint lists.
 
-    Raises if the endpoint cannot be reached or lists no model.
+    Raises an error if the endpoint cannot be reached or lists no model.
     """
     exchange = await probe.ask("http.models", ProbeRequest("/models", method="GET"))
     if exchange.status == 0:
@@ -180,9 +180,9 @@ async def conform(
 
 
 async def _absent(probe: Probe, api: Api, model: str) -> Absence | None:
-    """Returns why the API cannot be checked, or None if it exists.
+    """Returns why the API cannot be checked, or None if the API exists.
 
-    It counts as absent only if the answers to two invalid requests and to a valid one all say so.
+    The API counts as absent only if the answers to two invalid requests and to a valid one all say so.
     """
     absence = None
     for asked in (

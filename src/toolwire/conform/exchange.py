@@ -21,7 +21,7 @@ EXCERPT = 160
 BUSY = (429, 503, 529)
 """Statuses of an overloaded endpoint. 529 is Anthropic's."""
 HOLDERS: Mapping[Api, str] = {"chat": "choices", "responses": "output", "messages": "content"}
-"""The key that every answer of an API has."""
+"""The key that every answer of an API has, by API."""
 
 
 def family_of(name: str) -> Family:
@@ -58,7 +58,7 @@ class ProbeRequest:
 
 @dataclass(frozen=True, slots=True)
 class SeenCall:
-    """A call as a client reads it. Calls in the legacy format have no id."""
+    """A call as a client reads it. A call in the legacy format has no id."""
 
     id: str
     name: str
@@ -74,7 +74,7 @@ class SeenCall:
 
 @dataclass(frozen=True, slots=True)
 class ClientAnswer:
-    """An answer as a client reads it, the same for all APIs, streamed or not."""
+    """An answer as a client reads it, in the same form for all APIs, streamed or not."""
 
     text: str
     calls: tuple[SeenCall, ...]
@@ -154,7 +154,7 @@ class ProbeExchange:
 
     @property
     def foreign(self) -> bool:
-        """Whether a successful answer has an object as its body that is not one of this API."""
+        """Whether a successful answer has a body that is not an object of this API."""
         return self.ok and isinstance(self.json, dict) and HOLDERS[self.api] not in self.json
 
     @property

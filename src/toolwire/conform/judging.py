@@ -65,7 +65,7 @@ def busy(exchange: ProbeExchange) -> Verdict:
 
 
 def broken(exchange: ProbeExchange) -> Verdict | None:
-    """Returns a verdict if there is no answer, otherwise None.
+    """Returns a verdict if there is no answer that can be judged, otherwise None.
 
     A timeout is "not run", because it only means that the model is slow.
     """
@@ -90,24 +90,24 @@ def _declined(exchange: ProbeExchange) -> Verdict:
 
 
 def unanswered(exchange: ProbeExchange) -> Verdict | None:
-    """Like `broken`, but also returns a verdict if the answer ends in an error."""
+    """Returns a verdict if there is no answer, or if the answer ends in an error; otherwise None."""
     return broken(exchange) or (_declined(exchange) if exchange.error else None)
 
 
 def unseen(exchange: ProbeExchange) -> Verdict | None:
-    """Like `unanswered`, but also returns a verdict if the answer is empty."""
+    """Returns a verdict if there is no answer, if it ends in an error, or if it is empty; otherwise None."""
     return unanswered(exchange) or (not_run(exchange, exchange.hollow) if exchange.hollow else None)
 
 
 def missing(exchange: ProbeExchange) -> Verdict | None:
-    """Like `unanswered`, but also returns a verdict if the model did not do as asked."""
+    """Returns a verdict if there is no answer, or if the model did not do as asked; otherwise None."""
     return unanswered(exchange) or (not_run(exchange, exchange.wanting) if exchange.wanting else None)
 
 
 def each(judge: JudgeOne, *, lenient: bool = False) -> Judge:
-    """Returns a judge that applies `judge` to each exchange. All must pass.
+    """Returns a judge that applies `judge` to each exchange. All exchanges must pass.
 
-    `lenient`: exchanges that were not run do not count if others passed.
+    `lenient`: exchanges that were not run do not count if at least one has passed.
     """
 
     return lambda seen: _together([judge(exchange) for exchange in seen], lenient)
@@ -200,7 +200,7 @@ def content_type(expected: str) -> Judge:
 def unmet(exchange: ProbeExchange) -> Verdict | None:
     """Returns a verdict if the request was not answered, otherwise None.
 
-    Unlike in `unseen`, a refusal of the endpoint is a failure.
+    A refusal of the endpoint is a failure here; for `unseen`, it is not.
     """
     if not exchange.status and not exchange.trouble:
         return not_run(exchange, exchange.wanting or "it was not asked")

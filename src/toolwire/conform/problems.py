@@ -17,7 +17,7 @@ SHAPE = ("missing_key", "wrong_value", "unknown_key")
 AS_SENT = (*SHAPE, "sse_syntax", "encoding", "unterminated_event", "event_name", "not_json")
 """Codes that are checked in the answer as it was sent.
 
-All others are checked in the repaired answer.
+All other codes are checked in the repaired answer.
 """
 
 OF_CALLS = ("call_shape", "call_id")
@@ -36,7 +36,7 @@ SUBJECTS = {
 }
 """The topic of a deviation, by the object in which it was found.
 
-For other objects it is `shape`.
+For any other object, the topic is `shape`.
 """
 UNREADABLE = "unreadable"
 MOST_FRAMES = 5000
@@ -69,7 +69,7 @@ def problems_of(exchange: ProbeExchange) -> Found:
 def _names_tool(choice: Any) -> bool:
     """Returns whether the choice requires a tool by name.
 
-    `allowed_tools` is also an object, but works like `required`.
+    `allowed_tools` is an object too, but it works like `required`.
     """
     return isinstance(choice, dict) and choice.get("type") != "allowed_tools"
 

@@ -76,7 +76,7 @@ class Question:
 
 
 def _both_forms(name: str, build: Build, **more: Any) -> list[Question]:
-    """Returns the question twice: not streamed and streamed."""
+    """Returns the question in two forms: not streamed and streamed."""
 
     def streaming(model: str, earlier: Earlier) -> ProbeRequest | None:
         request = build(model, earlier)

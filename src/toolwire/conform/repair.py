@@ -25,7 +25,7 @@ NULLABLE = ("content", "refusal")
 ENVELOPE: Mapping[str, Any] = {"id": "repaired", "created": 1, "model": "repaired"}
 """The envelope for a chunk whose own envelope cannot be read."""
 NAMELESS = "repaired tool"
-"""Replaces a missing tool name. No tool can have this name."""
+"""The name that replaces a missing tool name. No tool can have this name."""
 COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
 """The required keys of a usage object."""
 

@@ -17,7 +17,7 @@ from toolwire.core.events import CallArgs, CallBegin, CallEnd, CallKind, Dropped
 from toolwire.core.partial_call import NOT_JSON, PartialCall, Repair, join_surrogates
 
 CALL_SIZE = 500
-"""Added to `CallAssembler.size` for each call, besides the length of its texts."""
+"""How much each call adds to `CallAssembler.size`, besides the length of its texts."""
 
 
 @dataclass(slots=True)
@@ -120,7 +120,7 @@ class CallAssembler:
         return [] if bare and arguments is None else self._add(fragment)
 
     def settle(self) -> list[Event]:
-        """Ends the open call if its arguments are complete, so that text can follow it."""
+        """Ends the open call if its arguments are complete, so that text can follow the call."""
         if self._head == len(self.calls) - 1:
             call = self.calls[self._head]
             if call.begun and call.is_closed():
@@ -290,7 +290,7 @@ class CallAssembler:
         self.size += len(text)
 
     def _is_whole(self, name: str, has_arguments: bool) -> bool:
-        """Returns True if the name is complete, that is, if no declared name continues it."""
+        """Returns True if the name is complete, that is, if no longer declared name begins with it."""
         if self._names is None:
             return has_arguments
         if name not in self._names:
@@ -301,7 +301,7 @@ class CallAssembler:
     # --- sending events ---
 
     def _emit(self, call: PartialCall, out: list[Event], ready: bool) -> None:
-        """Sends what can be sent after `call` changed. `ready`: its name is complete."""
+        """Sends what can be sent after `call` has changed. `ready`: the call's name is complete."""
         if not self._ordered:
             self._send(call, out, force=ready)
             if call.begun and call.complete and not call.ended:
@@ -316,7 +316,7 @@ class CallAssembler:
             self._end(head, self.reason if head.complete else "", out)
 
     def _send(self, call: PartialCall, out: list[Event], force: bool) -> None:
-        """Sends the call's beginning and its new arguments. `force`: its name is complete."""
+        """Sends the beginning of a call, and its new arguments. `force`: the name is complete."""
         if not call.begun:
             if not call.name or not (force or call.pieces):
                 return
@@ -360,11 +360,11 @@ class _EveryName:
 
 
 EVERY_NAME: Container[str] = _EveryName()
-"""Contains every name: for callers that treat each name as complete as soon as it arrives."""
+"""A set that contains every name, for callers that treat each name as complete when it arrives."""
 
 
 def _flows(call: PartialCall) -> bool:
-    """Returns True if the next piece of the call's arguments can be sent as it is, at once."""
+    """Returns True if the next piece of the call's arguments can be sent at once, unchanged."""
     return call.begun and call.solid and not (call.ended or call.complete or call.half)
 
 

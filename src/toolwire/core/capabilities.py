@@ -26,18 +26,22 @@ class Capabilities:
     tools: bool = False
     tool_choice: bool = False
     allowed_tools: bool = False
-    """The server accepts a `tool_choice` that lists allowed tools. Otherwise it is sent only those tools."""
+    """Whether the server accepts a `tool_choice` that lists allowed tools.
+
+    If not, Toolwire sends only the allowed tools to the server.
+    """
     parallel: bool = False
     custom_tools: bool = False
     strict: bool = False
-    """The server guarantees that the arguments of strict tools fit their schema."""
+    """Whether the server guarantees that the arguments of strict tools fit their schema."""
     schema: bool = False
     images: bool = False
     image_urls: bool = True
-    """False: the gateway fetches images given by URL and sends them inline."""
+    """Whether the server takes image URLs. If not, the gateway fetches the images and sends them inline."""
     prefill: bool = False
-    """The server can continue a text: if the turn's last message is the assistant's, the answer begins with
-    it.
+    """Whether the server can continue a text.
+
+    If the turn's last message is the assistant's, the answer then begins with this message.
     """
     constrain: frozenset[Constrained] = frozenset()
     """What `Turn.constraint` can limit the model's output to.
@@ -47,7 +51,8 @@ class Capabilities:
     dialects: tuple[str, ...] = ()
     """The formats in which the model writes calls as text; empty: the default formats.
 
-    The scanner looks for all of them. The prompt teaches the first one, unless the sentinel is among them.
+    The scanner looks for all of these formats. The prompt teaches the first one, unless the sentinel is among
+    them.
     """
     reasoning: bool = False
     usage: bool = True
@@ -57,4 +62,7 @@ class Capabilities:
     speaks: frozenset[Api] = frozenset()
     """The APIs whose requests the backend forwards as the client wrote them (`Turn.body`)."""
     recalls: frozenset[Recalled] = frozenset()
-    """Which reasoning of earlier turns the model gets back: readable `text`, or `sealed` (encrypted)."""
+    """Which reasoning of earlier turns the model gets back.
+
+    `text`: readable reasoning. `sealed`: encrypted reasoning.
+    """

@@ -59,7 +59,7 @@ _UNSEEN, _UNSEEN_IN_PROSE = _pattern(), _pattern(_JOINERS)
 _PICTURES = {**{chr(code): chr(0x2400 + code) for code in range(0x20)}, "\x7f": "␡"}
 UNITS = ("B", "kB", "MB", "GB")
 LONGEST = len("⟨U+10FFFF⟩")
-"""The length of the longest text that replaces one character."""
+"""How many characters replace one invisible character at most."""
 
 
 def clean(text: str) -> str:
@@ -75,7 +75,7 @@ def hides(text: str) -> bool:
 def prose(text: str) -> str:
     """Returns the text like `clean`, but keeps the joiners inside emoji and words.
 
-    For text on which no approval is based.
+    Use it only for text on which no approval is based.
     """
     return _UNSEEN_IN_PROSE.sub(_written_out, text.replace("\r\n", "\n"))
 

@@ -1,6 +1,6 @@
 """Every kind of failure, with its HTTP status, OpenAI error type and code.
 
-Before the first byte of a response a failure is raised as `ToolwireError`; after it, it is an
+Before the first byte of a response, a failure is raised as a `ToolwireError`. After that byte, it is an
 `events.Failure`. The message is for the person at the client and never contains a secret or a traceback.
 """
 
@@ -85,7 +85,7 @@ FALLS_BACK = frozenset(name for name, kind in KINDS.items() if kind.status == 42
     "invalid_tool_call",
     "tools_unsupported",
 }
-"""Failures of a model or its server, not of the request: another model may answer."""
+"""Kinds of failures of a model or its server, not of the request, so that another model may answer."""
 
 
 class ToolwireError(Exception):
@@ -126,7 +126,8 @@ def status_of(failure: Failure, api: Api = "chat") -> int:
 def error_object(failure: Failure) -> dict[str, Any]:
     """Returns OpenAI's error object.
 
-    It is the body of an HTTP error, or the last chunk of a chat stream that fails after its first byte.
+    This object is the body of an HTTP error, or the last chunk of a chat stream that fails after its first
+    byte.
     """
     kind = KINDS[failure.kind]
     return {

@@ -15,15 +15,15 @@ CallStatus = Literal["ok", "repaired", "truncated", "invalid"]
 CallKind = Literal["function", "custom"]
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter"]
 TokenLogprob = Mapping[str, Any]
-"""The log probability of a token, as in chat completions: `token`, `logprob`, `bytes`, `top_logprobs`."""
+"""The log probability of a token, with the members that chat completions has for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
     """A piece of the answer's text. `logprobs` are those of its tokens, if the client asked for them.
 
-    The text can be empty and still have tokens: a character can consist of several tokens, and the answer can
-    end before the last of them.
+    The text can be empty although there are tokens: a character can consist of several tokens, and the answer
+    can end before the last of these tokens.
     """
 
     text: str
@@ -32,7 +32,10 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Thought:
-    """A piece of the model's reasoning. `summary`: OpenAI's summary of it, not the reasoning itself."""
+    """A piece of the model's reasoning.
+
+    `summary`: the piece belongs to OpenAI's summary of the reasoning, not to the reasoning itself.
+    """
 
     text: str
     summary: bool = False
@@ -42,7 +45,7 @@ class Thought:
 class Signature:
     """The provider's signature of the thought before it. The provider requires it back unchanged.
 
-    With `redacted` there is no such thought: `text` is itself a thought that only the provider can read.
+    With `redacted`, no thought precedes it: `text` is itself a thought that only the provider can read.
     """
 
     text: str
@@ -51,9 +54,9 @@ class Signature:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A whole content block that only Anthropic's API has: a tool that its server ran, or the result of one.
+    """A whole content block that only Anthropic's API has: a tool that Anthropic's server ran, or its result.
 
-    `json` is the block as JSON. Clients of other APIs do not get it.
+    `json` is the block as JSON. Clients of other APIs do not get the block.
     """
 
     json: str
@@ -68,9 +71,9 @@ class Citation:
 
 @dataclass(frozen=True, slots=True)
 class Border:
-    """The text or thought before it is complete: more of the same kind is a block of its own.
+    """The text or thought before this event is complete. A later piece of the same kind is a new block.
 
-    Only Anthropic's API shows the borders.
+    Only Anthropic's API shows this border.
     """
 
 
@@ -177,7 +180,7 @@ class Usage:
     reasoning_tokens: int = 0
     cache_write_tokens: int = 0
     extra: Mapping[str, Any] | None = None
-    """What else Anthropic counts, for clients of the same API."""
+    """Further counts of Anthropic's API, for clients of this API."""
 
     @property
     def total_tokens(self) -> int:
@@ -193,7 +196,10 @@ class Usage:
         )
 
     def beside(self, other: Usage) -> Usage:
-        """Returns the usage of two choices of one answer. They share the input; each has its own output."""
+        """Returns the usage of two choices of one answer.
+
+        Both choices have the same input; each has its own output.
+        """
         return Usage(
             max(self.input_tokens, other.input_tokens),
             self.output_tokens + other.output_tokens,
@@ -203,7 +209,7 @@ class Usage:
         )
 
     def __sub__(self, before: Usage) -> Usage:
-        """What was used since `before`; no number is below 0."""
+        """Returns what was used since the usage `before`; no number is below 0."""
         return Usage(
             max(0, self.input_tokens - before.input_tokens),
             max(0, self.output_tokens - before.output_tokens),
@@ -223,9 +229,9 @@ class Finish:
 
     reason: FinishReason = "stop"
     stop: str | None = None
-    """The stop sequence that ended the answer; None: unknown, or none did."""
+    """The stop sequence that ended the answer; None if no sequence did, or if it is unknown."""
     window: bool = False
-    """With reason `length`: the context window was full. False: the answer reached its own limit."""
+    """With reason `length`: True: the context window was full. False: the answer's own limit was reached."""
     repeats: bool = False
     """With reason `length`: Toolwire ended the answer, because it repeated itself without end."""
     extra: Mapping[str, Any] | None = None

@@ -6,11 +6,11 @@ import os
 from collections.abc import Callable
 
 IdFactory = Callable[[str], str]
-"""Takes a prefix such as `call_` and returns a new id that starts with it."""
+"""A function that takes a prefix such as `call_` and returns a new id that starts with this prefix."""
 
 _BYTES, _AT_ONCE = 12, 128
 _drawn: list[str] = []
-"""Random hexadecimal digits that are not used yet. Drawing many at once saves system calls."""
+"""Random hexadecimal digits that are not used yet. Many are drawn at once, which saves system calls."""
 
 
 def random_id(prefix: str) -> str:

@@ -49,7 +49,7 @@ class Repair(Protocol):
 
 
 class PartialCall:
-    """A call as far as it has arrived. `number` is its index among the calls, -1 until it gets one."""
+    """A call as far as it has arrived. `number` is its index among the calls, -1 before it has one."""
 
     __slots__ = tuple(
         "alias begun complete ended half hollow id index issues kind name number pieces repair sent solid "
@@ -76,7 +76,10 @@ class PartialCall:
 
     @property
     def arguments(self) -> str:
-        """The arguments so far. Joins the pieces when read, so that frequent reads stay cheap."""
+        """The arguments so far.
+
+        Their pieces are joined when they are read, so that frequent reads stay cheap.
+        """
         if len(self.pieces) > 1:
             sent, rest = self.pieces[: self.sent], self.pieces[self.sent :]
             self.is_closed()
@@ -121,8 +124,8 @@ class PartialCall:
     def take_whole(self, whole: str) -> str:
         """Returns the part of the whole arguments (so far) that is new.
 
-        If they do not begin with the known arguments, returns "" and records the issue: text that was sent
-        cannot be taken back.
+        If the whole does not begin with the known arguments, returns "" and records the issue: text that was
+        sent cannot be taken back.
         """
         known = self.arguments
         if whole.startswith(known):
@@ -171,7 +174,7 @@ _STRICT = json.JSONDecoder(parse_int=len, parse_float=len, parse_constant=_no_co
 def partial_object(text: str) -> dict[str, Any]:
     """Returns the complete members of a JSON object that was cut off.
 
-    The SDKs return the same for a stream that ends there.
+    For such a stream, OpenAI's and Anthropic's SDKs return the same members.
     """
     closers: list[str] = []
     best, in_string, is_key, escaped = "", False, False, False

@@ -95,7 +95,7 @@ class Policy:
     def end(self) -> list[Event]:
         """Ends a run that was cut, or that the caller wants to stop between two calls.
 
-        Returns its last event.
+        Returns the last event for the client.
         """
         if self._ended:
             return []
@@ -115,7 +115,7 @@ class Policy:
     # --- the rules ---
 
     def _note(self, events: list[Event]) -> None:
-        """Records the calls and drops of a batch that passes unchanged."""
+        """Records the calls and drops of a batch that passes without changes."""
         for event in events:
             if isinstance(event, CallBegin):
                 self.names.append(event.name)
@@ -161,7 +161,7 @@ class Policy:
             self._admit(event, out)
 
     def _grow(self, event: CallArgs | CallEnd, out: list[Event]) -> None:
-        """Passes arguments or the end of a call, if the call passed."""
+        """Passes arguments, or the end of a call, to the client if the call itself has passed."""
         if self._held and event.index == self._open:
             self._held.append(event)
             return

@@ -19,9 +19,10 @@ Json = Any
 Role = Literal["system", "developer", "user", "assistant"]
 Api = Literal["chat", "responses", "messages"]
 Thoughts = Literal["shown", "signed", "hidden"]
-"""What the client gets of the model's reasoning.
+"""How much of the model's reasoning the client gets.
 
-`signed`: only the signatures, which the provider wants back. `hidden`: the client did not ask for any.
+`signed`: only the signatures, which the provider requires back. `hidden`: nothing, because the client did not
+ask.
 """
 _DATA_URL = re.compile(r"data:[^,]*;base64,", re.IGNORECASE)
 
@@ -45,7 +46,7 @@ class ImagePart:
 
 @dataclass(frozen=True, slots=True)
 class OtherPart:
-    """Audio, a file or a part of unknown type, unchanged, for backends that speak the same API."""
+    """Audio, a file or a part of unknown type, kept unchanged for backends that speak the same API."""
 
     kind: str
     raw: Mapping[str, Json]
@@ -89,7 +90,7 @@ class Result:
     kind: CallKind = "function"
     name: str | None = None
     is_error: bool = False
-    """The tool failed. `parts` then hold the error message."""
+    """Whether the tool failed. If so, `parts` contain the error message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,15 +191,18 @@ class Constraint:
     closing: str
     """The marker after a call."""
     required: bool
-    """True: the answer consists of one or more calls, without text. False: text that may contain calls."""
+    """Whether the answer consists of one or more calls, without text.
+
+    If not, the answer is text that may contain calls.
+    """
     calls: int = 1
     """The maximum number of calls in one answer."""
     begun: str = ""
     """The prefilled beginning of the answer: "", `opening`, or, with a single tool, `opening` and `head`."""
     barred: tuple[str, ...] = ()
-    """Texts that the answer must not contain: parts of the prompt that a small model would copy."""
+    """Texts that the answer must not contain outside of calls: how the taught markup begins."""
     answered: bool = False
-    """The history ends with a tool result."""
+    """Whether the history ends with a tool result."""
 
     @staticmethod
     def head(tool: ToolSpec) -> str:
@@ -231,27 +235,26 @@ class Turn:
     store: bool = False
     thoughts: Thoughts = "shown"
     generate: bool = True
-    """False: the model is not run; the request only stores its input as the start of a conversation."""
+    """Whether the model runs. If not, the request only stores its input as the start of a conversation."""
     open_responses: bool = False
-    """The response has the keys that Open Responses requires in addition to OpenAI's."""
+    """Whether the response has the keys that Open Responses requires in addition to OpenAI's."""
     previous_response_id: str | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
     user: str | None = None
     sent: frozenset[str] = frozenset()
     notes: tuple[tuple[str, str], ...] = ()
-    """What the decoder did with fields, as (field, disposition), e.g. ("tools.web_search", "ignored")."""
+    """What the decoder did with request fields, as (field, disposition): ("tools.web_search", "ignored")."""
     echo: Mapping[str, Json] = field(default_factory=dict)
     """Request fields that a Responses object repeats (tools, text, reasoning, …), as the client sent them."""
     rest: Mapping[str, Json] = field(default_factory=dict)
-    """Top-level fields that the decoder does not read. The plan keeps only those that the backend forwards.
-    """
+    """Top-level fields that the decoder does not read. The plan keeps those that the backend forwards."""
     body: Mapping[str, Json] | None = field(default=None, compare=False)
-    """The client's request body, for a backend that speaks the same API. Set for the Messages API only.
+    """The client's request body, for a backend that speaks the client's API. Only for the Messages API.
 
-    It must agree with `items` and `tools`, because such a backend reads it instead of them.
+    The body must agree with `items` and `tools`, because such a backend reads only the body.
     """
     only_spoken: Failure | None = None
-    """Why the request fails on a backend that does not speak its API, e.g. a choice of a server's tool."""
+    """Why only a backend that speaks the request's API can serve it, e.g. a choice of a server's tool."""
     headers: Mapping[str, str] = field(default_factory=dict, compare=False)
     """Headers that are part of the request, for the same backend: `anthropic-version`, `anthropic-beta`."""
     mcp: McpPart | None = None
@@ -259,7 +262,7 @@ class Turn:
     caller: str = ""
     """The id of the API key that made the request. Agents keep the conversations of different keys apart."""
     constraint: Constraint | None = None
-    """Set by the plan if the backend can constrain the model's output."""
+    """The constraint of the model's output; set by the plan if the backend can constrain its decoder."""
 
     def offered(self) -> tuple[ToolSpec, ...]:
         """Returns the tools that may be called in this turn, after `tool_choice` is applied."""
@@ -279,10 +282,10 @@ class Turn:
         return out + [part.text for part in self._parts() if isinstance(part, TextPart)]
 
     def texts(self) -> list[str]:
-        """Returns every text of the request. Law 12: a block that appears here verbatim is not a call.
+        """Returns every text of the request. A block that appears in one of them is not a call (law 12).
 
-        It is a quotation. A call in the history contributes only the strings in its arguments: the model may
-        make the same call again, and may pass its arguments to another tool.
+        Such a block is a quotation. A call in the history contributes only the strings in its arguments,
+        because the model may make the same call again, and may pass its arguments to another tool.
         """
         out = self.words()
         for tool in self.tools:
@@ -330,9 +333,9 @@ def _joined(value: Json) -> str:
 
 
 def _opened(text: str) -> str:
-    """Returns the text in a base64 data URL, or "" if it is not UTF-8.
+    """Returns the text in a base64 data URL, or "" if its content is not UTF-8.
 
-    Returns any other text unchanged.
+    Any other text is returned unchanged.
     """
     found = _DATA_URL.match(text)
     try:

@@ -28,7 +28,7 @@ class Rules:
     flow_plain: re.Pattern[str]
     """Matches plain text inside brackets."""
     loose: bool = False
-    """Comments may follow a value, unknown escapes stay as they are, unreadable values are text."""
+    """Whether comments may follow a value, unknown escapes stay, and unreadable values count as text."""
 
 
 _FLOW_PLAIN = (
@@ -111,7 +111,10 @@ def without_comment(text: str) -> str:
 
 
 def _member(line: str, at: int, rules: Rules = STRICT) -> tuple[str, str] | None:
-    """Returns the key at index `at` of a line and the text after its colon; None without a key."""
+    """Returns the key at index `at` of a line, and the text after its colon.
+
+    Returns None if no key begins there.
+    """
     if line[at : at + 1] in ('"', "'"):
         found = _QUOTED.match(line, at)
         colon = _COLON.match(line, _after_space(line, found.end())) if found else None
@@ -372,7 +375,7 @@ def _flow_members(text: str, at: int, depth: int, rules: Rules) -> tuple[dict[st
 
 
 def _after_comma(text: str, at: int, closer: str) -> int:
-    """Returns the index after the comma at `at`, or that of the closing bracket."""
+    """Returns the index after the comma at `at`; at a closing bracket, the index of the bracket."""
     at = _after_space(text, at)
     if text[at : at + 1] == ",":
         return at + 1

@@ -239,9 +239,10 @@ class JsonFlow:
         return position + 1
 
     def _string(self, buffer: str, position: int, end: int) -> int:
-        """Reads on inside a string and returns the new position.
+        """Continues to read inside a string and returns the new position.
 
-        If the chunk ends inside an escape, returns `~position` instead, with the position of that escape.
+        If the chunk ends inside an escape, returns `~position` instead, where `position` is that of the
+        escape.
         """
         run = _DOUBLE_RUN if self._quote == '"' else _SINGLE_RUN
         position = run.match(buffer, position).end()  # type: ignore[union-attr]
@@ -356,7 +357,7 @@ class JsonFlow:
         self._mark = position
 
     def _replace(self, buffer: str, position: int, by: str, count: int) -> None:
-        """Writes `by` instead of the `count` characters at `position`."""
+        """Writes the text `by` in place of the `count` characters at `position`."""
         self._flush(buffer, position)
         self.out.append(by)
         self._mark = position + count
@@ -398,9 +399,9 @@ class StringDecoder:
         self._high = ""  # the first half of a surrogate pair
 
     def run(self, buffer: str, position: int) -> tuple[str, int]:
-        """Decodes `buffer` from `position` on. Returns the text and the position where it stopped.
+        """Decodes `buffer` from `position` on. Returns the text and the position where decoding stopped.
 
-        It stops after the closing quote, or before an escape that is not complete yet.
+        Decoding stops after the closing quote, or before an escape that is not complete yet.
         """
         stop = _BODY.match(buffer, position).end()  # type: ignore[union-attr]
         text = self._high + _ESCAPE.sub(_unescape, buffer[position:stop])

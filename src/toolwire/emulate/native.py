@@ -116,7 +116,7 @@ class NativeArguments:
         return flow.take() + self._rest
 
     def _finish_empty(self, held: str) -> str:
-        """Returns arguments that are only empty values, or the beginning of one."""
+        """Returns the end of arguments that are only empty values, or the beginning of an empty value."""
         text = held.strip()
         while (size := _empty_size(text)) and (rest := text[size:].lstrip()):
             text = rest
@@ -132,7 +132,7 @@ class NativeArguments:
         return held
 
     def _decode_string(self, held: str) -> str:
-        """Returns the object inside a JSON string, or the string itself if it contains none."""
+        """Returns the object inside a JSON string; without an object inside, the string itself."""
         text = held[held.index('"') :].strip()
         try:
             inner = json.loads(text)
@@ -168,6 +168,6 @@ def _is_object(text: str) -> bool:
 
 
 def normalized(arguments: str, layers: int = MOST_LAYERS) -> str:
-    """Returns complete arguments, repaired."""
+    """Returns complete arguments after repairing them."""
     flow = NativeArguments(layers)
     return flow.feed(arguments) + flow.finish()

@@ -34,7 +34,10 @@ class Openers:
     """
 
     def __init__(self, table: Table, alike: dict[str, str]) -> None:
-        """`alike`: by marker with a placeholder, a pattern that matches any token or name in it."""
+        """`alike`: patterns, by marker with a placeholder.
+
+        A pattern matches any token or name in the place of the placeholder.
+        """
         self.table = table
         self.has_answer_start = any(opener.answer_start for pairs in table.values() for _, opener in pairs)
         self._alike = alike
@@ -50,7 +53,7 @@ class Openers:
         self.words = {max(re.findall(r"\w+", marker), key=len, default=marker) for marker in recovery}
 
     def filled(self, nonce: str) -> Openers:
-        """Returns the same openers with the request's token in their markers."""
+        """Returns a copy of the openers with the request's token in their markers."""
         out = copy(self)
         out.table = {}
         for marker, pairs in self.table.items():
@@ -213,15 +216,15 @@ def _has(text: str, words: Collection[str]) -> bool:
 
 
 class Quotations:
-    """The input texts of a request. `block in quotations`: whether a block is copied from them.
+    """The input texts of a request. `block in quotations`: whether a block is copied from one of them.
 
-    Keeps only the texts that may contain a call. Prepares them when the first block is compared.
+    Keeps only the texts that may contain a call. They are prepared when the first block is compared.
     """
 
     def __init__(self, texts: Iterable[str], words: Collection[str]) -> None:
         """`words`: parts of markers.
 
-        A text that contains a block contains one of them, a brace or an encoded character.
+        A text that contains a block contains a part of a marker, a brace or an encoded character.
         """
         self._texts = [text for text in texts if "{" in text or _ENCODED.search(text) or _has(text, words)]
         self._read: str | None = None
@@ -308,7 +311,7 @@ class FenceTracker:
                 self._bare = self._bare and run.group().isspace()
 
     def _end_run(self) -> None:
-        """Handles the end of a run of backticks: it opened or closed inline code, or is part of it."""
+        """Handles the end of a run of backticks, which opens or closes inline code, or is part of it."""
         if not self._ticks:
             return
         self._bare = not self._span and self._ticks != self._carried

@@ -41,7 +41,8 @@ BARE = ""
 MARKUP = ("<tool_call:", "</tool_call:", "<tool_result", "</tool_result")
 """How the markup that the prompt teaches begins, up to the token.
 
-Small models copy it with mistakes, so a constrained decoder excludes it from text.
+Models copy the token with mistakes. A constrained decoder excludes the markup from text, so that what begins
+like a call becomes one.
 """
 
 
@@ -154,7 +155,7 @@ def tools_prompt(
 def output_prompt(output: OutputFormat) -> str:
     """Returns the instructions for the output format; "" if any text is allowed.
 
-    For a backend that cannot enforce the format.
+    Used for a backend that cannot enforce the format.
     """
     if output.type == "json_object":
         return "Answer with one JSON object and nothing else: no code fence, no words before or after it."
@@ -186,7 +187,7 @@ def retry_prompt(choice: ToolChoice, issues: Sequence[str], form: Form | None) -
 
 
 def prefill(choice: ToolChoice, form: Form) -> str:
-    """Returns the beginning of the answer, for backends that can continue it; "" if it is open."""
+    """Returns the beginning of the answer, for backends that can continue a text; "" if it is not known."""
     if form.dialect != "sentinel":
         return ""
     if choice.name:
@@ -206,7 +207,7 @@ _PLAIN = re.compile(r"[\w.:|-]+\Z")  # what may be an attribute's value
 
 
 def broken(text: str, dialect: str = "sentinel") -> str:
-    """Returns a tool's output with a backslash in all markers: our own and the dialect's."""
+    """Returns a tool's output with a backslash in each marker of Toolwire or of the dialect."""
     text = _MARKERS.sub(r"<\\", text)
     for opener in DIALECTS[dialect].openers if dialect in DIALECTS else ():
         if len(opener.marker) > _SHORT and "{" not in opener.marker:

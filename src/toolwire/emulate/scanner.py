@@ -173,9 +173,9 @@ class ToolCallParser(Scan):
         return self._spilled + len(self.buffer) - self._start
 
     def _room(self) -> int:
-        """Returns how many characters may be pushed before a limit must be checked again.
+        """Returns how many characters may be added before a limit must be checked again.
 
-        Without a candidate: before a new one could exceed its limit.
+        Without a candidate, this is before a new candidate could exceed its limit.
         """
         stride = max(1, self.limits.header - (len(self.buffer) - self.position))
         if self._start < 0:
@@ -184,7 +184,7 @@ class ToolCallParser(Scan):
         return max(0, min(stride, limit - self._held_size()))
 
     def _overflow(self) -> None:
-        """Handles a candidate that exceeds its limit: all of it is text."""
+        """Handles a candidate that exceeds its limit: its whole text stays text."""
         self.position = len(self.buffer)
         self._machine = self._scan()
         self.call = None
@@ -283,7 +283,7 @@ class ToolCallParser(Scan):
         return self._openers.hold_back(self.buffer, self.position) if self._scanning else len(self.buffer)
 
     def call_may_open(self, stop: int) -> bool:
-        """Whether a call may begin before `stop`. Sends the thought before the markers it finds."""
+        """Whether a call may begin before `stop`. Sends the thought before the first possible marker."""
         while self._scanning:
             found = self._openers.search(self.buffer, self.position, stop)
             if found is None:
@@ -343,7 +343,7 @@ class ToolCallParser(Scan):
         self._end_candidate()
 
     def _fail(self) -> None:
-        """Makes the candidate text. A short one is scanned again from its second character on."""
+        """Makes the candidate text. If it is short, it is scanned again from its second character on."""
         self.call = None
         self._to_text(self._start + 1)
         self._end_candidate()
@@ -351,7 +351,7 @@ class ToolCallParser(Scan):
     def _to_text(self, again: int) -> None:
         """Sends the candidate as text.
 
-        Of a short one, sends only the part before the position `again`, and scans the rest again.
+        If it is short, only the part before the position `again` is sent, and the rest is scanned again.
         """
         if self._spilled or self.position - self._start > RESCAN:
             self.add_text(self._candidate_text())
@@ -366,6 +366,6 @@ def parse(
     dialects: Iterable[str] | None = None,
     **options: Any,
 ) -> list[Event]:
-    """Returns the events of a whole text."""
+    """Returns the events of a complete text."""
     parser = ToolCallParser(tools, dialects, **options)
     return parser.feed(text) + parser.finish()

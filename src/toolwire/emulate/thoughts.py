@@ -30,8 +30,8 @@ _WHITE = re.compile(r"\s*")
 class Markers:
     """The markers around a thought, and the models that write them.
 
-    `then`: markup that may follow the closer. `plain`: a common tag that prompts ask for too. It is text if
-    the request mentions it.
+    `then`: markup that may follow the closer. `plain`: the opener is a common tag that prompts ask for too.
+    If the request mentions the tag, the opener is text.
     """
 
     opener: str
@@ -125,7 +125,8 @@ def thought(scan: ToolCallParser, markers: Markers) -> Reading:
 def held_thought(scan: ToolCallParser, closer: str) -> Reading:
     """Reads the rest of a thought, from a possible call on. Returns whether the thought closes.
 
-    If it closes, all of it is thought. If the answer ends first, it is scanned for calls.
+    If the thought closes, all of the text belongs to it. If the answer ends first, the text is scanned for
+    calls.
     """
     held = _Held(scan)
     closed: bool = yield from until(scan, (closer,), len(closer) - 1, held.push)
@@ -138,7 +139,10 @@ def held_thought(scan: ToolCallParser, closer: str) -> Reading:
 
 
 class _Held:
-    """Text that may be thought or answer. Beyond the scanner's limit it is sent as thought."""
+    """Text that may belong to a thought or to the answer.
+
+    Text beyond the scanner's limit is sent as thought.
+    """
 
     def __init__(self, scan: ToolCallParser) -> None:
         self._scan = scan

@@ -61,7 +61,7 @@ class ToolRegistry:
         return bool(self.tools)
 
     def resolve(self, written: str) -> ToolSpec | None:
-        """Returns the tool that a model means by this name; None if there is none."""
+        """Returns the tool that a model means by this name; None if no tool matches."""
         tool = self.tools.get(written)
         if tool is not None:
             return tool
@@ -86,7 +86,7 @@ INPUT = "input"
 
 
 def as_function(tool: ToolSpec) -> ToolSpec:
-    """Returns the function that represents a custom tool. A function is returned unchanged."""
+    """Returns the function that represents a custom tool. A tool that is a function is returned unchanged."""
     if tool.kind == "function":
         return tool
     description = f"{tool.description}\n\n{_grammar(tool.format)}".strip()

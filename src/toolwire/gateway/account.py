@@ -85,7 +85,7 @@ class Account:
         """Settles the key's limits and returns the usage of all choices together.
 
         If the backend reported no usage and the turn `ran`, an estimate is charged. If the turn was not
-        `answered`, its request is returned to the key's budget.
+        `answered`, the request does not count for the key's budget.
         """
         usage = reduce(Usage.beside, self._usages.values()) if self._usages else Usage(0, 0)
         return usage if self.ticket is None else self.ticket.settle(usage, ran, answered)
@@ -132,7 +132,7 @@ class Account:
 
 @lru_cache(64)
 def _headers(count: int, truncated: bool, mode: str) -> Headers:
-    """Returns Toolwire's own header, and the same values under other proxies' header names."""
+    """Returns Toolwire's own header, and headers with the same values under the names of other proxies."""
     number, cut, stop = str(count).encode(), b"true" if truncated else b"false", mode.encode()
     return (
         (b"x-toolwire-tools", b"count=%b; truncated=%b; stop_after=%b" % (number, cut, stop)),

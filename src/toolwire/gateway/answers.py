@@ -57,7 +57,7 @@ class Answering(Protocol):
 class ResponsesAnswer(ResponsesEncoder):
     """A response of the Responses API, as a stream.
 
-    It is stored before its end is sent, so that a client that has received the end can refer to it.
+    The response is stored before its end is sent, so that a client that has received the end can refer to it.
     """
 
     def __init__(
@@ -81,9 +81,9 @@ class ResponsesAnswer(ResponsesEncoder):
         super().__init__(turn, id=self.id, created=self._created, ids=ids, clock=clock)
 
     async def keep(self, last: bytes) -> bytes:
-        """Stores the response, and remembers it for the client's WebSocket.
+        """Stores the response, and keeps it in the memory of the client's WebSocket.
 
-        Returns the bytes to send. If storing failed, a comment in the stream reports it.
+        Returns the bytes to send. If storing failed, they contain a comment that reports it.
         """
         whole = self.response()
         if self._store is not None:
@@ -115,7 +115,7 @@ class ResponsesAnswer(ResponsesEncoder):
 
 
 class ResponsesBody(ResponsesAnswer):
-    """The same as a whole body."""
+    """A response of the Responses API, as a whole body."""
 
     def feed(self, events: Sequence[Event], choice: int = 0) -> bytes:
         super().feed(events)
@@ -161,16 +161,16 @@ _PREFIXES = {
 
 
 class EventsAnswer:
-    """Writes another answer and also collects its events, for callers in this process."""
+    """Collects the events of an answer, for callers in this process. Another answer writes the bytes."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
         self._answer: Answering | None = None
 
     def beside(self, answer: Answering) -> EventsAnswer:
-        """Sets the answer that is written.
+        """Sets the answer that writes the bytes, and returns this object.
 
-        The journal shows it, even if the caller uses only the events.
+        The journal shows these bytes, even if the caller uses only the events.
         """
         self._answer = answer
         self.id, self.finish, self.keep = answer.id, answer.finish, answer.keep

@@ -28,7 +28,7 @@ FIRST_LOOK_S = 1.0
 OPENED = 64
 """How many models of servers stay open.
 
-Above that, the one that was unused longest is closed.
+If there are more, the model that was unused for the longest time is closed.
 """
 LONGEST_NAME = 200
 LONGEST_REASON = 500
@@ -69,7 +69,7 @@ class Catalog:
         self._looking: asyncio.Task[None] | None = None
         self._opened: OrderedDict[str, Backend] = OrderedDict()
         self._used: dict[int, int] = {}
-        """How many turns use a backend, by its identity."""
+        """How many turns use a backend, by the identity of the backend object."""
         self._leaving: set[asyncio.Task[None]] = set()
         self._retiring: set[asyncio.Task[None]] = set()
 
@@ -127,26 +127,32 @@ class Catalog:
     # --- finding a model ---
 
     def find(self, name: str) -> Backend | None:
-        """Returns the model with this id or alias, or a server's model; None if there is none."""
+        """Returns the model with this id or alias, or the model of a server.
+
+        Returns None if no model has the name.
+        """
         own = self._unlisted.get(name) or self.models.get(name)
         return own or self._of_source(name) or self._by_alias(name)
 
     def add_unlisted(self, backend: Backend, kind: str) -> None:
-        """Adds a model of Toolwire itself, such as the one of the tour. No list of models shows it."""
+        """Adds a model of Toolwire's own, such as that of the tour. It is in no list of models."""
         self._unlisted[backend.id] = backend
         self.kinds[backend.id] = kind
 
     def problem(self, name: str) -> str:
-        """Returns why the model with this id or alias cannot be used; "" if it can, or if it is unknown."""
+        """Returns the reason why the model with this id or alias cannot be used.
+
+        Returns "" if the model can be used, or if it is unknown.
+        """
         for id in (name, self._target(name) or ""):
             if reason := self.unavailable.get(id) or self.unavailable.get(id.partition("/")[0], ""):
                 return reason
         return ""
 
     def fallbacks(self, id: str) -> list[str]:
-        """Returns the ids of the models to try instead of this one, in order.
+        """Returns the ids of the models to try instead of this model, in order.
 
-        A fallback is followed by its own fallbacks.
+        Each fallback is followed by its own fallbacks.
         """
         if not self._fallbacks:
             return []
@@ -162,14 +168,17 @@ class Catalog:
         return self._fallbacks.get(id) or self._fallbacks.get(id.partition("/")[0], ())
 
     def lacking(self, id: str) -> tuple[str, str] | None:
-        """Returns what a model lacks on this machine, such as a program, and how to get it."""
+        """Returns what a model lacks on this machine, such as a program, and how to get it.
+
+        Returns None if nothing is known to be missing.
+        """
         backend = self.models.get(id)
         if backend is None or self.kind(id) not in registry.BACKENDS:
             return None
         return registry.lacking(self.kind(id), getattr(backend, "options", None))
 
     async def trouble(self, id: str) -> str:
-        """Returns why a configured model, or a server, cannot answer now; "" if it can. Generates nothing."""
+        """Returns why a model or a server cannot answer now; "" if it can. Generates nothing."""
         if reason := self.problem(id):
             return reason
         backend = self.models.get(id)
@@ -199,7 +208,7 @@ class Catalog:
         return None if target is None else self.models.get(target) or self._of_source(target)
 
     def _target(self, name: str) -> str | None:
-        """Returns the model id of the first alias pattern that matches; None if none does."""
+        """Returns the model id of the first alias that matches the name; None if no alias does."""
         return next((id for pattern, id in self._aliases if fnmatchcase(name, pattern)), None)
 
     def _of_source(self, name: str) -> Backend | None:
@@ -293,7 +302,7 @@ class Catalog:
             self._finding = asyncio.ensure_future(self._add_found(self._discover))
 
     async def _add_found(self, discover: Callable[[], Awaitable[Sequence[ModelSettings]]]) -> None:
-        """Adds the models that were found. Those that are here already stay as they are."""
+        """Adds models that `discover` found. A model with an id that is in use stays as it is."""
         try:
             new = [model for model in await discover() if model.id not in self.kinds]
         except Exception:

@@ -52,9 +52,9 @@ PASSED = (
     "safety_identifier",
     "user",
 )
-"""Request fields that are also sent in the request for the summary.
+"""Fields of the client's request that the request for the summary has too.
 
-Others are reported as ignored.
+Other fields are reported as ignored.
 """
 REPORT = b"x-toolwire-report"
 ASKED = (
@@ -112,7 +112,10 @@ class Compaction:
         )
 
     def _report(self, inner: bytes) -> bytes:
-        """Returns the report of the request for the summary, plus the fields that it did not get."""
+        """Returns the report of the request for the summary.
+
+        It also lists the fields of the client's request that this request did not get.
+        """
         left = {ALIASES.get(name, name) for name, value in self._body.items() if value is not None} - {
             *PASSED,
             "input",
@@ -132,7 +135,7 @@ class Compaction:
 
 
 def check_input(body: dict[str, Any]) -> None:
-    """Raises if the request has no input and no previous response to compact."""
+    """Raises an error if the request has neither input nor a previous response to compact."""
     if not body.get("input") and not body.get("previous_response_id"):
         raise missing("input")
 
@@ -168,7 +171,7 @@ def open_groups(items: Sequence[Item]) -> list[Item]:
 
 
 def _open(group: Sequence[Item]) -> list[Item]:
-    """Returns the group without placeholder results; empty if every call has a real result."""
+    """Returns the group without placeholder results; no items if every call has a real result."""
     kept = [item for item in group if not (isinstance(item, Result) and item.parts == (TextPart(NO_RESULT),))]
     answered = {item.call_id for item in kept if isinstance(item, Result)}
     return kept if any(isinstance(item, Call) and item.call_id not in answered for item in kept) else []
@@ -303,7 +306,7 @@ class Seals:
 
 
 def _hidden(text: bytes, secret: bytes, nonce: bytes) -> bytes:
-    """Encrypts or decrypts `text`: applies the keystream, which is its own inverse."""
+    """Encrypts or decrypts `text` with the keystream, which reverses itself."""
     if not text:
         return b""
     stream = hashlib.shake_256(_derived(secret, b"hide") + nonce).digest(len(text))

@@ -66,7 +66,7 @@ INSIDE = (".localhost", ".local", ".internal", ".intranet", ".lan", ".home.arpa"
 
 LONGEST_HOST = 253
 LOOKED_AT = 8192
-"""How many characters of a value are checked. A scheme and a host are far shorter."""
+"""How many characters of a value are checked for a URL. A scheme and a host are far shorter."""
 BLANKS = "".join(
     character for character in map(chr, range(0x3001)) if character <= " " or character.isspace()
 )
@@ -81,7 +81,7 @@ _NAME = re.compile(r"(?:[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?\.)*[a-z0-9_](?:[a-z0-
 _NUMBER = re.compile(r"(?:[0-9]+|0x[0-9a-f]*)")
 _BASE64 = re.compile(r"[A-Za-z0-9+/=_-]*")
 URL_NAMES = ("url", "urls", "uri", "uris", "href", "src")
-"""A member whose name ends with one of these contains a URL, whatever its value looks like."""
+"""Endings of member names. The value of such a member is a URL, whatever it looks like."""
 TEXT_NAMES = frozenset(
     {"type", "text", "title", "name", "filename", "caption", "description", "transcript", "refusal"}
 )
@@ -224,7 +224,10 @@ class ImageLimits:
 
 
 def checked(turn: Turn) -> Turn:
-    """Returns the turn unchanged if the backend may fetch all of its URLs. Raises otherwise."""
+    """Returns the turn unchanged if the backend may fetch all URLs in it.
+
+    Raises an error if a URL is not allowed.
+    """
     for item in turn.items:
         if not isinstance(item, _SAYING):
             continue
@@ -243,7 +246,7 @@ def checked(turn: Turn) -> Turn:
 
 
 def size_of(data: bytes) -> tuple[str, int, int] | None:
-    """Returns media type, width and height of a PNG, GIF, JPEG or WebP image; otherwise None."""
+    """Returns media type, width and height of a PNG, GIF, JPEG or WebP image; None for other data."""
     if data[:8] == b"\x89PNG\r\n\x1a\n" and len(data) >= 24:
         return ("image/png", *struct.unpack(">II", data[16:24]))
     if data[:6] in (b"GIF87a", b"GIF89a") and len(data) >= 10:
@@ -290,7 +293,7 @@ AT_ONCE = 4
 
 
 class _Pinned(AbstractResolver):
-    """A resolver that returns only addresses that were checked."""
+    """A resolver that returns only those addresses of a host that were checked."""
 
     def __init__(self, addresses: list[tuple[int, str]]) -> None:
         self._addresses = addresses
@@ -322,7 +325,7 @@ class ImageFetcher:
     async def _all(self, urls: list[str], param: str) -> dict[str, str]:
         """Fetches the images, a few at a time.
 
-        Returns data URLs by URL; raises above the size limit.
+        Returns data URLs by URL. Raises an error if the images exceed the limit for all of them together.
         """
         found: dict[str, str] = {}
         for start in range(0, len(urls), AT_ONCE):
@@ -371,7 +374,7 @@ class ImageFetcher:
         judged = {address for _, address in addresses}
 
         def make_socket(info: Any) -> socket.socket:
-            """Creates a socket. Raises if the address was not checked."""
+            """Creates a socket. Raises an error if its address was not checked."""
             if info[4][0] not in judged:
                 raise OSError("this address was not judged")
             return socket.socket(info[0], info[1], info[2])

@@ -46,7 +46,10 @@ class Stops:
         self._held = ""
 
     def feed(self, batch: list[Event]) -> list[Event]:
-        """Returns the events up to the first stop sequence. If one is found, the last is `Finish`."""
+        """Returns the events up to the first stop sequence.
+
+        If a sequence is found, the last event is `Finish`.
+        """
         out: list[Event] = []
         for place, event in enumerate(batch):
             if isinstance(event, Text):
@@ -92,7 +95,10 @@ class Interpreter:
     """
 
     def __init__(self, plan: Plan, ids: IdFactory, mint: bool = False) -> None:
-        """`mint`: the gateway assigns every call id, and `minted` maps it to the backend's id."""
+        """`mint`: the gateway assigns every call id.
+
+        `minted` then maps each new id to the id of the backend.
+        """
         self._plan, self._mint, self._ids = plan, mint, ids
         self.ended, self._given = False, ""
         self.minted: dict[str, str] = {}
@@ -114,7 +120,7 @@ class Interpreter:
         self._taken = set(plan.known_ids)
         self._only_scans = not (self._stops or self._unwrap or plan.hold_calls)  # no other step changes text
         self.as_it_is = self._only_scans and self._scanner is None and not self._is_fresh
-        """Whether text passes unchanged. Becomes True when a native answer begins without a thought."""
+        """Whether text passes unchanged. True after a native answer has begun without a thought."""
         if self._scanner is not None and plan.begun:
             self._scanner.feed(plan.begun)  # the beginning of the answer, which the gateway prefilled
             self._given = plan.begun
@@ -148,7 +154,7 @@ class Interpreter:
         return out
 
     def _look_for_thoughts(self, batch: list[Event]) -> None:
-        """Starts scanning a native answer for thoughts if its first text may open one."""
+        """Starts to scan a native answer for thoughts if the first text of the answer may open a thought."""
         for event in batch:
             if isinstance(event, Usage) or (isinstance(event, Text) and not event.text):
                 continue
@@ -192,7 +198,8 @@ class Interpreter:
     def _counted(self, found: list[Event]) -> list[Event]:
         """Adds log probabilities to the text that the scanner found in a native answer.
 
-        If the scanner removed a thought from the text, they no longer match it, and `splits` is set instead.
+        If the scanner removed a thought from the text, the log probabilities no longer match it. Then
+        `splits` is set instead.
         """
         scanner = self._scanner
         if not self._native or scanner is None or not (found or scanner.transparent):

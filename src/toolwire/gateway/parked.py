@@ -52,7 +52,7 @@ from toolwire.settings.types import ParkedSettings
 from toolwire.wire.history import NO_RESULT
 
 NOTICE_S = 0.5
-"""How many seconds a request waits for another one that continues the same run to end."""
+"""How many seconds a request waits for another request that continues the same run to end."""
 _NOTHING = (TextPart(NO_RESULT),)
 
 
@@ -82,7 +82,7 @@ class Park:
     timer: asyncio.TimerHandle | None = None
     turn_id: str = ""
     over: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the park has been removed from the table."""
+    """An event, set when the park has been removed from the table."""
     given_up: bool = False
     """Whether the run was dropped, or the response that continued it did not complete."""
     parked_at: float = field(default_factory=time.monotonic)
@@ -175,11 +175,11 @@ class Parking:
             await self.board.announce(calls, key_id, self._settings.ttl_s)
 
     def holds(self, calls: Iterable[str]) -> bool:
-        """Whether a run waits here for the result of one of these calls."""
+        """Whether a run on this node waits for the result of one of these calls."""
         return any(call_id in self._parks for call_id in calls)
 
     def waiting(self) -> list[tuple[Collection[str], str, float]]:
-        """Returns each park: the ids of its calls, its key id, and the seconds it has left."""
+        """Returns for each park the ids of its calls, the id of its key, and the seconds that it has left."""
         now = time.monotonic()
         return [
             (tuple(park.calls), park.key_id, max(1.0, park.parked_at + self._settings.ttl_s - now))
@@ -187,10 +187,10 @@ class Parking:
         ]
 
     async def claim_once_free(self, turn: Turn, key_id: str, resumable: bool = True) -> Claim | None:
-        """Does the same as `claim`, but waits a moment if another request is continuing the run.
+        """Returns what `claim` returns, but first waits a moment if another request continues the run.
 
-        If that request's client has disconnected, this one continues the run. So a client that repeats its
-        request at once gets no 409.
+        If the client of that request has disconnected, this request continues the run. So a client that
+        repeats its request at once gets no 409.
         """
         try:
             return self.claim(turn, key_id, resumable)
@@ -205,11 +205,11 @@ class Parking:
             return self.claim(turn, key_id, resumable)
 
     def claim(self, turn: Turn, key_id: str, resumable: bool = True) -> Claim | None:
-        """Returns the parked run that this request continues; None if it runs from its history.
+        """Returns the parked run that this request continues; None if no run can be continued.
 
-        A live run keeps the tool_choice that it began with. So a request with another tool_choice, or one
-        that requires a call, drops the run and returns None. So does a request that is not `resumable`.
-        Raises 409 if another request is continuing the run.
+        A live run keeps the tool_choice that it began with. If the request has another tool_choice, requires
+        a call, or is not `resumable`, its run is dropped. Raises an error with status 409 if another request
+        continues the run.
         """
         park = self._answered(turn, key_id)
         if park is None:
@@ -240,9 +240,9 @@ class Parking:
         return park is not None and not park.busy and bool(_split(turn.items, park.calls)[1])
 
     def _answered(self, turn: Turn, key_id: str) -> Park | None:
-        """Returns the park whose results this history contains; None if there is none.
+        """Returns the park whose results this history contains; None if there is no such park.
 
-        If there are several, the last result counts. A park of another key is not returned.
+        If there are several, the last result decides. A park of another key is not returned.
         """
         if not self._parks:
             return None
@@ -303,8 +303,8 @@ def _history(turn: Turn, calls: Iterable[str], said: str, names: Mapping[str, st
 def brings_results(items: Sequence[Item]) -> bool:
     """Whether this request brings new tool results.
 
-    After the results there may be user messages, or assistant text, which may be a prefill. If there are
-    both, the model has already answered the results, and they are not new.
+    User messages, or assistant text that may be a prefill, can follow the results. If both follow, the model
+    has already answered the results, and they are not new.
     """
     own: bool | None = None
     for item in reversed(items):
@@ -353,7 +353,7 @@ def _with_notes_in_results(items: tuple[Item, ...]) -> tuple[Item, ...]:
 def _digest(turn: Turn, items: Iterable[Item]) -> bytes:
     """Returns a hash of everything that must be equal for a run to continue.
 
-    That is the model, effort, instructions, tools, tool choice, output format and history. Argument text,
+    This is the model, effort, instructions, tools, tool choice, output format and history. Argument text,
     empty content and `name` fields are left out, because clients change them.
     """
     choice = turn.tool_choice
@@ -396,7 +396,10 @@ def _facts(items: Iterable[Item]) -> Iterator[list[Any]]:
 
 
 def _answer(said: Iterable[Any], calls: Iterable[list[Any]]) -> Iterator[list[Any]]:
-    """White space does not count: some clients drop the blank texts of an answer."""
+    """Yields the texts of an answer, without white space, and its calls.
+
+    White space does not count, because some clients drop the blank texts of an answer.
+    """
     words = ["".join(part.split()) if isinstance(part, str) else part for part in _joined(said)]
     if any(words):
         yield ["assistant", *filter(None, words)]

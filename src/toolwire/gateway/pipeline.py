@@ -54,9 +54,9 @@ from toolwire.wire.sse import encode
 log = logging.getLogger("toolwire.gateway")
 LARGE_BODY = 128 * 1024
 CLAUDE = re.compile(r"(?i)claude|haiku\Z|sonnet\Z|opus\Z")
-"""Names of Anthropic's models.
+"""Matches the names of Anthropic's models.
 
-If one is unknown, the Messages API uses the first model instead.
+If the settings contain no model with such a name, the Messages API uses the first model instead.
 """
 __all__ = ["Answer", "Caller", "Gateway", "TurnSummary"]
 
@@ -64,7 +64,7 @@ __all__ = ["Answer", "Caller", "Gateway", "TurnSummary"]
 class Gateway:
     """Serves turns with the configured models.
 
-    One per process; call `start` first and `close` last.
+    A process has one gateway. Call `start` first and `close` last.
     """
 
     def __init__(
@@ -279,7 +279,7 @@ class Gateway:
         return await backend.count(plan.turn)
 
     def fallbacks(self, id: str, grant: KeyGrant | None) -> list[str]:
-        """Returns the ids of the models that may answer instead of this one, if the key may use them."""
+        """Returns the ids of the models that may answer instead of this model, if the key may use them."""
         return [other for other in self.catalog.fallbacks(id) if grant is None or grant.may_use(other)]
 
     def _missing(self, turn: Turn, id: str) -> Failure:
@@ -297,7 +297,10 @@ class Gateway:
         return turn
 
     async def _admit(self, grant: KeyGrant, turn: Turn, model: str, key_id: str) -> Ticket | None:
-        """Raises if the key may not run this turn. Reserves limits; None if the key has none."""
+        """Reserves what the turn needs of the key's limits; returns None if the key has no limits.
+
+        Raises an error if the key may not run this turn.
+        """
         grant.check(turn, model)
         self.parking.allow(key_id, grant.limits.parked)
         return await self.limits.admit(key_id, grant.limits, turn) if grant.limited else None
@@ -314,8 +317,8 @@ class Gateway:
     ) -> dict[str, Any]:
         """Returns the body with references and compactions resolved.
 
-        A reference is replaced by the stored item, and a compaction by its summary. Raises if a compaction
-        cannot be opened.
+        A reference is replaced by the stored item, and a compaction by its summary. Raises an error if a
+        compaction cannot be opened.
         """
         references = decode_responses.references(body) if self.store is not None else None
         compactions = decode_responses.compactions(body)
@@ -346,7 +349,10 @@ class Gateway:
         return await run.in_time(run.served.begin(turn, run.trace))
 
     async def _parsed(self, raw: bytes) -> dict[str, Any]:
-        """Parses the JSON object of a request; a large one in a thread, to keep other turns going."""
+        """Parses the JSON object of a request.
+
+        A large request is parsed in a thread, so that other turns go on.
+        """
         return await asyncio.to_thread(self._parse, raw) if len(raw) >= LARGE_BODY else self._parse(raw)
 
     async def _decode(
@@ -385,7 +391,7 @@ class Gateway:
         """Returns the turn, and the id and the backend of the requested model, found by id or alias.
 
         The backend is None if the model is not available. An alias may set the turn's reasoning effort.
-        Raises if no model has this name.
+        Raises an error if no model has this name.
         """
         backend = self.catalog.find(turn.model)
         if backend is not None:

@@ -50,7 +50,7 @@ _NO_FORM = Form("sentinel", "")
 _NO_TOOLS = ToolRegistry(())
 _NOBODY: frozenset[str] = frozenset()
 MOST_CALLS = 8
-"""The most calls that a constrained decoder may write in one answer."""
+"""How many calls a constrained decoder may write in one answer."""
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -82,7 +82,7 @@ class Plan(msgspec.Struct, frozen=True):
     declared: ToolRegistry | None = None
     """The tools that may be called; None if calls of any tool are sent to the client."""
     unknown: Literal["text", "forward", "error"] = "text"
-    """What becomes of a call of any other tool."""
+    """What happens to a call of any tool that is not in `declared`."""
     known_ids: frozenset[str] = _NOBODY
     stops: tuple[str, ...] = ()
     """The stop sequences that the gateway looks for in the answer's text."""
@@ -95,7 +95,7 @@ class Plan(msgspec.Struct, frozen=True):
         return "; ".join([f"{name}={what}" for name, what in self.report]) if self.report else ""
 
     def retried(self) -> Plan:
-        """Returns the plan with a report which says that the model was asked a second time."""
+        """Returns the plan with a report that says that Toolwire asked the model a second time."""
         choice = "function_call" if self.turn.legacy_functions else "tool_choice"
         return msgspec.structs.replace(
             self,
@@ -105,14 +105,14 @@ class Plan(msgspec.Struct, frozen=True):
         )
 
     def by_fallback(self) -> Plan:
-        """Returns the plan with a report which says that another model than the requested one answers."""
+        """Returns the plan with a report that says that a fallback of the requested model answers."""
         return msgspec.structs.replace(self, report=tuple({**dict(self.report), "model": "fallback"}.items()))
 
     def as_answered(self, drops_logprobs: bool, repeats: bool) -> Plan:
-        """Returns the plan with a report that also has what only the answer shows.
+        """Returns the plan with a report that also contains what only the answer shows.
 
-        `drops_logprobs`: its log probabilities were dropped. `repeats`: Toolwire ended it, because it
-        repeated itself.
+        `drops_logprobs`: log probabilities of the answer were dropped. `repeats`: Toolwire ended the answer,
+        because it repeated itself.
         """
         known = dict.fromkeys(sorted(self.turn.sent & TOKENS) if drops_logprobs else (), "ignored")
         ended = {"answer": "repetition"} if repeats else {}
@@ -206,9 +206,10 @@ def _callable(turn: Turn, offered: tuple[ToolSpec, ...], settings: ToolSettings)
 
 
 def _unknown(turn: Turn, settings: ToolSettings) -> Literal["text", "forward", "error"]:
-    """What becomes of a call of an undeclared tool.
+    """Returns what happens to a call of an undeclared tool.
 
-    A client that hides tools may name them in its messages alone, and runs a call of one of them.
+    A client that hides tools from the model may name them only in its messages. Such a client runs a call of
+    a hidden tool.
     """
     if settings.unknown_tool == "error":
         return "error"
@@ -231,7 +232,7 @@ def mentions(turn: Turn, text: str) -> bool:
 
 
 def _way(turn: Turn, strategy: Strategy, capabilities: Capabilities) -> Strategy:
-    """Returns the strategy for this turn: usually the backend's own."""
+    """Returns the strategy for this turn, which is usually the strategy of the backend."""
     required = turn.tool_choice.mode == "required"
     if strategy == "native" and required and not capabilities.tool_choice and capabilities.constrain:
         return "constrained"
@@ -322,7 +323,9 @@ def _as_text(
     begun = prompt.prefill(choice, form) if required and capabilities.prefill else ""
     if constrained:  # complete calls are checked if the schema requires more than the decoder enforces
         begun = _begun(tools, form, required and capabilities.prefill)
-        asked = replace(asked, constraint=_constraint(tools, turn, form, plan.rules, capabilities, begun))
+        asked = replace(
+            asked, constraint=_constraint(tools, turn, texts, form, plan.rules, capabilities, begun)
+        )
         tools = tuple(replace(tool, strict=_is_checked(tool, capabilities.strict)) for tool in tools)
     prefilled = bool(begun) and form.dialect != BARE
     if prefilled:
@@ -351,7 +354,7 @@ def _as_text(
 def _taught(dialects: Sequence[str], capabilities: Capabilities, constrained: bool) -> str:
     """Returns the dialect that the prompt teaches.
 
-    With a constrained decoder, it is one that the decoder can enforce.
+    If the decoder is constrained, this is a dialect that the decoder can enforce.
     """
     if constrained:
         return "sentinel" if "text" in capabilities.constrain else BARE
@@ -359,9 +362,9 @@ def _taught(dialects: Sequence[str], capabilities: Capabilities, constrained: bo
 
 
 def _begun(tools: tuple[ToolSpec, ...], form: Form, prefill: bool) -> str:
-    """Returns the known beginning of the answer; "" if there is none.
+    """Returns the known beginning of the answer; "" if it is not known.
 
-    An answer in the bare dialect has no opening marker, and is read as if it began with one.
+    An answer in the bare dialect has no opening marker, and is read as if it began with a marker.
     """
     if form.dialect == BARE:
         return form.opening
@@ -373,6 +376,7 @@ def _begun(tools: tuple[ToolSpec, ...], form: Form, prefill: bool) -> str:
 def _constraint(
     tools: tuple[ToolSpec, ...],
     turn: Turn,
+    texts: Sequence[str],
     form: Form,
     rules: PolicyRules,
     capabilities: Capabilities,
@@ -382,19 +386,22 @@ def _constraint(
         return Constraint(tools, "", "", True)
     one = not (rules.parallel and capabilities.parallel) or rules.legacy or rules.stop_after == "first"
     calls = 1 if one else min(rules.max_calls or MOST_CALLS, MOST_CALLS)
-    shown = any(isinstance(item, Call | Result) for item in turn.items)  # a model could copy their markup
+    # If the model begins a marker, the decoder completes it with this turn's token. If the request contains
+    # such markup, this does not apply, because a quotation must not become a call (law 12).
+    quotable = any(mark in text for mark in MARKUP for text in texts)
     answered = bool(turn.items) and isinstance(turn.items[-1], Result)
     required = turn.tool_choice.mode == "required"
     return Constraint(
-        tools, form.opening, form.closing, required, calls, begun, MARKUP if shown else (), answered
+        tools, form.opening, form.closing, required, calls, begun, () if quotable else MARKUP, answered
     )
 
 
 def _is_checked(tool: ToolSpec, own: bool) -> bool:
     """Whether complete calls of a tool must be checked against its schema.
 
-    True if the schema requires more than the decoder enforces. `own`: the decoder runs our own grammar. An
-    invalid schema requires nothing; if the tool is strict, checking raises an error.
+    True if the schema requires more than the decoder enforces. `own`: the decoder runs Toolwire's own
+    grammar. An invalid schema enforces nothing. If the tool is strict, its calls still count as checked, so
+    that the check reports the invalid schema as an error.
     """
     held = exact(tool.parameters, own=own) and is_held(tool.parameters)
     if held and not tool.strict:

@@ -77,7 +77,8 @@ class Queues:
     def join(self, model: str, key_id: str) -> QueueSlot | None:
         """Returns a slot in the queue of `model`; None if there is no limit.
 
-        If the queue is full, raises 429 if it has waiting turns of this key, and otherwise 503.
+        If the queue is full, raises an error with status 429 if turns of this key wait, and with 503 if none
+        do.
         """
         if not self._at_once:
             return None
@@ -104,9 +105,9 @@ class Queues:
         return [(model, line.running, line.waiting) for model, line in self._lines.items()]
 
     def _crowd_out(self, line: ModelQueue, newcomer: QueueSlot) -> None:
-        """Makes room for `newcomer` by refusing the last waiting turn of the key with the most.
+        """Makes room for `newcomer` by refusing the last waiting turn of the key with the most waiting turns.
 
-        Raises if no other key has more waiting turns than this key would have.
+        Raises an error if no other key has more waiting turns than this key would have.
         """
         own = line.of(newcomer.key_id)
         longest = max(line.keys.values(), key=len, default=None)
@@ -161,7 +162,7 @@ class QueueSlot:
         self._changed: asyncio.Future[None] | None = None
 
     async def admitted(self) -> None:
-        """Returns when the turn may run. Raises if the queue refused it in favour of another key."""
+        """Waits until the turn may run. Raises an error if the queue refused it in favour of another key."""
         if self._began is None and self._refused is None:
             self._changed = asyncio.get_running_loop().create_future()
             await self._changed

@@ -52,7 +52,7 @@ class Answer:
     body: bytes | None = None
     stream: AsyncIterator[bytes] | None = None
     status: int = 200
-    """Differs from 200 only if another node answered with an error."""
+    """The HTTP status. It differs from 200 only if another node answered with an error."""
 
 
 class TurnSummary(msgspec.Struct):
@@ -132,7 +132,7 @@ class Memory:
         """The conversation before the current turn, if the store does not have it; otherwise empty."""
 
     def enter(self, lane: str) -> None:
-        """Sets the lane (conversation) of the next turn."""
+        """Sets the lane (the conversation on the connection) of the next turn."""
         self._lane = lane
 
     def begin(self, before: tuple[StoredItem, ...] = (), previous: str | None = None) -> None:

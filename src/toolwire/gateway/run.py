@@ -98,7 +98,10 @@ class Run:
         self._siblings = object()  # the parks of all choices of this turn share this object
 
     def asks(self, turn: Turn, id: str) -> None:
-        """Sets the model. From now on the turn counts for this model, even if it is refused later."""
+        """Sets the requested model.
+
+        From now on the turn counts for this model, even if the turn is refused later.
+        """
         self.turn, self.model = turn, id if self.fell_back else turn.model
         self._asked = self._asked or id
         self.backend_kind = self._gateway.catalog.kind(id)
@@ -108,8 +111,8 @@ class Run:
     async def plans(self, turn: Turn, backend: Backend | None, failure: Failure | None) -> Plan:
         """Plans the turn, opens its answer and joins the model's queue.
 
-        If the model is not available (`backend` is None) or not ready, uses the first of its fallbacks that
-        is. Raises the last failure if there is none. `failure`: why there is no `backend`.
+        If the model is not available (`backend` is None) or not ready, the first of its fallbacks that is
+        ready answers. If there is none, raises the last failure. `failure`: why there is no `backend`.
         """
         gateway, trace = self._gateway, self.trace
         if trace is not None and self._decoded is None:
@@ -133,7 +136,10 @@ class Run:
                 raise ToolwireError.of(failure)
 
     def _use(self, backend: Backend | None) -> None:
-        """Sets the model that answers. It is not closed until another one answers, or the turn has ended."""
+        """Sets the model that answers.
+
+        The model stays open until another model answers or the turn has ended.
+        """
         if self.backend is not None:
             self._gateway.catalog.release(self.backend)
         self.backend = backend
@@ -148,7 +154,7 @@ class Run:
         return answer if self.answering is None else self.answering.beside(answer)
 
     def _other(self, failure: Failure) -> Backend | None:
-        """Returns the next model to try after this failure; None if there is none."""
+        """Returns the next model to try after this failure; None if no model is left."""
         assert self._decoded is not None
         while failure.kind in FALLS_BACK and self._fallbacks():
             id = self._fallbacks().pop(0)
@@ -163,7 +169,7 @@ class Run:
         return None
 
     def _fallbacks(self) -> list[str]:
-        """Returns the ids of the models that may still answer instead, in order."""
+        """Returns the ids of the models that may still answer instead of the requested one, in order."""
         if self._others is None:
             self._others = self._gateway.fallbacks(self._asked, self.caller.grant)
         return self._others
@@ -180,9 +186,9 @@ class Run:
         return plan
 
     def resume(self, claim: Claim | None, awaited: bool) -> None:
-        """Sets which parked run the turn continues; if `claim` is None, it runs from its history.
+        """Sets the parked run that the turn continues; `claim` None: the turn runs from its history.
 
-        `awaited` is True if a parked run waited for a result in this request.
+        `awaited`: a parked run waited for a result in this request.
         """
         assert self.turn is not None
         self.claim = claim
@@ -319,7 +325,7 @@ class Run:
         return run, stages
 
     async def _admission(self) -> Failure | None:
-        """Waits until the queue admits the turn. Returns None then, or the failure if it refuses."""
+        """Waits until the queue admits the turn and returns None, or returns the failure if it refuses."""
         assert self.place is not None
         try:
             await self.in_time(self.place.admitted())
@@ -350,7 +356,7 @@ class Run:
     async def _instead(
         self, source: RunSource, failure: Failure, stages: Stages
     ) -> tuple[RunSource, Stages] | Failure:
-        """Returns what to read instead of a run that failed before its first event.
+        """Returns what the loop reads instead of a run that failed before its first event.
 
         This is another run, with the stages that read it. If there is no alternative, the failure is
         returned.
@@ -372,10 +378,10 @@ class Run:
         return self._source(again, again.turn, choice), self._stages(again, choice)
 
     async def _fall_back(self, failure: Failure, choice: int) -> tuple[RunSource, Stages] | Failure:
-        """Returns a run of the next model that may answer instead; the failure if there is none.
+        """Returns a run of the next model that may answer instead; the failure if no model is left.
 
         Only before the first byte: a client must not get the beginning of one model's answer and the end of
-        another's. For the same reason, a turn with several choices does not change its model.
+        another's. For the same reason, a turn with several choices keeps its model.
         """
         assert self.turn is not None and self._decoded is not None
         ran = self.served is not None and self.served.has_run
@@ -492,7 +498,7 @@ class Run:
     # --- a whole body, a stream ---
 
     async def answers(self, on_slow: OnSlow | None) -> Answer:
-        """Returns the whole answer, or the stream when its first block is known.
+        """Returns the whole answer; for a stream, returns when its first block is known.
 
         If the model is slow, `on_slow` gets the headers of the stream before that.
         """
@@ -541,7 +547,7 @@ class Run:
             self.observe(Failure("server", "The server had an error."))
 
     def final_report(self) -> str:
-        """Returns the report, with what only the answer shows."""
+        """Returns the report, with entries that only the answer shows."""
         drops, repeats = self.account.drops_logprobs, self.account.repeats
         if (drops or repeats) and self.plan is not None:
             self._report = self.plan.as_answered(drops, repeats).report_header()

@@ -20,7 +20,7 @@ log = logging.getLogger("toolwire.gateway")
 T = TypeVar("T")
 WORDS = (Text, Thought, Refusal, CallBegin, CallArgs)
 MOST_AT_ONCE = 8
-"""The most runs of one request at a time, so that a request cannot flood a backend."""
+"""How many runs of one request are active at a time, so that a request cannot flood a backend."""
 MOST_WAITING = 64
 """How many blocks all runs together may be ahead of the client."""
 CUT = Failure("backend_cut", "The model's answer broke off before it was complete.")
@@ -37,7 +37,7 @@ CUT = Failure("backend_cut", "The model's answer broke off before it was complet
 def has_words(batch: Batch) -> bool:
     """Whether the batch contains output of the model, such as text or a call.
 
-    Usage is no output.
+    Token counts are no output.
     """
     return any(isinstance(event, WORDS) for event in batch)
 
@@ -51,11 +51,14 @@ class Timeouts:
         self._end = self._loop.time() + limits.total_s if limits.total_s else None
 
     async def whole(self, work: Awaitable[T]) -> T:
-        """Runs work other than the model's, within the rest of the total limit."""
+        """Runs work other than the model's within what is left of the total time."""
         return await self._within(work, 0, "")
 
     async def batch(self, work: Awaitable[Batch], begun: bool) -> Batch:
-        """Returns the model's next batch in time. `begun`: the model has already produced output."""
+        """Returns the model's next batch within the time limits.
+
+        `begun`: the model has already produced output.
+        """
         limits = self._limits
         if begun:
             return await self._within(
@@ -116,14 +119,15 @@ class RunSource:
     def pull(self, timeouts: Timeouts | None, grace_s: float) -> Awaitable[Batch]:
         """Returns the next batch.
 
-        If the run has ended, raises the exception that ended it; `ended_by` turns it into a batch.
+        If the run has ended, raises the exception that ended the run; `ended_by` turns this exception into a
+        batch.
         """
         if timeouts is None and not grace_s and self._results is None:
             return self._batches.__anext__()
         return self._pull(timeouts, grace_s)
 
     async def _pull(self, timeouts: Timeouts | None, grace_s: float) -> Batch:
-        """Does the same as `pull`, with time limits.
+        """Returns the next batch within the time limits.
 
         A resumed run first gets the results of its calls.
         """
@@ -168,7 +172,7 @@ class RunSource:
 class Opened:
     """A stream whose first block has already been read.
 
-    Closing it ends the run, even if it was never read.
+    Closing the stream ends the run, even if no other block was read.
     """
 
     def __init__(self, first: bytes, rest: AsyncGenerator[bytes, None]) -> None:
@@ -214,7 +218,7 @@ async def nothing() -> AsyncGenerator[Batch, None]:
 
 
 def failed(failure: Failure) -> RunSource:
-    """Returns a source with only this failure, for a turn that the queue refused."""
+    """Returns a source that contains only this failure, for a turn that the queue refused."""
 
     async def run() -> AsyncGenerator[Batch, None]:
         yield [failure]

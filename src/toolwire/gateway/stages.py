@@ -26,14 +26,14 @@ from toolwire.wire.obsidian import ObsidianXml
 HELD_LIMIT = 4 * 1024 * 1024
 """How many characters are held back while a required call is missing.
 
-An attempt with more text than that is rejected: it made no call.
+An attempt with more text is rejected, as an attempt without a call.
 """
 EVENT_SIZE = 100
 """The number of characters that an event counts as, in addition to its text."""
 _TEXT = frozenset({Text})
 NOTHING = Usage(0, 0)
 SLICE = 256
-"""Characters of a long text that are read at once. Between two slices, other turns may run."""
+"""How many characters of a long text are read at once. Other turns may run between two slices."""
 
 
 class Writer(Protocol):
@@ -42,7 +42,7 @@ class Writer(Protocol):
     def feed(self, events: list[Event], choice: int) -> bytes: ...
 
     def say(self, text: str) -> bytes:
-        """Writes one piece of text, like `feed` with one `Text`. Only for answers with one choice."""
+        """Writes one text, like `feed` with a single `Text`. Only for answers with one choice."""
         ...
 
 
@@ -162,7 +162,7 @@ class Stages:
 
     @property
     def minted(self) -> dict[str, str]:
-        """Maps the client's call ids to the backend's."""
+        """Maps the client's call ids to the backend's call ids."""
         return self._interpreter.minted
 
     @property
@@ -210,7 +210,7 @@ class Stages:
         """Updates the attributes that the loop reads. Text on the shortcut changes none of them."""
         policy, required = self.policy, self._required
         self.rejected = required if required is not None and required.rejected else None
-        """The attempt if a required call is missing or a call is invalid; otherwise None."""
+        """The attempt, if a required call is missing in it or a call is invalid; otherwise None."""
         self.is_complete = self._interpreter.ended
         """Whether the backend itself ended the answer."""
         self.over = self.is_complete or policy.cut or self._finished or self.rejected is not None
@@ -248,7 +248,7 @@ class RequiredCall:
     """
 
     def __init__(self, plan: Plan, before: Usage) -> None:
-        """`before`: the usage of an earlier attempt, which is added to this one's."""
+        """`before`: the usage of an earlier attempt, which is added to the usage of this attempt."""
         self._plan = plan
         self._waiting = plan.required
         self._checks = plan.scanner is not None  # calls found in text arrive complete, in one batch
@@ -266,12 +266,12 @@ class RequiredCall:
 
     @property
     def satisfied(self) -> bool:
-        """Whether nothing more is held back or checked, so that text passes unchanged."""
+        """Whether nothing has to be held back or checked any more, so that text passes unchanged."""
         return not self._waiting and not self._checks
 
     @property
     def answer(self) -> str:
-        """The text of the model so far, with its invalid call."""
+        """The text of the model so far, with the invalid call in it."""
         return "".join(self._answer)
 
     @property

@@ -127,8 +127,8 @@ Said = tuple[float, int, dict[str, Json]]
 def _masked_pieces(rows: list[Said], mask: Mask) -> tuple[list[Said], set[float], set[float]]:
     """Masks the pieces of text in events.
 
-    Returns the masked rows, the times of those with a secret or a part of one, and the times of those with
-    only a part.
+    Returns the masked rows, the times of the rows with a secret or a part of one, and the times of the rows
+    with only a part.
     """
     channels: dict[tuple[Any, ...], list[int]] = {}
     for place, (_, who, event) in enumerate(rows):

@@ -50,9 +50,9 @@ MOST_RUNNING = 4096
 LONGEST_NAME = 128
 LOAD_S = 10.0
 OPENED = 2
-"""How many turns that were shown are cached, because formatting a long turn takes a moment."""
+"""How many turns stay cached after they were shown, because formatting a long turn takes a moment."""
 Listener = Callable[[Callable[[], dict[str, Any]]], None]
-"""Receives a function that returns the turn's line, which is made only if it is needed."""
+"""A function that receives another one, which creates the line of a turn when it is called."""
 Contents = Literal["memory", "disk", "gone"]
 
 
@@ -70,7 +70,7 @@ class Journal:
         most_bytes: int = MOST_BYTES,
         most_traces: int = MOST_TRACES,
     ) -> None:
-        """`folder` None: nothing is written."""
+        """`folder` None: nothing is written to disk."""
         limit = int(settings.journal.max_mb * 1024 * 1024)
         self.folder = folder if limit else None
         self.listeners: list[Listener] = []
@@ -110,7 +110,7 @@ class Journal:
     # --- the life of a turn ---
 
     def begin(self, api: Api, raw: bytes, caller: Caller, stored: bool = False) -> Trace | None:
-        """Starts to record a turn. Returns None if it cannot be recorded."""
+        """Starts to record a turn and returns its trace. Returns None if the turn cannot be recorded."""
         try:
             if len(self._running) >= MOST_RUNNING:
                 self._forget(self._running.pop(next(iter(self._running))))
@@ -127,7 +127,7 @@ class Journal:
             self._notify(lambda: _record(trace, None))
 
     def end(self, summary: TurnSummary) -> None:
-        """Keeps a turn that has ended."""
+        """Moves a turn that has ended to the kept turns."""
         trace = summary.trace
         if trace is None:
             return
@@ -168,8 +168,8 @@ class Journal:
     def _make_room(self, growing: Trace | None = None) -> None:
         """Drops turns of the key that uses the most, until the journal is within its limits.
 
-        If only running turns of that key are left, the turn that is `growing` is not recorded any more,
-        unless it belongs to another key.
+        If only running turns of that key are left, the turn `growing` is no longer recorded, unless it
+        belongs to another key.
         """
         if self._max_age_s:
             self._forget_before(time.time() - self._max_age_s)
@@ -384,7 +384,7 @@ def _name(text: str) -> str:
 
 
 def _shared(record: TurnRecord) -> TurnRecord:
-    """Returns a line from a file. Equal texts in different lines share one string."""
+    """Returns a line that was read from a file. Equal texts in different lines share one string."""
     names = ("key", "api", "model", "backend", "strategy", "kind", "report", "state")
     return msgspec.structs.replace(
         record,

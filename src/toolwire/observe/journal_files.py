@@ -84,7 +84,10 @@ class Segments:
     def __init__(
         self, folder: Path, limit: int, max_days: float = 0, clock: Callable[[], float] = time.time
     ) -> None:
-        """`limit`: bytes in total. `max_days`: the age at which a turn is deleted; 0: no limit."""
+        """`limit`: bytes of all files together.
+
+        `max_days`: the age at which a turn is deleted; 0: no limit.
+        """
         self.folder = folder
         self.max_age_s = max_days * DAY_S
         self._clock = clock
@@ -100,7 +103,7 @@ class Segments:
     # --- writing ---
 
     def append(self, records: Iterable[TurnRecord]) -> None:
-        """Appends lines. If the disk is full or read-only, this is logged once."""
+        """Appends lines to the current file. If the disk is full or read-only, this is logged once."""
         lines = b"".join(_encode(record) + b"\n" for record in records)
         if lines:
             self._trying(lambda: self._append(lines))
@@ -241,9 +244,9 @@ SWEEP_S = 3600.0
 
 
 class JournalWriter:
-    """The thread that reads and writes the files.
+    """The thread that reads and writes the files of the journal.
 
-    It starts when it is needed for the first time.
+    The thread starts when it is needed for the first time.
     """
 
     def __init__(

@@ -63,7 +63,7 @@ access = logging.getLogger("toolwire.access")
 class LogMessage:
     """The message of a log record with fields.
 
-    It is encoded as JSON only if another handler needs it.
+    The fields are encoded as JSON only if another handler needs the message.
     """
 
     def __init__(self, fields: dict[str, Any]) -> None:
@@ -74,7 +74,7 @@ class LogMessage:
 
 
 class RequestLog:
-    """Logs the requests of one server. `node`: the id of this node if there are several."""
+    """Logs the requests of one server. `node`: the id of this node, if there are several nodes."""
 
     def __init__(self) -> None:
         self.node = ""
@@ -140,7 +140,7 @@ class RequestLog:
 def turn_fields(summary: TurnSummary) -> dict[str, Any]:
     """Returns the fields of a turn's line.
 
-    Of what the client sent, only the names of the model and the tools are included.
+    Of the texts that the client sent, only the names of the model and of the tools are in it.
     """
     return {
         "event": "turn",
@@ -241,9 +241,9 @@ class JsonFormatter(_Formatter):
 
 
 class Handler(logging.StreamHandler[TextIO]):
-    """Writes to a stream. If that is not possible, lines are lost.
+    """Writes log lines to a stream. If the stream cannot be written, lines are lost.
 
-    If no other handler receives the log records of turns, their lines are written without log records,
+    If no other handler receives the log records of turns, the lines of turns are written without log records,
     together once per iteration of the event loop. This takes about 15 µs of CPU per turn instead of 50.
     """
 
@@ -280,7 +280,7 @@ class Handler(logging.StreamHandler[TextIO]):
 
 
 def _only_handler() -> Handler | None:
-    """Returns our handler if it alone receives the log records of turns, otherwise None."""
+    """Returns Toolwire's handler if it alone receives the log records of turns, otherwise None."""
     logger, handlers = access, [*access.handlers]
     while logger.propagate and logger.parent is not None:
         logger = logger.parent

@@ -20,11 +20,11 @@ from weakref import WeakSet
 from toolwire.settings.types import MASK, Settings
 
 SHORTEST = 4
-"""Shorter values in the settings are not masked."""
+"""Values in the settings that are shorter than this are not masked."""
 SHORTEST_OUTSIDE = 8
-"""Shorter values of environment variables with a secret's name are not masked."""
+"""Values of environment variables that are shorter than this are not masked."""
 WORD = 12
-"""Shorter secrets are masked only if they are a whole word."""
+"""Secrets that are shorter than this are masked only if they are a whole word."""
 
 SECRET_NAME = re.compile(
     r"(?i)(?:(?:api|access|private)[_-]?keys?|authorization|tokens?|passwords?|passwd|secrets?|cookie)$"

@@ -85,7 +85,7 @@ class Metrics:
     def _labelled(self, api: str, model: str, strategy: str, status: int, kind: str) -> Series:
         """Returns the series for turns with these labels.
 
-        They are cached, because the lookup is slow.
+        The series are cached, because the lookup is slow.
         """
         counts = {field: counter.labels(api, model) for field, counter in self._counts.items()}
         times = self._first_byte.labels(api, model), self._duration.labels(api, model)

@@ -65,7 +65,7 @@ EVENTS: dict[str, type[Any]] = {
     )
 }
 STOPPED = {"type": "Stopped"}
-"""A mark in place of a batch: the gateway ended the run because it was silent after its calls."""
+"""A mark in place of a batch: the gateway ended the run because the run was silent after its calls."""
 SAID = {"Text": "text", "Thought": "text", "Refusal": "text", "CallArgs": "delta"}
 """Events that contain a piece of a longer text, and the member that contains it."""
 NOTES = {
@@ -76,11 +76,11 @@ NOTES = {
     "refused": "refused with an error",
     "passed": "unknown to Toolwire, sent to the backend unchanged",
     "healed": "repaired by Toolwire; the name after the colon says how",
-    "retried": "not met at first: Toolwire asked the model once more",
+    "retried": "the model did not comply at first, so Toolwire asked once more",
     "repetition": "ended by Toolwire, because the model repeated itself without end",
     "fallback": "the requested model could not answer: a model of its fallback list did",
 }
-"""By how a field was served, without details: `healed` for `healed:moved_call:2`."""
+"""What the page says about a field, by how the field was served: `healed` for `healed:moved_call:2`."""
 
 
 UNFIT = (
@@ -88,12 +88,12 @@ UNFIT = (
 )
 """The exceptions that an incomplete or invalid recording may cause.
 
-A recording may come from anywhere.
+Recordings can come from anyone.
 """
 
 
 class RecordingError(ValueError):
-    """A fixture that cannot be read. The message says why in one line."""
+    """Raised if a fixture cannot be read. The message says why in one line."""
 
 
 @dataclass(slots=True)
@@ -117,9 +117,9 @@ class Recording:
 
 
 def recording_of(trace: Trace, turn: dict[str, Json], tools: ToolSettings) -> Recording:
-    """Returns the recording of a trace that has ended, or of a snapshot.
+    """Returns the recording of a trace that has ended, or of a snapshot of a running trace.
 
-    `turn`: the turn's line. `tools`: the settings of the server.
+    `turn`: the line of the turn. `tools`: the settings of the server.
     """
 
     def ms(at: float) -> float:
@@ -190,7 +190,7 @@ class Offer:
 
 
 def computed(recording: Recording) -> Recording:
-    """Adds the decoded turn, the plans, and the events of the answer.
+    """Returns the recording with the decoded turn, the plans, and the events of the answer added.
 
     They are computed with the same pure code that served the turn. If the current code cannot compute them,
     they are left out.
@@ -245,7 +245,7 @@ def with_images(turn: Turn, fetched: dict[str, str]) -> Turn:
 
 
 def tool_settings(request: dict[str, Json]) -> ToolSettings:
-    """Returns the recorded settings. Those that this version does not know are left out."""
+    """Returns the recorded settings, without settings that this version does not know."""
     known = {one.name for one in fields(ToolSettings)}
     return ToolSettings(**{name: value for name, value in request.get("tools", {}).items() if name in known})
 
@@ -266,7 +266,7 @@ def _capabilities(given: dict[str, Json]) -> Capabilities:
 def minted(recorded: list[str]) -> IdFactory:
     """Returns an id factory that returns the recorded ids in order, by prefix.
 
-    When none is left, it makes new ids that contain the word "replay".
+    When no recorded id is left, it creates ids that contain the word "replay".
     """
     left, extra = list(recorded), Counter[str]()
 
@@ -453,10 +453,7 @@ def _plain(value: Any) -> Json:
 
 
 def wrote(recording: Recording) -> str:
-    """Returns what the model wrote, before it was interpreted.
-
-    Native calls are on separate lines.
-    """
+    """Returns what the model wrote, before Toolwire interpreted it. Native calls are on separate lines."""
     out: list[str] = []
     for run, about in enumerate(recording.end.get("runs", ())):
         if run:

@@ -52,7 +52,7 @@ MOST_DIFFERENCES = 50
 LONGEST = 4000
 LONGEST_WIRE = 2_000_000
 LONGEST_S = 30.0
-"""The time limit of a replay: a recording may come from anywhere."""
+"""The time limit of a replay, because a recording can come from anyone."""
 MASKED_TOKEN = f'"token":"{MASK}"'
 """A token of log probabilities in a recording without secrets: `token` is a secret's name too."""
 STALLED_S = 1.0
@@ -312,7 +312,7 @@ class _ReplayedRun:
 
 
 class _RecordedStore:
-    """A store with the recorded contents, which stores nothing. `full`: storing had failed."""
+    """A store that only has the recorded contents and stores nothing. `full`: storing had failed."""
 
     path = ":memory:"
 

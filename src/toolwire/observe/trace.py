@@ -32,11 +32,11 @@ log = logging.getLogger("toolwire.journal")
 MOST_ROWS = 50_000
 MOST_BYTES = 8 * 1024 * 1024
 ROW_BYTES, EVENT_BYTES = 150, 120
-"""The bytes that a row, and an event in it, count for in addition to their texts."""
+"""How many bytes a row, and an event in a row, count in addition to their texts."""
 EACH_BYTES = 32 * 1024
-"""The journal is asked for room after each growth of this many bytes."""
+"""After how many recorded bytes the trace asks the journal for room."""
 READ = "read"
-"""The label of frames that are bytes from a network."""
+"""The label of frames that contain bytes as they came from the network."""
 FRAME, SENT = -2, -1
 """Kinds of rows: a raw frame of the backend, and bytes sent to the client.
 
@@ -48,7 +48,7 @@ class RecordedRun(NamedTuple):
     """A run of the backend.
 
     `how`: `run`, `retry`, `open`, `resume`, or `failed` if another model answered instead. `plan`: the number
-    of its plan.
+    of the plan that the run followed.
     """
 
     how: str
@@ -59,8 +59,8 @@ class RecordedRun(NamedTuple):
 class Trace(msgspec.Struct, eq=False, weakref=True):
     """One recorded turn.
 
-    `grown` is called with the trace and the bytes by which it has grown. It returns whether recording may
-    continue.
+    `grown` is a function that gets the trace and the bytes by which it has grown. It returns whether
+    recording may continue.
     """
 
     id: str
@@ -81,7 +81,7 @@ class Trace(msgspec.Struct, eq=False, weakref=True):
     report: str = ""
     # needed to decode and plan the request again
     offers: tuple[tuple[Strategy, Capabilities], ...] = ()
-    """The backend's strategy and capabilities, each time that the turn was planned."""
+    """The backend's strategy and capabilities at each time when the turn was planned."""
     effort: str | None = None
     open_responses: bool = False
     previous: tuple[StoredItem, ...] | None = None
@@ -138,7 +138,7 @@ class Trace(msgspec.Struct, eq=False, weakref=True):
         return mint, read
 
     def planned(self, turn: Turn, plan: Plan, report: str) -> None:
-        """Records a plan. It is called again if the backend refused the first strategy."""
+        """Records a plan. Called again if the backend refused the strategy of the first plan."""
         self.offers += (plan.offer,)
         self.model, self.stream, self.effort = turn.model, turn.stream, turn.sampling.effort
         self.open_responses = turn.open_responses
@@ -152,7 +152,7 @@ class Trace(msgspec.Struct, eq=False, weakref=True):
         images: Mapping[str, str] | None = None,
         served: Mapping[str, Any] | None = None,
     ) -> None:
-        """Records data that the request refers to, but does not contain."""
+        """Records data to which the request refers, but which it does not contain."""
         self.previous = previous or self.previous
         self.references, self.images = references or self.references, images or self.images
         self.served = served or self.served
@@ -168,9 +168,9 @@ class Trace(msgspec.Struct, eq=False, weakref=True):
         self.waiting = (*self.waiting, *calls)
 
     def restart(self, ids: int, readings: int) -> None:
-        """Records that another model answers instead.
+        """Records that another model answers instead of the first one.
 
-        What the turn took from the id factory and the clock for the first model does not count.
+        Ids and clock readings that the turn took for the first model do not count.
         """
         self.minted, self.clock_readings = self.minted[:ids], self.clock_readings[:readings]
         self.offers, self.runs = (), tuple(run._replace(how="failed", plan=0) for run in self.runs)

@@ -53,7 +53,7 @@ async def _small(environ: Environment) -> Found:
 
 
 async def _codex(environ: Environment) -> Found:
-    """Finds Codex on PATH with a login. `doctor` checks whether the login still works."""
+    """Finds Codex on PATH if it has a login. `doctor` checks whether the login still works."""
     home = Path(environ.get("CODEX_HOME") or Path(environ.get("HOME") or "~").expanduser() / ".codex")
     found = shutil.which("codex", path=environ.get("PATH")) and (home / "auth.json").is_file()
     return [ModelSettings("codex", "codex")] if found else []
@@ -139,7 +139,7 @@ async def discover(environ: Environment | None = None) -> tuple[ModelSettings, .
 
 
 def with_discovered(settings: Settings) -> Settings:
-    """Returns the settings with the models of this machine: all of them if none is configured."""
+    """Returns the settings. If no model is configured, they contain the models of this machine."""
     if settings.models is not DEFAULT_MODELS:
         look = beside(settings)
         found = [] if look is None else asyncio.run(_all(look))
@@ -157,10 +157,10 @@ async def _all(look: Look) -> Found:
 
 
 def beside(settings: Settings) -> Look | None:
-    """Returns a function that finds models beside the configured ones; None if none are to be offered.
+    """Returns a function that finds models to offer beside the configured ones; None if none are offered.
 
-    With "auto", they are offered only by a server that just this person uses: on loopback, without keys,
-    proxies and other nodes. A configured model wins over one that has its id or is the same.
+    With "auto", they are offered only if the server is for one person: on loopback, without keys, proxies and
+    other nodes. A configured model takes precedence over a found model with the same id or the same options.
     """
     server, configured = settings.server, settings.models
     shared = server.keys or server.admin_keys or server.trusted_proxies or settings.store.redis

@@ -43,19 +43,19 @@ class Installation:
     folder: str = ""
     """The checkout that the code runs from, if it does."""
     source: str = ""
-    """The URL of the wheel, folder or repository it came from; "" for an index."""
+    """The URL of the wheel, folder or repository that Toolwire was installed from; "" for an index."""
     available: bool = True
     """Whether the source still exists, as far as this machine can know."""
     name: str = "toolwire"
     """The name that pipx has for the environment."""
     version: str = ""
     extras: dict[str, list[str]] = field(default_factory=dict)
-    """The requirements of each extra."""
+    """The requirements of each extra, by name."""
     present: tuple[str, ...] = ()
     """Extras whose packages are all installed."""
 
     def requirement(self, extras: Iterable[str] = ()) -> str:
-        """Returns a requirement that names this Toolwire, with the extras it has and further ones."""
+        """Returns a requirement that names this Toolwire, with its present extras and the new ones."""
         names = sorted({*self.present, *extras})
         name = f"toolwire[{','.join(names)}]" if names else "toolwire"
         return f"{name} @ {self.source}" if self.source else f"{name}=={self.version}"

@@ -88,10 +88,10 @@ def load(
     exposed: bool = True,
     problems: list[str] | None = None,
 ) -> Settings:
-    """Loads the settings. `path`: value of --config. `overrides`: such as {"server.port": 0}.
+    """Loads the settings. `path`: the value of --config. `overrides`: such as {"server.port": 0}.
 
-    `exposed`: raise if other machines could reach the server and it has no keys. `problems`: mistakes are
-    added to this list instead of being raised, and the settings have the default where a value is wrong.
+    `exposed`: raise an error if other machines could reach the server and it has no keys. `problems`:
+    mistakes are added to this list instead of being raised, and each wrong value is replaced by its default.
     """
     file: Path | None = None
     in_file: dict[Key, Given] = {}
@@ -179,9 +179,10 @@ def _origins(given: Mapping[Key, Given], page_where: str) -> dict[str, str]:
 
 
 def find_file(path: str | None, environ: Mapping[str, str]) -> Path | None:
-    """Returns the path of the settings file, or None if there is none.
+    """Returns the path of the settings file, or None if no file exists.
 
-    The order is: `--config`, TOOLWIRE_CONFIG, the working directory, the user's config directory.
+    The first that exists counts: `--config`, TOOLWIRE_CONFIG, the working directory, the user's config
+    directory.
     """
     for named, by in ((path, "--config"), (environ.get("TOOLWIRE_CONFIG"), "TOOLWIRE_CONFIG")):
         if named:
@@ -229,14 +230,15 @@ def _from_file(file: Path, problems: list[str] | None = None) -> dict[Key, Given
 
 
 def _owner(key: str) -> str:
-    """Returns the section that has a key of this name; "" if none has one."""
+    """Returns the section that has a key of this name; "" if no section has one."""
     return next((name for name, cls in SECTIONS.items() if key in cls.__dataclass_fields__), "")
 
 
 def _flatten(path: Key, table: Mapping[str, Any], where: str, folder: Path | None = None) -> dict[Key, Given]:
     """Returns the values of a table by path. Each option of a model or an MCP server has its own path.
 
-    A model that is no table, or an empty one, has the path ("models", ID, ""); an MCP server likewise.
+    A model that is not a table, or is an empty table, has the path ("models", ID, ""). The same holds for an
+    MCP server.
     """
     if path not in (("models",), ("mcp",)):
         return {(*path, key): Given(value, where, folder=folder) for key, value in table.items()}
@@ -277,9 +279,9 @@ CODEX_FLAGS = {"CODEX_BIN": "bin", "CODEX_HOME": "home", "CODEX_MODEL": "model"}
 
 
 def _add_codex_flags(given: dict[Key, Given], environ: Mapping[str, str]) -> None:
-    """Adds Codex's own variables to all its models.
+    """Adds Codex's own environment variables to all models that use Codex.
 
-    They override the file, but not `TOOLWIRE_…`.
+    They override the settings file, but not `TOOLWIRE_…` variables.
     """
     backends = [path for path in given if path[0] == "models" and path[2] == "backend"]
     for _, model, _ in (path for path in backends if given[path].value == "codex"):
@@ -378,7 +380,11 @@ def _value(entry: Given, hint: Any, key: str, environ: Mapping[str, str]) -> Any
 def _aliases(
     given: Mapping[Key, Given], models: list[str] | None, problems: list[str] | None
 ) -> tuple[tuple[str, str], ...]:
-    """Returns the aliases. `models` None: they may name models of the settings page, which is ignored."""
+    """Returns the aliases.
+
+    `models` None: the settings page's file is ignored, so an alias may name a model that only this file
+    contains.
+    """
     found = []
     for path, entry in given.items():
         if path[0] == "aliases":
@@ -395,7 +401,7 @@ def _aliases(
 
 
 def check_exposure(server: ServerSettings) -> None:
-    """Raises if other machines, or any web page, could reach a server without keys."""
+    """Raises an error if other machines, or any web page, could reach a server without keys."""
     if server.keys or server.admin_keys:
         return
     add = 'at least one key: server.keys = ["env:TOOLWIRE_API_KEY"], or toolwire keys add'

@@ -36,7 +36,7 @@ def read_models(
 
 
 def page_model(id: str, table: Mapping[str, Any], where: str, environ: Mapping[str, str]) -> ModelSettings:
-    """Returns a model of the settings page, checked like one in a file."""
+    """Returns a model of the settings page, after the checks for a model in a settings file."""
     return _model(id, {key: Given(value, where) for key, value in table.items()}, environ)
 
 
@@ -107,7 +107,7 @@ def _expand(
     secret: set[str],
     environ: Mapping[str, str],
 ) -> None:
-    """Adds the options that a shorthand implies. Options that are set win."""
+    """Adds the options that a shorthand implies. Options that are already set stay."""
     for key, value in short.options.items():
         options.setdefault(key, value)
     if short.host and environ.get(short.host) and "base_url" not in options:
@@ -126,7 +126,7 @@ def _expand(
 
 
 def _with_fallbacks(models: list[ModelSettings]) -> tuple[ModelSettings, ...]:
-    """Returns the models. One whose fallback is unknown, or leads back to itself, has a problem."""
+    """Returns the models. A model whose fallback is unknown, or leads back to the model, has a problem."""
     known = {model.id: model for model in models}
     out = []
     for model in models:

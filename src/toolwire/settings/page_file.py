@@ -33,7 +33,7 @@ HEADER = """\
 
 
 class PageFileError(Exception):
-    """The file of the settings page cannot be read or written. The message is one line."""
+    """Raised if the file of the settings page cannot be read or written. The message is one line."""
 
 
 @dataclass(slots=True)

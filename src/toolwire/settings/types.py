@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 
 class ConfigError(Exception):
-    """Invalid settings. The message is one line: where, which key, what was expected."""
+    """Raised for invalid settings. The one-line message says where, which key, and what was expected."""
 
 
 class Range(NamedTuple):
@@ -40,13 +40,13 @@ class ServerSettings:
     origins: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
     discover: Literal["auto", "on", "off"] = "auto"
-    """Whether models found on this machine are offered too; auto: if nobody else uses the server."""
+    """Whether models found on this machine are offered too; auto: only if the server is for one person."""
     open_responses: bool = False
     """Whether responses contain keys that only the Open Responses specification requires."""
     advertise: str = ""
-    """Where other nodes reach this one: `host:port` or a URL; "": at `host` and `port`."""
+    """The address at which other nodes reach this node: `host:port` or a URL; "": `host` and `port`."""
     node_secret: str = ""
-    """A secret that all nodes share. With it, they recognize requests from each other."""
+    """A secret that all nodes share, by which they recognize requests from each other."""
     tls_cert: str = ""
     """A PEM file with the certificate and its chain. With `tls_key`, the server uses TLS."""
     tls_key: str = ""
@@ -81,7 +81,7 @@ class JournalSettings:
     contents: Literal["memory", "disk", "off"] = "memory"
     max_mb: Annotated[float, Range(0, 1_000_000)] = 256.0
     max_days: Annotated[int, Range(0, 36_500)] = 0
-    """Days after which a turn is deleted; 0: only when there is no more room."""
+    """After how many days a turn is deleted; 0: only when there is no more room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class VaultSettings:
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     models: tuple[str, ...] = ("*",)
-    """Models that may be offered the vault's tools: ids, or patterns with `*`."""
+    """The models that may get the vault's tools: ids, or patterns with `*`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +108,14 @@ class StoreSettings:
     url: str = "sqlite:///~/.local/share/toolwire/toolwire.db"
     redis: str = ""
     retention_days: Annotated[int, Range(0, 36_500)] = 0
-    """Days after which stored responses and unchanged conversations are deleted; 0: never."""
+    """After how many days stored responses and unchanged conversations are deleted; 0: never."""
 
 
 @dataclass(frozen=True, slots=True)
 class LimitSettings:
     """Limits; 0: no limit.
 
-    The first four are the defaults for each key, which may have its own limits.
+    The first four limits are the defaults for each key, which may have its own.
     """
 
     requests_per_minute: Annotated[int, Range(0, 10_000_000)] = 0
@@ -160,7 +160,7 @@ class ModelSettings:
     options: dict[str, Any] = field(default_factory=dict)
     secret: frozenset[str] = frozenset()
     fallback: tuple[str, ...] = ()
-    """The models to use if this one fails before the first byte, in this order."""
+    """The ids of the models to use if this model fails before the first byte, in order."""
     problem: str = ""
     """Why the model cannot be used, such as a missing key; "" if its settings are valid."""
     where: str = field(default="", compare=False)
@@ -226,7 +226,7 @@ class McpSettings:
 
 
 DEFAULT_MODELS = (ModelSettings("demo", "scripted"),)
-"""The model if none is configured. It needs no key, no account and no network."""
+"""The models if none is configured: only the demo, which needs no key, account or network."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,9 +247,9 @@ class Settings:
     file: str = ""
     """The path of the settings file; "" if there is none."""
     page_file: str = field(default="", compare=False)
-    """The path of the file that the settings page writes; "" if it cannot write one."""
+    """The path of the file that the settings page writes; "" if the page cannot write a file."""
     page_problem: str = field(default="", compare=False)
-    """Why that file is ignored; "" if there is no problem."""
+    """Why the settings page's file is ignored; "" if there is no problem."""
     origins: Mapping[str, str] = field(default_factory=dict, compare=False)
     """Where `vault.root` and each model (`models.ID`) is set: a file or an environment variable."""
 
@@ -331,7 +331,7 @@ def _mcp_lines(server: McpServerSettings) -> list[str]:
 
 
 def _masked(name: str, value: Any) -> Any:
-    """Returns the value with secrets masked: known by its name, or passwords in URLs."""
+    """Returns the value with secrets masked: values of keys for secrets, and passwords in URLs."""
     if name == "headers" or (name not in _PUBLIC_NAMES and _SECRET_NAME.search(name)):
         return _hide(value)
     if isinstance(value, Mapping):
@@ -365,5 +365,5 @@ def to_toml(value: Any) -> str:
 
 
 def toml_key(key: str) -> str:
-    """Returns a key as TOML, quoted if it has to be."""
+    """Returns a key as TOML, in quotes if necessary."""
     return key if _BARE_KEY.fullmatch(key) else to_toml(key)

@@ -20,7 +20,7 @@ TRUE = ("true", "1", "yes", "on")
 FALSE = ("false", "0", "no", "off")
 KEY_LISTS = ("server.keys", "server.admin_keys")
 NAMELESS = '""'
-"""How messages show a name that is empty."""
+"""What messages show in place of an empty name."""
 SECRET_KEYS = (*KEY_LISTS, "store.url", "store.redis", "server.node_secret", "telemetry.otlp")
 
 
@@ -39,7 +39,7 @@ class Given:
 
 @contextmanager
 def noted(problems: list[str] | None) -> Iterator[None]:
-    """Adds a ConfigError to the list `problems`; if there is no list, raises it."""
+    """Adds a ConfigError to the list `problems`; raises the error if there is no list."""
     try:
         yield
     except ConfigError as error:
@@ -84,7 +84,7 @@ def read_text(text: str, hint: Any) -> Any:
 
 
 def _check_text(value: Any, where: str) -> None:
-    """Raises if a text contains a NUL character. No path, address, command or header can have one."""
+    """Raises an error if a text contains a NUL character. No path, address, command or header has one."""
     texts = value if isinstance(value, list | tuple) else (value,)
     if any(isinstance(text, str) and "\0" in text for text in texts):
         raise ConfigError(f"{where}: a NUL character is not allowed")
@@ -94,9 +94,9 @@ def _check_text(value: Any, where: str) -> None:
 
 
 def resolve(value: Any, where: str, folder: Path | None, environ: Mapping[str, str]) -> tuple[Any, bool]:
-    """Replaces every `env:NAME` and `file:PATH` in a value by the secret.
+    """Replaces every `env:NAME` and `file:PATH` in a value by the secret to which it refers.
 
-    Also returns whether there was one.
+    Also returns whether the value contained such a reference.
     """
     if isinstance(value, str):
         _check_text(value, where)

@@ -90,7 +90,7 @@ class Engine(ABC):
 
     @abstractmethod
     def _disconnect(self) -> None:
-        """Closes the connections. At this time no thread is running any more."""
+        """Closes the connections. Called when no thread uses them any more."""
 
     async def close(self) -> None:
         """Finishes work that has started, then closes every connection."""
@@ -115,7 +115,7 @@ class Engine(ABC):
         self._disconnect()
 
     def _failure(self, error: Exception, action: str, *, temporary: bool, reason: str = "") -> ToolwireError:
-        """Returns the error for the caller. `temporary`: the request may succeed later."""
+        """Returns the error for the caller. `temporary`: the same request may succeed later."""
         log.error("store %s: %s failed: %s", self.name, action, error)
         message = f"The gateway's store could not {action}: {reason or first_line(error)}."
         if temporary:

@@ -44,9 +44,9 @@ CONNECT_S = 3
 STATEMENT_S = 8.0
 ANSWER_S = 10.0
 OPENING_S = 300.0
-"""Replaces `ANSWER_S` for the first connection.
+"""The time limit of the first connection, in place of `ANSWER_S`.
 
-It may migrate the tables, or wait for another node that does.
+This connection may migrate the tables, or wait for another node that does.
 """
 LOOK_AGAIN_S = 0.5
 MALFORMED = "store.url: expected postgresql://USER:PASSWORD@HOST:PORT/DATABASE, special characters as %XX"
@@ -143,7 +143,7 @@ class PostgresEngine(Engine):
     # --- connecting -----------------------------------------------------------------------------------------
 
     def _open_pool(self) -> Pool:
-        """Returns the pool. Connects if there is none; other threads wait for the result."""
+        """Returns the pool. If there is none, connects first; other threads wait for the result."""
         with self._connecting:
             if self._pool is not None and not self._pool.closed:
                 return self._pool
@@ -161,7 +161,8 @@ class PostgresEngine(Engine):
     def _connected(self) -> Pool:
         """Opens one connection, then the pool.
 
-        The pool connects in its own threads and does not report why that failed. The first connection does.
+        The pool connects in its own threads and does not report why a connection failed. The first connection
+        does.
         """
         with _DeadlineConnection.connect(**self._given) as self._first:
             self._prepare(self._first)
@@ -181,7 +182,8 @@ class PostgresEngine(Engine):
     def _not_connected(self, error: BaseException) -> ToolwireError:
         """Returns the error for a failed connection.
 
-        At the start it contains the reason. Later the reason is logged once, and the error is short.
+        At the start of the server, the error contains the reason. Later the reason is logged once, and the
+        error is short.
         """
         if not self._opened:
             kind = "overloaded" if _temporary(error) else "server"
@@ -195,7 +197,7 @@ class PostgresEngine(Engine):
     def _not_reconnected(self, pool: ConnectionPool[Any]) -> None:
         """Closes a pool that could not connect.
 
-        If it is empty, this wakes the callers that wait for it.
+        This wakes callers that wait for a connection of an empty pool.
         """
         if pool.get_stats()["pool_size"] == 0:
             # In a thread: `close` waits for the pool's threads, and this is one of them.
@@ -287,7 +289,7 @@ class _DeadlineConnection(psycopg.Connection[Any]):
     def ended(self) -> bool:
         """Returns whether PostgreSQL has sent something on the idle connection.
 
-        This is usually the message that it closes the connection.
+        Usually this is the message that PostgreSQL closes the connection.
         """
         if self.closed:
             return True

@@ -226,9 +226,9 @@ def newest() -> int:
 
 
 def missing(version: int, store: str) -> tuple[str, ...]:
-    """Returns the statements that migrate a store of this version to the newest one.
+    """Returns the statements that migrate a store of this version to the newest version.
 
-    Raises if the version is newer than this Toolwire, or too old.
+    Raises an error if the version is newer than this Toolwire knows, or too old.
     """
     reason = ""
     if version > newest():

@@ -24,7 +24,7 @@ T = TypeVar("T")
 LOCKED_S = 2.0
 """How long to wait for a file that another process has locked."""
 ROOM = 1024 * 1024
-"""The free bytes that a disk needs to open a store, which creates -wal and -shm files."""
+"""How many free bytes a disk needs for the store to open, which creates -wal and -shm files."""
 
 
 class SqliteEngine(Engine):
@@ -126,7 +126,7 @@ def _explained(error: sqlite3.Error, path: str) -> ToolwireError:
 
 
 def not_writable(path: Path, room: int = ROOM) -> str:
-    """Returns why this file cannot be written, or "" if it can.
+    """Returns why this file cannot be written, or "" if it can be written.
 
     Reasons are missing permissions, or less than `room` free bytes. If the file does not exist, the nearest
     existing folder is checked.
@@ -180,9 +180,9 @@ _EXTERNAL = (*_IN_USE, "SQLITE_FULL", "SQLITE_READONLY", "SQLITE_IOERR", "SQLITE
 
 
 def _external(error: sqlite3.Error) -> bool:
-    """Returns whether the cause is the disk, permissions or another process.
+    """Returns whether the disk, permissions or another process caused the error.
 
-    In other cases it is the file or the statement.
+    In all other cases, the file or the statement caused it.
     """
     return _code(error).startswith(_EXTERNAL)
 

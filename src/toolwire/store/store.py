@@ -100,7 +100,7 @@ class Store:
         return self._engine.check()
 
     async def sweep(self) -> int:
-        """Deletes what is older than `retention_days`. Returns the number of rows."""
+        """Deletes rows that are older than `retention_days`. Returns the number of deleted rows."""
         return await self._retention.sweep()
 
     async def run(self, work: Callable[[Connection], T], action: str) -> T:
@@ -139,7 +139,7 @@ class Store:
         return await self.run(lambda c: _chain(c, id, key_id), "read")
 
     async def referenced(self, ids: Sequence[str], key_id: str) -> dict[str, dict[str, Any]]:
-        """Returns the items with these ids from stored responses, as JSON objects of the API by id.
+        """Returns the stored items with these ids, by id, as JSON objects of the API.
 
         Unknown ids are left out.
         """
@@ -154,9 +154,9 @@ class Store:
         order: Literal["asc", "desc"] = "desc",
         after: str | None = None,
     ) -> Page | None:
-        """Returns a page of the items of the request, or None if there is no such response.
+        """Returns a page of the items of a stored request, or None if there is no such response.
 
-        Raises if there is no item `after`.
+        Raises an error if there is no item `after`.
         """
         stored = await self.get(id, key_id)
         if stored is None:
@@ -197,7 +197,8 @@ def _output_ids() -> Any:
 def _put(connection: Connection, stored: StoredResponse) -> None:
     """Writes the response and its items in one transaction.
 
-    An existing response with this id is replaced if it has the same key. Otherwise this raises.
+    A stored response with the same id is replaced if it belongs to the same key. Otherwise, an error is
+    raised.
     """
     import msgspec
 
@@ -281,7 +282,7 @@ Run = Callable[[Callable[[Connection], Any], str], Awaitable[Any]]
 DAY_S = 86400.0
 SWEEP_EVERY_S = 3600.0
 BATCH = 100
-"""Rows that are deleted in one step, so that requests can run in between."""
+"""How many rows are deleted in one step, so that requests can run between two steps."""
 
 _CONTINUES = "later.previous_response_id = responses.id AND later.id <> responses.id"
 _DUE = f"created_at < ? AND NOT EXISTS (SELECT 1 FROM responses AS later WHERE {_CONTINUES})"

@@ -28,7 +28,7 @@ from toolwire.tools.contract import (
 
 Style = Literal["title", "label", "plain", "dim", "path", "warning", "added", "removed", "hunk"]
 Edited = tuple[Mapping[str, Any], Mapping[str, Any]]
-"""The arguments that the model asked for, and those that ran."""
+"""The arguments of a call: as the model asked for them, and as they ran."""
 Row = tuple[Style, str]
 
 MOST_LINES = 40
@@ -69,12 +69,15 @@ def card(
 
 
 def who(approval: Approval, here: bool = False) -> str:
-    """Returns who asks, and where: "claude-desktop via MCP". `here`: it is shown where it was asked."""
+    """Returns who asks, and where: "claude-desktop via MCP".
+
+    `here`: the question is shown in the place where it was asked.
+    """
     return f"{one_line(approval.model, 80)} {place_of(approval.surface, here)}"
 
 
 def changes(written: str, edited: Edited | None) -> list[tuple[str, str | None, str | None]]:
-    """Returns a call's arguments as (name, as asked, as run). An argument that did not exist is None.
+    """Returns a call's arguments as (name, as asked, as run). A missing argument is None.
 
     `written`: the JSON text of the model. `edited`: both versions, if a person edited the arguments.
     """
@@ -115,7 +118,7 @@ def body(shown: Preview, *, whole: bool = False) -> list[Row]:
 
 
 def clipped(approval: Approval) -> bool:
-    """Whether `card` leaves something out if it is not called with `whole`."""
+    """Whether `card` leaves something out unless it is called with `whole`."""
     shown = approval.shown
     longest = max((len(_written(value)) for value in approval.arguments.values()), default=0)
     return (
@@ -148,7 +151,7 @@ def _facts(shown: Preview, whole: bool) -> list[Row]:
 
 
 def snippet(one: Touched, width: int) -> str:
-    """Returns the piece of a note that would be shared, on one line, without empty lines."""
+    """Returns the piece of a note that would be shared, on one line."""
     return one_line(re.sub(r"\s*\n\s*", "\n", one.snippet), width)
 
 
@@ -167,7 +170,10 @@ def _more(count: int, what: str) -> list[Row]:
 def _arguments(
     arguments: Mapping[str, Any], whole: bool, edited: Mapping[str, Any] | None = None
 ) -> list[Row]:
-    """Returns rows for the arguments; if a person `edited` them, both versions of those that differ."""
+    """Returns rows for the arguments of a call.
+
+    If a person `edited` them, each argument that differs appears in both versions.
+    """
     rows: list[Row] = []
     for key, value in arguments.items():
         if edited is None or (key in edited and edited[key] == value):
@@ -213,8 +219,8 @@ def called(calls: Iterable[ToolCall]) -> list[Row]:
 def did(outcome: Outcome) -> list[Row]:
     """Returns rows for the outcome of a call.
 
-    They show what was shared or changed and what could not be read, or the notice if the call was not done.
-    If the person edited the arguments, they also show those that ran.
+    They show what was shared or changed and what could not be read; if the call did not run, the notice. If
+    the person edited the arguments, they also show the arguments that ran.
     """
     if outcome.edited is not None:
         edited, (asked, ran) = replace(outcome, edited=None), outcome.edited

@@ -130,7 +130,7 @@ def _without_comments(text: str) -> str:
 
 
 def _without_rule(lines: list[str]) -> None:
-    """Removes the rule at the end of a message: it belongs to the next heading."""
+    """Removes the rule at the end of a message, which belongs to the next heading."""
     while lines and not lines[-1].strip():
         lines.pop()
     if lines and _ANY_RULE.fullmatch(lines[-1]):
@@ -252,6 +252,6 @@ def _comment(function: Mapping[str, str], edited: cards.Edited | None) -> str:
 
 
 def _in_comment(text: str) -> str:
-    """Returns the text on one line that ends neither the comment nor the message."""
+    """Returns the text on one line, changed so that it ends neither the comment nor the message."""
     flat = clean(text).replace("\n", "\\n").replace(CLASS, CLASS.strip("_"))
     return flat.replace("chatgpt-md-comment", "chatgpt-md comment").replace("~~", "~ ~")

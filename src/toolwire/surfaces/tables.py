@@ -33,7 +33,7 @@ def model_rows(catalog: Catalog) -> list[dict[str, Any]]:
 def dialect(capabilities: Capabilities, strategy: Strategy) -> str:
     """Returns the dialects of a model, joined with "+"; "" if its calls are not text.
 
-    The first dialect is the one that the prompt teaches. The others are recognized too.
+    The prompt teaches the first dialect. Toolwire recognizes calls in the others too.
     """
     if strategy not in ("emulated", "constrained"):
         return ""

@@ -73,7 +73,7 @@ def answer(
 
 
 def completion(chunks: Sequence[Chunk]) -> dict[str, Any]:
-    """Returns the same answer as a body that is not streamed."""
+    """Returns the answer that `chunks` stream, as a body that is not streamed."""
     return fold_chat(chunks)
 
 
@@ -314,7 +314,7 @@ _MODELS = {"object": "list", "data": [{"id": "fake", "object": "model", "created
 
 
 class FakeUpstream:
-    """Sends its replies in order and repeats the last one.
+    """Sends its replies in order and repeats the last reply.
 
     `pages`: the answers of other paths, by path: a text, or a value for JSON; None: a 404. `port` 0: any free
     port. `gone`: set when a client disconnects before its answer has ended.

@@ -2,8 +2,9 @@
 
 Law 11: consent comes first. A question is stored before it is asked, and its decision must carry the token of
 exactly what was shown. If no decision comes in time, if the surface is lost or if an error occurs, the answer
-is no, stored as `expired`. The decision may come from the same surface, the inbox or a shell, in this process
-or another. The store is not believed: an approval or a grant counts only with a proof (`consent.py`).
+is no, stored as `expired`. The decision may come from the surface that asked, the inbox or a shell, in this
+process or another. An approval or a grant in the store counts only with a proof (`consent.py`), because other
+programs can write to the store.
 """
 
 from __future__ import annotations
@@ -13,14 +14,13 @@ import hashlib
 import hmac
 import json
 import logging
-import os
-import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from functools import cache, partial
-from pathlib import Path, PurePosixPath
+from functools import partial
+from math import inf
+from pathlib import PurePosixPath
 from typing import Any, Protocol
 
 from toolwire.core.errors import ToolwireError
@@ -29,61 +29,14 @@ from toolwire.store.store import Store
 from toolwire.tools.consent import Proofs, Signer
 from toolwire.tools.contract import Approval, Arguments, Asking, Decision, Grant, Preview, Stage, Status
 from toolwire.tools.records import Records
+from toolwire.tools.requester import has_ended, this_process
 
 log = logging.getLogger("toolwire.approvals")
-
-# --- the process that asks ---
-#
-# A question records the process that waits for it, as `HOST/PID/STARTED`, so that the questions of a dead
-# process can be closed. The host includes the namespace of process ids, which containers have.
-
-
-@cache
-def this_process() -> str:
-    return f"{_host()}/{os.getpid()}/{_started(os.getpid())}"
-
-
-def has_ended(requester: str) -> bool:
-    """Whether a process has certainly ended; False if that is unknown.
-
-    `requester`: the process as `this_process` describes it.
-    """
-    host_and_process, _, started = requester.rpartition("/")
-    host, _, process = host_and_process.rpartition("/")
-    if not host or host != _host() or not process.isdigit():
-        return False
-    pid = int(process)
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    except (OSError, OverflowError):
-        pass  # the process of another user
-    now = _started(pid)
-    return bool(now and started) and now != started
-
-
-def _host() -> str:
-    try:
-        return f"{socket.gethostname()}:{os.readlink('/proc/self/ns/pid')}"
-    except OSError:
-        return socket.gethostname()
-
-
-def _started(pid: int) -> str:
-    """Returns the kernel's start time of a process; "" if it is unknown.
-
-    It distinguishes the process from a later one with the same id.
-    """
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        return ""
-
 
 LIFETIME_S = 600.0
 KEPT_S = 30 * 86400.0
 """How long a decided question is kept, including what it showed of the person's notes."""
+FORGET_EVERY_S = 60.0
 LOOK_EVERY_S = 0.25
 """How often a waiting process checks whether another process has stored a decision."""
 MOST_WAITING = 50
@@ -112,9 +65,9 @@ class Question:
 
 
 class Surface(Protocol):
-    """Where a person is asked, such as a terminal.
+    """A place where a person is asked, such as a terminal.
 
-    It calls `Approvals.decide`, or leaves the questions in the inbox.
+    A surface calls `Approvals.decide`, or leaves the questions in the inbox.
     """
 
     async def ask(self, approvals: Sequence[Approval]) -> bool:
@@ -146,40 +99,53 @@ class Approvals:
         """Set when a decision was stored, and then replaced by a new event."""
         self._revoked: set[str] = set()
         """Grants that were revoked in this process. They never count again, whatever the store says."""
+        self._forgot_at = -inf
+        self._taken: set[str] = set()
+        """Questions whose decision a later call took in this process. It never counts again."""
         self._deciding = asyncio.Lock()
 
     # --- asking ---
 
     async def ask(
-        self, asking: Asking, questions: Sequence[Question], surface: Surface | None
+        self,
+        asking: Asking,
+        questions: Sequence[Question],
+        surface: Surface | None,
+        wait_s: float | None = None,
     ) -> list[Approval]:
-        """Asks several questions at once and returns them decided, in order.
+        """Asks several questions at once. Returns them in order, with the decisions.
 
         Rules and remembered grants answer without asking. A question has the status `refused` if too many
-        questions of this session already wait.
+        questions of this session already wait. With `wait_s`, a question whether a call may run is still
+        `pending` if there is no decision in that time, and stays so: see `_kept`.
         """
-        approvals = [self._made(asking, question) for question in questions]
+        approvals = [self._made(asking, question, wait_s) for question in questions]
         rules = {one.id: it.rule for one, it in zip(approvals, questions, strict=True) if it.rule}
         try:
-            return await self._asked(approvals, rules, surface)
+            return await self._asked(approvals, rules, surface, wait_s)
         except BaseException:
-            # No question stays pending if nobody waits for its decision.
-            await asyncio.shield(self._lapse(approvals))
+            # No question stays pending if nobody waits for its decision, unless it is to be found again.
+            await asyncio.shield(self._lapse([one for one in approvals if one.requester]))
             raise
 
     async def _asked(
-        self, approvals: Sequence[Approval], rules: Mapping[str, str], surface: Surface | None
+        self,
+        approvals: Sequence[Approval],
+        rules: Mapping[str, str],
+        surface: Surface | None,
+        wait_s: float | None,
     ) -> list[Approval]:
         """`rules`: by id of the question, the rule that allows the call."""
-        await self.records.forget(self._clock() - KEPT_S)
-        grants = await self.valid_grants()
+        await self._forget()
+        grants = await self.valid_grants() if len(rules) < len(approvals) else []
         covered = {id: f"rule {rule}" for id, rule in rules.items()} | {
             one.id: f"grant {grant.id}"
             for one in approvals
             if (grant := next((each for each in grants if each.covers(one)), None)) is not None
         }
         known = [self._granted(one, covered[one.id]) for one in approvals if one.id in covered]
-        asked = [one for one in approvals if one.id not in covered]
+        kept = [one for one in approvals if one.id not in covered and not one.requester]
+        asked = [one for one in approvals if one.id not in covered and one.requester]
         if asked:
             asked = asked[: await self.records.add(asked, MOST_WAITING)]
         if known:
@@ -187,12 +153,20 @@ class Approvals:
         if asked:
             await self._settle(asked, surface)
         decided = {one.id: one for one in known} | {one.id: await self._decided(one) for one in asked}
+        decided |= {one.id: await self._kept(one, surface, wait_s or 0.0) for one in kept}
         return [decided.get(one.id) or replace(one, status="refused") for one in approvals]
+
+    async def _forget(self) -> None:
+        """Deletes old decisions, now and then."""
+        now = self._clock()
+        if not self._forgot_at <= now < self._forgot_at + FORGET_EVERY_S:
+            self._forgot_at = now
+            await self.records.forget(now - KEPT_S)
 
     async def _decided(self, asked: Approval) -> Approval:
         """Returns the question with its stored decision. An approval without a valid proof means no.
 
-        Only the decision is read from the store. What was asked is what this process asked.
+        Only the decision is read from the store. The question itself is the one that this process has asked.
         """
         found = await self.records.get(asked.id)
         if found is None or found.status == "pending":
@@ -217,7 +191,8 @@ class Approvals:
     def _granted(self, approval: Approval, by: str) -> Approval:
         """Returns the approval as decided by a grant or a rule.
 
-        It is never stored as pending, because a page that lists pending questions would ask the person again.
+        Such an approval is never stored as pending, because a page that lists pending questions would ask the
+        person again.
         """
         picked = approval.shown.pickable if approval.shown.pick else None
         decision = Decision(True, picked=picked, standing=True)
@@ -226,29 +201,83 @@ class Approvals:
             approval, status="approved", decided_at=self._clock(), decided_by=by, decision=decision
         )
 
-    def _made(self, asking: Asking, question: Question) -> Approval:
-        now = self._clock()
+    def _made(self, asking: Asking, question: Question, wait_s: float | None = None) -> Approval:
         if question.source:
             asking = replace(asking, source=question.source, pin=question.pin)
+        outlives = wait_s is not None and question.stage == "run"
+        lifetime_s = self._lifetime_s if wait_s is None or outlives else min(wait_s, self._lifetime_s)
         approval = Approval(
-            id=self._ids("appr_"),
-            created_at=now,
-            expires_at=now + self._lifetime_s,
+            id="",
+            created_at=0.0,
+            expires_at=lifetime_s,
             tool=question.tool,
             stage=question.stage,
             arguments=dict(question.arguments),
             shown=question.shown,
             token="",
-            requester=this_process(),
+            requester="" if outlives else this_process(),
             **asdict(asking),
         )
-        return replace(approval, token=self.proofs.token(approval))
+        return self._anew(approval)
+
+    def _anew(self, approval: Approval) -> Approval:
+        """Returns the same question, asked now, with an id and a token of its own."""
+        now, lifetime_s = self._clock(), approval.expires_at - approval.created_at
+        asked = replace(approval, id=self._ids("appr_"), created_at=now, expires_at=now + lifetime_s)
+        return replace(asked, token=self.proofs.token(asked))
+
+    # --- questions that outlive their request ---
+
+    async def _kept(self, made: Approval, surface: Surface | None, wait_s: float) -> Approval:
+        """Asks a question for at most `wait_s`, and leaves it pending if there is no decision.
+
+        An identical call, now or later, finds the question again. A decision counts for one call: the first
+        that takes it. In the store, this is a condition of one UPDATE, so that two processes cannot both have
+        it; a process also remembers what it took, because other programs can write to the store.
+        """
+        until = asyncio.get_running_loop().time() + wait_s
+        while True:
+            asked = await self._found_again(made)
+            if asked is None:
+                if not await self.records.add([made], MOST_WAITING):
+                    return replace(made, status="refused")
+                asked = made
+            try:
+                async with asyncio.timeout_at(until):
+                    await self._shown([asked], surface)
+            except TimeoutError:
+                return asked
+            decided = await self._decided(asked)
+            if decided.status not in ("approved", "denied"):
+                return decided
+            if asked.id not in self._taken and await self.records.take(asked.id, self._clock()):
+                self._taken.add(asked.id)
+                return decided
+            made = self._anew(made)
+
+    async def _found_again(self, made: Approval) -> Approval | None:
+        """Returns the question of an earlier, identical call, if its decision has not been taken yet.
+
+        An approval counts only with a proof, so one that was given to an earlier process needs the code.
+        """
+        for found in await self.records.kept(made, self._clock()):
+            is_same = _content(found) == _content(made) and found.id not in self._taken
+            if is_same and (found.status != "approved" or await self.proofs.proves_decision(found, found)):
+                return found
+        return None
 
     async def _settle(self, approvals: Sequence[Approval], surface: Surface | None) -> None:
         """Asks on the surface, and waits until all questions are decided or expired.
 
-        If the surface fails, no question stays pending.
+        If the surface fails, the questions expire.
         """
+        try:
+            await self._shown(approvals, surface)
+        finally:
+            await asyncio.shield(self._lapse(approvals))
+
+    async def _shown(self, approvals: Sequence[Approval], surface: Surface | None) -> None:
+        """Asks on the surface, and waits until all questions are decided, or need not be any more."""
         others = asyncio.ensure_future(self.decided(approvals))
         try:
             if surface is not None:
@@ -266,7 +295,6 @@ class Approvals:
         finally:
             others.cancel()
             await asyncio.gather(others, return_exceptions=True)
-            await asyncio.shield(self._lapse(approvals))
 
     async def decided(self, approvals: Sequence[Approval]) -> None:
         """Waits until each question was decided, by any process, or has expired."""
@@ -281,7 +309,7 @@ class Approvals:
                     await news.wait()
 
     async def _lapse(self, approvals: Sequence[Approval]) -> None:
-        """Expires the questions that were not decided."""
+        """Expires those of the questions that were not decided."""
         for one in approvals:
             await self.records.decide(one.id, one.token, "expired", self._clock(), "", None, self._line)
 
@@ -300,9 +328,9 @@ class Approvals:
     ) -> Approval:
         """Stores a decision and returns the decided approval.
 
-        `signer`: of the approval code, which approves questions of other processes. Raises `ToolwireError` if
-        the question is no longer pending, if the token is not the one of the question, or if the code is
-        needed.
+        `signer`: the signer of the approval code, which is needed for questions of other processes. Raises
+        `ToolwireError` if the question is no longer pending, if `token` belongs to another question, or if
+        the code is needed.
         """
         async with self._deciding:
             return await self._decide(id, token, decision, by, signer)
@@ -390,14 +418,19 @@ class Approvals:
 _dumps = partial(json.dumps, sort_keys=True, ensure_ascii=False, default=str)
 
 
+def _content(approval: Approval) -> str:
+    """Returns what two identical calls have in common: the arguments, and what the person is shown."""
+    return _dumps([dict(approval.arguments), approval.shown.to_json()])
+
+
 def _sha(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _check(approval: Approval, decision: Decision) -> None:
-    """Refuses a decision that grants more than was shown.
+    """Raises an error if a decision grants more than was shown.
 
-    What edited arguments pick is checked when the call runs.
+    The picks of edited arguments are checked when the call runs.
     """
     if not decision.approved:
         return

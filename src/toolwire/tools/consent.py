@@ -45,7 +45,7 @@ _RECORD = "approval_code"
 
 @cache
 def process_key() -> bytes:
-    """Returns the random key of this process. Workers are forked after this, and have the same key."""
+    """Returns the random key of this process. Workers are forked later, so they have the same key."""
     return secrets.token_bytes(32)
 
 
@@ -161,8 +161,8 @@ def _hex(value: bytes) -> str:
 class CodeRecord:
     """What the store has of an approval code: a salt and a public key, never the code.
 
-    `set_by`: the surface on which it was set. `confirmed`: the proof of the running server that a person set
-    or entered this code on its pages.
+    `set_by`: the surface on which the code was set. `confirmed`: the proof of the running server that a
+    person set or entered this code on its pages.
     """
 
     salt: str
@@ -175,8 +175,8 @@ class CodeRecord:
 class ApprovalCode:
     """The approval code of a store.
 
-    A process that the person starts calls `pin` at its start. From then on it trusts no code that another
-    process stores later, unless the person sets or enters it on the server's own pages.
+    A process that the person starts calls `pin` at its start. From then on, the process trusts no code that
+    another process stores later, unless the person sets or enters that code on the server's own pages.
     """
 
     def __init__(self, store: Store, key: bytes, clock: Callable[[], float] = time.time) -> None:
@@ -191,7 +191,10 @@ class ApprovalCode:
         self._pinned = record.public if record is not None else ""
 
     async def record(self) -> CodeRecord | None:
-        """Returns what the store has, whether or not this process trusts it."""
+        """Returns the stored record of the code; None if there is none.
+
+        The record is returned even if this process does not trust it.
+        """
         query = "SELECT value FROM preferences WHERE name = ?"
         row = await self._store.run(lambda c: c.execute(query, (_RECORD,)).fetchone(), "read")
         try:
@@ -200,7 +203,7 @@ class ApprovalCode:
             return None
 
     async def trusted(self) -> str:
-        """Returns the public key whose proofs count here; "" if there is none."""
+        """Returns the public key whose signatures count in this process; "" if there is none."""
         record = await self.record()
         if record is None:
             return ""
@@ -210,7 +213,7 @@ class ApprovalCode:
         return record.public if own or record.public == self._pinned else ""
 
     async def signer(self, code: str) -> Signer | None:
-        """Returns the signer of a code; None if it is not the code of this store."""
+        """Returns the signer of a code; None if the store has another code, or none."""
         record = await self.record()
         if record is None:
             return None
@@ -263,7 +266,7 @@ def _seed(code: str, salt: str) -> bytes:
 
 
 def _plain(code: str) -> str:
-    """Returns the code in one normal form, because keyboards write the same letters in several forms."""
+    """Returns the code in one normal form, because keyboards encode the same letters in several ways."""
     return unicodedata.normalize("NFKC", code).strip()
 
 
@@ -276,7 +279,7 @@ Lasts = Literal["until_revoked", "until_exit", "never"]
 class Proofs:
     """Creates and checks the proofs of one process.
 
-    `unproven`: accept approvals and grants without a proof (`approvals.command_line = "open"`).
+    `unproven`: approvals and grants need no proof (`approvals.command_line = "open"`).
     """
 
     def __init__(self, store: Store, key: bytes | None = None, *, unproven: bool = False) -> None:
@@ -286,7 +289,7 @@ class Proofs:
         self.unproven = unproven
 
     def token(self, approval: Approval) -> str:
-        """Returns the token of a question of this server: an HMAC over everything that it asks."""
+        """Returns the token of a question of this server: an HMAC over everything in the question."""
         return _hex(_mac(self.key, question_text(approval)))
 
     def is_own(self, approval: Approval) -> bool:
@@ -294,7 +297,10 @@ class Proofs:
         return hmac.compare_digest(self.token(approval).encode(), approval.token.encode())
 
     def of_decision(self, approval: Approval, decision: Decision, by: str, signer: Signer | None) -> str:
-        """Returns the proof of a decision. Raises if an approval is not possible without the code."""
+        """Returns the proof of a decision.
+
+        Raises an error if the decision approves the call and needs the approval code.
+        """
         if not decision.approved:
             return ""
         text = decision_text(approval, decision, by)
@@ -307,7 +313,7 @@ class Proofs:
         raise ToolwireError("permission", OTHER_PROGRAM, code=NEEDS_CODE)
 
     def of_grant(self, grant: Grant, signer: Signer | None) -> str:
-        """Returns the proof of a grant. Without a signer, it counts until this server ends."""
+        """Returns the proof of a grant. Without a signer, the proof is valid until this server ends."""
         text = grant_text(grant)
         return signer.sign(text) if signer is not None else self._own(text)
 
@@ -321,7 +327,7 @@ class Proofs:
         return await self._proves(grant_text(grant), grant.proof)
 
     async def lasts(self, grant: Grant) -> Lasts:
-        """Returns how long a grant is valid that was not revoked."""
+        """Returns how long a grant is valid, unless it is revoked."""
         if await self.proves_grant(grant) and (self._durable or not grant.proof.startswith(OWN)):
             return "until_revoked"
         return "until_exit" if grant.proof.startswith(OWN) else "never"

@@ -43,6 +43,10 @@ log = logging.getLogger("toolwire.tools")
 
 CANCELLED = "User cancelled tool execution"
 NO_DECISION = "Nobody decided about this tool call in time; it did not run"
+UNDECIDED = (
+    "Waiting for the person's decision ({}). The call has not run. Send the same call again, with exactly "
+    "the same arguments, to get its result"
+)
 TOO_MANY = "Too many tool calls wait for a decision; this one was refused without asking and did not run"
 UNEXPECTED = "The tool failed unexpectedly; the details are in Toolwire's log"
 NOT_CHANGED = (
@@ -111,9 +115,9 @@ class Toolbox:
         return {**{key: one["default"] for key, one in properties.items() if "default" in one}, **value}
 
     async def preview(self, name: str, arguments: Arguments) -> Preview:
-        """Returns the preview of a call, with its problem if it cannot work.
+        """Returns the preview of a call. If the call cannot work, the preview says why.
 
-        Raises `ToolFailed` only if the text of the call alone shows that it cannot work.
+        Raises `ToolFailed` only if the text of the call alone shows that the call cannot work.
         """
         tool = self.tools[name]
         paths = tool.paths(arguments) if isinstance(tool, Naming) else ()
@@ -181,16 +185,21 @@ class Executor:
     approvals: Approvals
     surface: Surface | None
     progress: Progress | None = None
+    wait_s: float | None = None
+    """How long a call waits for its decision, if a later, identical call may take the decision."""
 
     async def execute(self, calls: Sequence[ToolCall], asking: Asking) -> list[Outcome]:
         """Returns the outcome of every call, in order. Mistakes of a tool or a model never raise."""
         planned = [await self._plan(call, asking) for call in calls]
         questions = [one.question() for one in planned if isinstance(one, _Planned)]
-        decided = iter(await self.approvals.ask(asking, questions, self.surface) if questions else ())
+        decided = iter(await self._ask(asking, questions) if questions else ())
         return [
             await self._run(one, next(decided), asking) if isinstance(one, _Planned) else one
             for one in planned
         ]
+
+    async def _ask(self, asking: Asking, questions: Sequence[Question]) -> list[Approval]:
+        return await self.approvals.ask(asking, questions, self.surface, self.wait_s)
 
     async def _plan(self, call: ToolCall, asking: Asking) -> _Planned | Outcome:
         tool = self.toolbox.tools.get(call.name)
@@ -254,7 +263,7 @@ class Executor:
                 shared = tuple(one.path for one in shown.touched if picked is None or one.key in picked)
             if ran.found is not None:
                 question = _question(tool, "share", arguments, ran.found)
-                (share,) = await self.approvals.ask(asking, [question], self.surface)
+                (share,) = await self._ask(asking, [question])
                 if share.status != "approved" or share.decision is None:
                     await self.approvals.log_result(approval, "ran", note="nothing shared")
                     return replace(await self._unshared(call, tool, share, asking), edited=edited)
@@ -285,6 +294,8 @@ class Executor:
         if approval.status == "refused":
             await self.approvals.refused(asking, call.name, call.arguments, "too many questions wait")
             return Outcome(call, {"error": TOO_MANY}, "failed", f"Tool execution error: {TOO_MANY}")
+        if approval.status == "pending":
+            return Outcome(call, {"error": UNDECIDED.format(approval.id)}, "waiting", notice)
         if approval.status == "denied":
             reason = approval.decision.reason if approval.decision is not None else ""
             result = {"error": CANCELLED} | ({"reason": reason} if reason else {})
@@ -328,7 +339,7 @@ def _counts(found: Preview, decision: Decision) -> dict[str, int]:
 def _note(
     planned: _Planned, decision: Decision, shown: Preview, picked: Sequence[str] | None
 ) -> dict[str, str]:
-    """Returns a note for the model about how its call was changed; empty if it was not."""
+    """Returns a note for the model about changes of its call; no note if nothing was changed."""
     edited = decision.arguments
     if decision.within and isinstance(planned.tool, Narrowing):
         return {"note": f"Only notes that match {' or '.join(decision.within)} were searched."}

@@ -33,7 +33,7 @@ LEAST_S = 30.0
 class Budget:
     """The budget of one turn.
 
-    `seconds`: the time of the model and the tools. The time that the person takes does not count.
+    `seconds`: how long the model and the tools may take. The time that the person takes does not count.
     """
 
     rounds: int = 8
@@ -68,9 +68,9 @@ class Did:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The end of a turn. `length`: the answer was cut, at the token limit unless `words` say why.
+    """The event that a turn has ended, and why. `words`: details.
 
-    `words`: details.
+    `length`: the answer was cut, at the token limit unless `words` say otherwise.
     """
 
     why: Literal["done", "length", "budget", "failed"]
@@ -91,7 +91,7 @@ class Model(Protocol):
 
 
 class ModelFailed(Exception):
-    """The model could not answer; the message is for the person."""
+    """Raised if the model could not answer. The message is for the person."""
 
 
 class Conversation:
@@ -117,7 +117,7 @@ class Conversation:
         self.budget = budget or Budget()
         self.options = dict(options or {})
         self.edited: dict[str, tuple[Arguments, Arguments]] = {}
-        """By call id: the arguments that were asked for and those that ran, if the person edited them."""
+        """By call id: the arguments as asked and as run, if the person edited them."""
 
     async def turn(self, text: str | None) -> AsyncGenerator[Happening, None]:
         """Runs one turn.

@@ -33,7 +33,7 @@ _AUDIT = (
 )
 MOST_LISTED = 200
 Line = Callable[[Approval], Sequence[Any]]
-"""Returns the line of the audit log for a decided approval."""
+"""A function that returns the line of the audit log for a decided approval."""
 
 
 def _insert(table: str, columns: str) -> str:
@@ -68,7 +68,7 @@ class Records:
         return _approval(found[0]) if found else None
 
     async def listed(self, status: Status | None = None, limit: int = MOST_LISTED) -> list[Approval]:
-        """Returns the approvals with this status, or all, the newest first."""
+        """Returns the approvals with this status, newest first. Without a status, returns all approvals."""
         where, values = ("WHERE status = ?", [status]) if status else ("", [])
         query = f"SELECT {_APPROVAL} FROM approvals {where} ORDER BY created_at DESC, id LIMIT ?"
         return [_approval(row) for row in await self._rows(query, *values, limit)]
@@ -87,14 +87,32 @@ class Records:
     ) -> bool:
         """Decides a pending approval and stores its grant. Returns whether this was possible.
 
-        It is not possible if the approval is no longer pending or the token is wrong.
+        It is not possible if the approval is no longer pending, or if the token is wrong.
         """
         values = (status, at, by, None if decision is None else json.dumps(asdict(decision)), proof)
         where, which = "id = ? AND token = ? AND status = 'pending'", (id, token)
         return await self._store.run(lambda c: _settle(c, values, where, which, line, grant) == 1, "write")
 
+    async def kept(self, like: Approval, now: float) -> list[Approval]:
+        """Returns the kept questions that may be the same as this one, and whose decision nobody has taken.
+
+        The caller compares the arguments and the previews.
+        """
+        same = ("owner", "surface", "model", "source", "pin", "tool", "stage")
+        where = " AND ".join(f"{name} = ?" for name in same)
+        open = "status IN ('pending', 'approved', 'denied') AND used_at IS NULL AND asker = ''"
+        query = f"SELECT {_APPROVAL} FROM approvals WHERE {where} AND {open} AND expires_at > ? "
+        query += "ORDER BY created_at, id LIMIT ?"
+        values = [getattr(like, name) for name in same]
+        return [_approval(row) for row in await self._rows(query, *values, now, MOST_LISTED)]
+
+    async def take(self, id: str, at: float) -> bool:
+        """Takes a decision for a call. Returns whether this was possible: it is possible once."""
+        query = "UPDATE approvals SET used_at = ? WHERE id = ? AND used_at IS NULL"
+        return await self._store.run(lambda c: c.execute(query, (at, id)).rowcount == 1, "write")
+
     async def expire(self, now: float, line: Line) -> int:
-        """Expires every pending approval whose time is over, and returns their number."""
+        """Expires every pending approval whose time is over. Returns the number of expired approvals."""
         values, where = ("expired", now, None, None, ""), "status = 'pending' AND expires_at <= ?"
         return await self._store.run(lambda c: _settle(c, values, where, (now,), line), "write")
 
@@ -104,9 +122,9 @@ class Records:
         await self._store.run(lambda c: _settle(c, values, "id = ?", (id,), line), "write")
 
     async def forget(self, before: float) -> int:
-        """Deletes the approvals that were decided before this time, and returns their number.
+        """Deletes the approvals that were decided before this time. Returns their number.
 
-        What they showed is deleted too. The audit log keeps its lines.
+        What these approvals showed is deleted too. The audit log keeps its lines.
         """
         query = "DELETE FROM approvals WHERE status != 'pending' AND decided_at < ?"
         return await self._store.run(lambda c: c.execute(query, (before,)).rowcount, "write")

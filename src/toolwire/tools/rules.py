@@ -76,7 +76,7 @@ def _words(written: str) -> policy.Rule:
 
 
 def decision(rules: Sequence[Rule], approval: Approval, effect: Effect | None) -> tuple[Decision, str]:
-    """Returns the decision and the rules that made it.
+    """Returns the decision of the rules, and the rules that allow the call.
 
     A call that no rule covers is denied, with the reason.
     """

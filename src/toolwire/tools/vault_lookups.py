@@ -49,7 +49,7 @@ class Library:
 async def in_thread(do: Callable[[], T]) -> T:
     """Runs `do` in a thread and returns its result. Turns a refused path into `ToolFailed`.
 
-    Only the person sees the path of the index, not the model.
+    If the index cannot be used, only the person sees its path, not the model.
     """
     try:
         return await asyncio.to_thread(do)
@@ -81,7 +81,7 @@ class VaultTool:
         self._library = library
 
     def share(self, ran: Ran, picked: Sequence[str]) -> Any:
-        """Returns the whole result: only a search needs a second grant."""
+        """Returns the whole result. Only a search needs a second grant for a part of its results."""
         return ran.value
 
 
@@ -116,10 +116,6 @@ class _IndexTool(VaultTool):
         return path
 
 
-def _where(given: Arguments) -> str:
-    return f"folder {given['folder']}" if given["folder"] else "whole vault"
-
-
 class VaultList(_IndexTool):
     name = "vault_list"
     title = "List a folder"
@@ -128,7 +124,8 @@ class VaultList(_IndexTool):
     parameters = schema(folder=_FOLDER, depth={"type": "integer", "minimum": 1, "maximum": 8, "default": 1})
 
     def about(self, given: Arguments) -> str:
-        return f"names of folders and notes, {_where(given)}, {counted(int(given['depth']), 'level')} deep"
+        where = f"folder {given['folder']}" if given["folder"] else "whole vault"
+        return f"names of folders and notes, {where}, {counted(int(given['depth']), 'level')} deep"
 
     def look(self, given: Arguments) -> Any:
         return self._library.graph.listing(given["folder"].strip("/"), int(given["depth"]), MOST_LISTED)
@@ -192,13 +189,14 @@ class VaultTasks(_IndexTool):
     name = "vault_tasks"
     title = "List tasks"
     purpose = "Shows the tasks (- [ ] …) in notes, with their text."
-    description = "List tasks of the vault or a folder with their notes and lines."
+    description = "List tasks of the vault, a folder or a note, with their notes and lines."
     parameters = schema(
-        folder=_FOLDER, status={"type": "string", "enum": ["open", "done", "all"], "default": "open"}
+        folder=text("A folder or a note of the vault; empty: the whole vault.", default=""),
+        status={"type": "string", "enum": ["open", "done", "all"], "default": "open"},
     )
 
     def about(self, given: Arguments) -> str:
-        return f"the text of {given['status']} tasks, {_where(given)}"
+        return f"the text of {given['status']} tasks, {given['folder'] or 'whole vault'}"
 
     def look(self, given: Arguments) -> Any:
         folder = given["folder"].strip("/")

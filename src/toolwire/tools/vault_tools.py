@@ -1,14 +1,15 @@
-"""The vault tools that search, read and change notes. `vault_lookups.py` has the others.
+"""The vault tools that search, read and change notes. `vault_lookups.py` has the other tools.
 
-No note is opened before its grant, with one exception: a change reads the old text to show a diff. Before
-approval only the person sees that diff. `vault_search` and `file_read` have the names and schemas that vault
-plugins already use.
+No note is opened before its call is granted, with one exception: for a change, the old text is read to show a
+diff. Before approval only the person sees that diff. `vault_search` and `file_read` have the names and
+schemas that vault plugins already use.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -27,9 +28,12 @@ from toolwire.vault.results import Found, Hit
 from toolwire.vault.search import search
 
 BASE_HASH = text(
-    "The sha256 that file_read gave when it read the whole note; "
-    "the change is refused if the note has changed since."
+    "Leave this out, unless file_read gave a sha256 of this note: then that value. "
+    "The change is refused if the note has changed since."
 )
+FIND_IT = "Call vault_search to find the path of a note."
+_SHA256 = re.compile(r"[0-9a-fA-F]{64}")
+NO_HASH = "baseHash is not a sha256 that file_read gave; leave it out, or read the whole note first"
 
 
 # --- search and read ---
@@ -102,7 +106,7 @@ def _snippet(hit: Hit) -> str:
 
 
 def _size(result: dict[str, Any]) -> int:
-    """Returns how many bytes a result has when it is shared."""
+    """Returns how many bytes of a search result would be shared."""
     return len(json.dumps(result, ensure_ascii=False).encode("utf-8", "replace"))
 
 
@@ -194,8 +198,9 @@ def _content(path: str, note: NoteText | PathRefused) -> dict[str, Any]:
     A partial text has no hash, because the model could use the hash to confirm guesses about the rest.
     """
     if isinstance(note, PathRefused):
-        content = not_found(note) or f"Error reading file: {note.reason}"
-        return {"path": path, "content": content, "size": 0}
+        if missing := not_found(note):
+            return {"path": path, "content": missing, "size": 0, "hint": FIND_IT}
+        return {"path": path, "content": f"Error reading file: {note.reason}", "size": 0}
     shared: dict[str, Any] = {"path": note.path, "content": note.text, "size": note.size}
     if (note.start_line, note.end_line) != (1, note.total_lines):
         shared |= {"lines": [note.start_line, note.end_line], "total_lines": note.total_lines}
@@ -212,12 +217,13 @@ _CHANGED = "the note has changed since the person was asked"
 class _ChangeTool(VaultTool):
     """A tool that changes a note.
 
-    To write exactly the diff that was shown, it plans the change again and compares.
+    When it runs, it plans the change again and compares the plan with the diff that was shown, so that
+    exactly this diff is written.
     """
 
     effect: Effect = "write"
     whole: bool
-    """Whether a call replaces the whole text."""
+    """Whether a call replaces the whole text of the note."""
 
     def check(self, given: Arguments) -> None:
         """Checks a call by its text alone. Raises `PathRefused`; the model sees the reason at once."""
@@ -226,7 +232,7 @@ class _ChangeTool(VaultTool):
     def plan(self, given: Arguments) -> Change:
         """Reads the note and plans the change.
 
-        Refusals are for the person (`Preview.problem`).
+        If the change is refused, only the person sees the reason (`Preview.problem`).
         """
         raise NotImplementedError
 
@@ -235,6 +241,8 @@ class _ChangeTool(VaultTool):
             self.check(arguments)
         except PathRefused as refused:
             raise ToolFailed(str(refused)) from None
+        if not _SHA256.fullmatch(arguments.get("baseHash", "0" * 64)):
+            raise ToolFailed(NO_HASH)
         return (arguments["filePath"],)
 
     async def preview(self, arguments: Arguments) -> Preview:
@@ -331,7 +339,7 @@ def described() -> dict[str, Tool]:
 
 @asynccontextmanager
 async def opened(settings: Settings, root: Path, cache: Path | None = None) -> AsyncIterator[list[Tool]]:
-    """Yields the tools of the vault at `root`, and keeps its index up to date meanwhile.
+    """Yields the tools of the vault at `root`, and keeps its index up to date while they are used.
 
     `cache`: the folder of the index; None for the user's cache.
     """

@@ -121,9 +121,9 @@ class Edits:
         return self._change(raw, before, text)
 
     def _raw(self, path: str, base_sha256: str | None) -> Raw | None:
-        """Returns the note, or None if it does not exist.
+        """Returns the bytes of the note, or None if the note does not exist.
 
-        `base_sha256`: raises `PathRefused` if the note does not have this hash.
+        Raises `PathRefused` if `base_sha256` is given and the note has another hash.
         """
         try:
             raw = self.vault.read_raw(path)
@@ -167,7 +167,7 @@ class Edits:
 
     @staticmethod
     def _refuse_twin(folder: int, name: str, path: str) -> None:
-        """Refuses a new name that some file systems treat as equal to that of another entry."""
+        """Refuses a new name that some file systems treat as equal to the name of another entry."""
         with os.scandir(folder) as entries:
             twin = next((entry.name for entry in entries if key(entry.name) == key(name)), None)
         if twin is not None:
@@ -201,9 +201,9 @@ class Edits:
         return change.path
 
     def _folder_for(self, names: tuple[str, ...], change: Change, made: list[tuple[int, str]]) -> int:
-        """Returns a descriptor of the note's folder. For a new note, creates the folder.
+        """Returns a descriptor of the note's folder. For a new note, creates the folder if necessary.
 
-        Appends each folder that it creates to `made`: the descriptor of the parent, and the name.
+        Appends each created folder to `made`: the descriptor of the parent, and the name.
         """
         if not change.creates:
             return self.vault.open_folder(names[:-1], change.path)[0]
@@ -274,7 +274,7 @@ class Edits:
         return stat.S_IMODE(raw.stat.st_mode)
 
     def _take_new_name(self, folder: int, temporary: str, name: str, path: str) -> None:
-        """Gives the finished file its name. Raises `PathRefused` if another file has it."""
+        """Gives the finished file its name. Raises `PathRefused` if another file has this name."""
         self._refuse_twin(folder, name, path)
         try:
             try:

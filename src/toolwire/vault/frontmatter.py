@@ -106,7 +106,7 @@ def _is_scalar(value: object) -> bool:
 
 
 def _is_nested(item: str) -> bool:
-    """Whether an item of a list is more than a scalar."""
+    """Whether an item of a list is more than a scalar, such as a mapping."""
     if item[:1] in ("[", "{", "|", ">", "&", "*", "!"):
         return not item.startswith("[[")
     return item[:1] not in ('"', "'") and ": " in item and read_member(item) is not None

@@ -85,7 +85,7 @@ class Graph:
         return self._rows(f"{asked} ORDER BY notes DESC, key LIMIT ?", most)
 
     def tagged(self, tag: str, most: int = MOST) -> list[str]:
-        """Returns the paths of the notes with a tag or a tag nested in it."""
+        """Returns the paths of the notes with this tag, or with a tag nested in it."""
         wanted = key(storable(tag).strip().lstrip("#").strip("/"))
         asked = (
             "SELECT DISTINCT path FROM tags JOIN notes ON notes.id = note "
@@ -114,12 +114,19 @@ class Graph:
         return {"folders": folders[:most], "files": files[:most], "truncated": truncated}
 
     def tasks(self, status: str = "all", under: str = "", most: int = MOST) -> list[Row]:
-        """Returns the tasks in the folder `under`. `status`: `open`, `done` or `all`."""
-        prefix = f"{storable(under).rstrip('/')}/" if under else ""
-        asked = "SELECT path, line, text, status FROM tasks JOIN notes ON notes.id = note"
-        asked += " WHERE substr(path, 1, ?) = ?"
+        """Returns the tasks of the folder or note `under`. `status`: `open`, `done` or `all`.
+
+        Raises `PathRefused` if there is neither such a folder with notes nor such a note.
+        """
+        path = storable(under).rstrip("/")
+        prefix = f"{path}/" if path else ""
+        where = "(path = ? OR substr(path, 1, ?) = ?)"
+        place = (path, len(prefix), prefix)
+        if path and not self._rows(f"SELECT 1 FROM notes WHERE {where} LIMIT 1", *place):
+            raise PathRefused(under, "not found", "missing")
+        asked = f"SELECT path, line, text, status FROM tasks JOIN notes ON notes.id = note WHERE {where}"
         asked += {"all": "", "done": " AND status IN ('x', 'X')", "open": " AND status = ' '"}[status]
-        rows = self._rows(f"{asked} ORDER BY path, line LIMIT ?", len(prefix), prefix, most)
+        rows = self._rows(f"{asked} ORDER BY path, line LIMIT ?", *place, most)
         return [row | {"done": row.pop("status") in "xX"} for row in rows]
 
     def properties(self, path: str) -> dict[str, Value]:

@@ -37,9 +37,9 @@ T = TypeVar("T")
 
 _GENERATION = re.compile(r"index-[0-9a-f]{16}\.db")
 FORGOTTEN_S = 7 * 24 * 3600.0
-"""The age at which the index of another policy is removed.
+"""The age at which an index for other patterns is removed.
 
-It may contain notes that are excluded now.
+Such an index may contain notes that are excluded now.
 """
 LOOK_S = 0.05
 
@@ -69,7 +69,7 @@ class Location:
         return PathRefused(str(self.folder), reason, "index")
 
     def current(self) -> Path | None:
-        """Returns the current database file; None if there is none yet."""
+        """Returns the path of the current database; None if there is none yet."""
         try:
             name = (self.folder / "current").read_text().strip()
         except (OSError, ValueError):
@@ -148,7 +148,7 @@ _SETTINGS = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = NORMAL", "PRAGMA
 class Index:
     """The index of one vault.
 
-    `search.py` and `graph.py` query it; `refresh` updates it. Safe for several threads.
+    `search.py` and `graph.py` query the index, and `refresh` updates it. Safe for several threads.
     """
 
     def __init__(self, vault: Vault, cache: Path | None = None) -> None:
@@ -187,7 +187,8 @@ class Index:
     def ask(self, question: Callable[[sqlite3.Connection], T]) -> T:
         """Runs a query and returns its result.
 
-        A damaged index is rebuilt once, and queried again. Raises `PathRefused` if no index can be kept.
+        If the index is damaged, it is rebuilt once, and the query runs again. Raises `PathRefused` if no
+        index can be kept.
         """
         with self._usable():
             try:
@@ -241,7 +242,7 @@ class Index:
         return {"root": str(self.vault.root), "policy": policy, "fingerprint": fingerprint()}
 
     def _ensure(self) -> Path:
-        """Returns the current database. Creates it if it is missing or unusable.
+        """Returns the current database. Creates the database if it is missing or unusable.
 
         The caller holds the lock.
         """
@@ -366,7 +367,7 @@ async def watch(
 async def stoppable(refresh: Callable[[], T], stop: threading.Event) -> T:
     """Runs `refresh` in a thread and returns its result.
 
-    If the caller is cancelled, sets `stop` and waits until the refresh has stopped at the next note.
+    If the caller is cancelled, this sets `stop` and waits until the refresh has stopped at the next note.
     """
     work = asyncio.ensure_future(asyncio.to_thread(refresh))
     try:

@@ -24,7 +24,7 @@ from toolwire.vault.policy import NOTES, SEARCHED, extension, key
 from toolwire.vault.words import composed, folded
 
 CHUNK = 6000
-"""The maximum number of characters in a chunk."""
+"""How many characters a chunk has at most."""
 MOST_CHUNKS = 1 << 12
 
 
@@ -36,7 +36,7 @@ class Heading(NamedTuple):
 
 
 class NoteChunk(NamedTuple):
-    """A piece of the text, from `start` to `end`. `headings`: its own and those above it."""
+    """A piece of the text, from `start` to `end`. `headings`: the chunk's heading and those above it."""
 
     headings: tuple[str, ...]
     first_line: int
@@ -69,7 +69,7 @@ class Task(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Note:
     title: str
-    """The title in the frontmatter. If it is empty, the file's name is the title."""
+    """The title in the frontmatter; if that is empty, the name of the file."""
     properties: Mapping[str, Value]
     headings: list[Heading]
     chunks: list[NoteChunk]

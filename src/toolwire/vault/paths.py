@@ -111,7 +111,7 @@ def readable_size(size: int) -> str:
 
 
 def too_large(size: int, most: int) -> str:
-    """Returns the reason to refuse a file of this size."""
+    """Returns why a file of this size is refused."""
     return f"too large: {readable_size(size)}, the limit is {readable_size(most)}"
 
 
@@ -148,7 +148,7 @@ class Vault:
     # --- opening ---
 
     def open_folder(self, names: Sequence[str], path: str) -> tuple[int, list[str]]:
-        """Returns a descriptor of the folder, which the caller closes, and `names` as on disk.
+        """Returns a descriptor of the folder, which the caller closes, and the names in its path as on disk.
 
         `names`: the folder's path, one name per level. `path`: the path that error messages show.
         """
@@ -183,9 +183,9 @@ class Vault:
             raise _refusal(error, path) from None
 
     def _respelled(self, folder: int, name: str, path: str) -> str:
-        """Returns the only entry that equals the name after normalization; else the name itself.
+        """Returns the only entry that equals the name after normalization; without one, the name itself.
 
-        Raises `PathRefused` if there are several.
+        Raises `PathRefused` if several entries equal the name.
         """
         if name.isascii():
             return name
@@ -345,7 +345,7 @@ class Vault:
     def _names(self, fd: int, prefix: str, skip: Skip) -> list[str]:
         """Returns the sorted names in a folder. The names of folders end with a slash.
 
-        Sorted this way, the walk is in path order.
+        So a walk through the vault is in path order.
         """
         room = self.limits.path_bytes - len(prefix.encode())
         found = []

@@ -37,7 +37,7 @@ class VaultLimits:
 
 
 class PathRefused(Exception):
-    """A path or file that the vault does not serve. The message is one line.
+    """Raised for a path or file that the vault does not serve. The message is one line.
 
     `kind` is for programs: `path` (the path itself is not allowed, whatever is there), `excluded`, `missing`,
     `link`, `type`, `size`, `binary`, `encoding`, `unreadable`, `changed`, `exists`, `limit`, or `index` (the
@@ -133,7 +133,7 @@ def extension(name: str) -> str:
 
 
 def key(path: str) -> str:
-    """Returns a key that is the same for paths that some file system treats as equal."""
+    """Returns a key for a path. Paths that some file system treats as equal have the same key."""
     if path.isascii():
         return path.lower()
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", visible(path)).casefold())
@@ -146,7 +146,7 @@ _GLOBS = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 
 
 def glob(pattern: str) -> str:
-    """Returns a pattern as a regular expression that is matched against `key(path)`."""
+    """Returns a pattern as a regular expression, which is matched against `key(path)`."""
     text = key(pattern.strip().removeprefix("./"))
     anchored = "/" in text.rstrip("/")
     body = "".join(_GLOBS.get(part) or re.escape(part) for part in _GLOB.findall(text.strip("/")))
@@ -200,7 +200,7 @@ class PathPolicy:
         return names
 
     def open_to(self, path: str) -> bool:
-        """Returns False if a pattern excludes the path."""
+        """Returns True unless a pattern excludes the path."""
         return self._excluded is None or not self._excluded.fullmatch(key(path))
 
     def covers(self, path: str) -> bool:

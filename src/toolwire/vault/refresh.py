@@ -32,10 +32,10 @@ FORMAT = 3
 BATCH = 4000
 FLUSH = 200
 HELD = 2_000_000
-"""Rows are written when those of `FLUSH` notes or of this many characters are collected."""
+"""Rows are written when they belong to `FLUSH` notes or have this many characters."""
 PAGE = 1000
 RACY_NS = 1_000_000_000
-"""A file that changed this shortly before it was read is read again by the next refresh.
+"""If a file changed less than this before it was read, the next refresh reads it again.
 
 A later change may have the same time stamp.
 """
@@ -123,7 +123,7 @@ class Refresh:
     """The result of a refresh.
 
     `skipped`: the number of files that cannot be indexed (too large, binary, not UTF-8, unreadable) and of
-    unreadable folders. `reasons`: the messages for the first of them.
+    unreadable folders. `reasons`: messages about the first skipped files and folders.
     """
 
     added: int = 0
@@ -143,12 +143,12 @@ class Refresh:
 
 
 Progress = Callable[[int, int], None]
-"""Called with the number of files seen and the total."""
+"""A function that is called with the number of files seen and the total."""
 Cancelled = Callable[[], bool]
 
 
 class _Known(NamedTuple):
-    """A note in the index."""
+    """A note that is in the index already."""
 
     path: str
     id: int

@@ -28,9 +28,9 @@ class Hit:
     """A note that was found.
 
     `excerpt`: the preview with its line breaks. `matches`: how often the query's words and phrases occur in
-    its name and text. `marked`: the texts in the preview that match, as whole words. `line`: the line of the
-    best match in the preview. `first_line` and `last_line`: the lines of the chunk. `fields`: the parts of
-    the note that match, such as `title` or `body`.
+    the note's name and text. `marked`: the texts in the preview that match, as whole words. `line`: the line
+    of the best match in the preview. `first_line` and `last_line`: the lines of the chunk. `fields`: the
+    parts of the note that match, such as `title` or `body`.
     """
 
     path: str
@@ -156,9 +156,9 @@ def _any_in(patterns: Patterns, text: str, start: int = 0, stop: int | None = No
 
 
 def beginning(text: str) -> int:
-    """Returns where a note's text begins, after frontmatter and headings.
+    """Returns the position where a note's text begins, after frontmatter and headings.
 
-    If it has only headings, returns where they begin.
+    If the note has only headings, returns the position of the first one.
     """
     head = frontmatter(text).end
     found = _TEXT.search(text, head) or _ANYTHING.search(text, head)
@@ -168,8 +168,8 @@ def beginning(text: str) -> int:
 def excerpt(text: str, compared: str, start: int, stop: int, patterns: Patterns) -> tuple[str, int]:
     """Returns the best piece of `text` between `start` and `stop`, for a preview.
 
-    Also returns the position of its best match. `compared`: the folded text, in which the patterns are
-    searched.
+    Also returns the position of the best match in this piece. `compared`: the folded text, in which the
+    patterns are searched.
     """
     best = _best_match(compared, start, stop, patterns)
     if best is None:  # found by title, tags or headings: show the beginning of the chunk
@@ -192,9 +192,10 @@ def excerpt(text: str, compared: str, start: int, stop: int, patterns: Patterns)
 
 
 def _best_match(compared: str, start: int, stop: int, patterns: Patterns) -> tuple[int, int] | None:
-    """Returns the match that the preview should show first, or None if there is none.
+    """Returns the match that the preview should show first, or None if nothing matches.
 
-    Within the length of a preview after it, there are the most different patterns, then the most matches.
+    It is the match after which the length of a preview contains the most different patterns, then the most
+    matches.
     """
     matches: list[tuple[int, int, int]] = []
     for number, pattern in enumerate(patterns):

@@ -36,9 +36,10 @@ RANK = f"bm25(words, {', '.join(str(WEIGHTS[name]) for name in COLUMNS)})"
 DEFAULT_LIMIT = 10
 MOST_RESULTS = 50
 MOST_ROWS = 6_000
-"""The maximum number of rows that are ranked.
+"""How many matching rows a search ranks.
 
-If more rows match, those with a match in title, aliases, headings or tags are ranked, and some others.
+If more rows match, the search ranks at most this many with a match in title, aliases, headings or tags, and a
+quarter as many of all matching rows.
 """
 MOST_CANDIDATES = 2000
 MOST_SCANNED = 500
@@ -47,9 +48,9 @@ HALF = 8.0
 FLOOR = 1e-6
 """The idf that FTS5 uses for a word that is in half of the rows or more."""
 LEAST_IDF = 0.25
-"""The idf of such a word in the score.
+"""The idf (inverse document frequency) in the score of a word that is in half of the rows or more.
 
-Without it, every score in a small vault would be zero.
+With `FLOOR` instead, every score in a small vault would be zero.
 """
 MOST_OF_A_WORD = 2.2
 """The highest possible rank of a word with idf 1: FTS5's k1 + 1."""
@@ -83,7 +84,7 @@ class _Search:
         self.query = query
         self.limit = limit
         self.order: dict[int, tuple[int, float, str]] = {}
-        """By note: its best row, the rank and the step that found it."""
+        """By note: its best row, the rank of this row, and the step that found the note."""
         self.total = 0
         self.relaxed = False
         self.hint = ""
@@ -112,7 +113,7 @@ class _Search:
         return self
 
     def _score(self, rank: float, step: str) -> float:
-        """Returns the score of a rank: the stronger the rank, the higher.
+        """Returns the score of a rank: the stronger the rank, the higher the score.
 
         Ranks that consist only of the tiny idf of frequent words get different scores, too.
         """
@@ -190,7 +191,7 @@ class _Search:
     def _count(self, match: str, what: str = "*") -> int:
         """Returns how many rows match an FTS5 expression. Stops counting at `MOST_ROWS` + 1.
 
-        `what`: what SQL's `count` counts.
+        `what`: the argument of SQL's `count`.
         """
         inner = f"SELECT rowid FROM words WHERE words MATCH ?{self.where} LIMIT {MOST_ROWS + 1}"
         query = f"SELECT count({what}) FROM ({inner})"
@@ -220,7 +221,7 @@ class _Search:
     def _has(self, note: int, match: str | set[int]) -> bool:
         """Whether any chunk of a note matches.
 
-        `match`: an FTS5 expression, or the set of all notes that match it.
+        `match`: an FTS5 expression, or the set of all notes that match the expression.
         """
         if isinstance(match, set):
             return note in match
@@ -306,7 +307,7 @@ class _Search:
     def _passes(self, note: int, verified: bool = True) -> bool:
         """Whether a note contains none of the excluded terms.
 
-        `verified`: and contains all literal texts of the query.
+        `verified`: the note must also contain all literal texts of the query.
         """
         query = self.query
         if any(self._has(note, term.expression) for term in query.without if term.words and not term.literal):
@@ -327,7 +328,7 @@ class _Search:
 
 
 def _falling(hits: list[Hit]) -> tuple[Hit, ...]:
-    """Returns the hits with scores that never rise from one hit to the next."""
+    """Returns the hits with scores that are never higher than the score of the hit before."""
     found: list[Hit] = []
     ceiling = 1.0
     for one in hits:

@@ -34,7 +34,7 @@ _TOKEN = re.compile(f"[{UNSPACED}]|[^\\W_{UNSPACED}]+")
 
 
 class _Fold(dict[int, int]):
-    """Maps a code point to the one that it is compared as. Filled on demand."""
+    """Maps a code point to the code point as which it is compared. Filled on demand."""
 
     def __missing__(self, code: int) -> int:
         letter = chr(code)
@@ -86,7 +86,7 @@ def tokens(text: str) -> list[str]:
 MOST_LETTERS = 1000
 MOST_TERMS = 32
 PREFIX_LETTERS = 3
-"""A shorter last word counts as a prefix only if nothing else is found."""
+"""A last word with fewer letters counts as a prefix only if nothing else is found."""
 _PART = re.compile(r'(-(?=[\w"#]))?(?:(tag|path|file|folder):)?(?:"([^"]*)(?:"|\Z)|(\S+))', re.I)
 _WRAPPING = ".,;:!?\"'`’‘“”«»()[]{}…、。，！？「」"
 _MEANINGFUL = re.compile(rf"[^\w\s{re.escape(_WRAPPING)}\-–—/]")
@@ -128,7 +128,7 @@ class Term:
         return re.compile(out if self.prefix or _UNSPACED.match(self.words[-1]) else f"{out}(?!{letter})")
 
     def loosened(self) -> list[Term]:
-        """Returns terms of which one is enough: each word.
+        """Returns one term for each word; a note matches if it contains one of them.
 
         A quoted term, or one in a script without spaces, stays whole.
         """

@@ -28,7 +28,7 @@ from toolwire.core.partial_call import PartialCall
 from toolwire.wire import payloads
 
 CallIdFactory = Callable[[int, int], str]
-"""Takes the index of the choice and the number of the call in it; returns a unique id."""
+"""A function from the index of a choice and the number of a call in it to a unique id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ def extract_use_tool_blocks(text: str, start: int = 0) -> tuple[tuple[TextBlock,
 
 
 class _Choice:
-    """The calls of one choice. `held` are events of final messages that were not returned as deltas."""
+    """The calls of one choice. `held`: events of final messages that no update has returned as deltas."""
 
     def __init__(self) -> None:
         self.assembler = CallAssembler(names=EVERY_NAME, ordered=False)
@@ -234,7 +234,8 @@ class ToolCallAggregator:
     def _take(self, fragments: list[Fragment], choice: int, emit: bool, all_held: bool) -> Update:
         """Adds fragments to the calls of a choice.
 
-        `emit`: return deltas. `all_held`: also those of calls that these fragments do not change.
+        `emit`: return deltas. `all_held`: also return held deltas of calls that these fragments do not
+        change.
         """
         if not fragments and choice not in self._choices:
             return Update()

@@ -25,7 +25,7 @@ _surrogate = re.compile(rb"\\u[dD](?:[89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|[
 
 
 WINDOW = 1024 * 1024
-"""Bytes that are examined at once. Other threads can run in between."""
+"""How many bytes are examined at once. Other threads can run in between."""
 
 
 def parse(raw: bytes, *, nodes: int = 0, messages: int = 0, tools: int = 0) -> dict[str, Any]:

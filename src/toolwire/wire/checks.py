@@ -211,7 +211,10 @@ COMMON: dict[str, Rule] = {
 
 
 HOLDERS: dict[str, str] = {"text": "format", "reasoning": "effort", "stream_options": "include_usage"}
-"""Fields whose members are reported one by one. The value is the member reported as the field itself."""
+"""Fields whose members are reported one by one.
+
+The value is the member that stands for the field itself in the report.
+"""
 MOST_NOTES = 16
 """The maximum number of unread fields that one report names."""
 _SAFE = re.compile(r"[a-zA-Z][a-zA-Z0-9_]{0,47}\Z")
@@ -280,9 +283,9 @@ def model(body: Mapping[str, Any]) -> str:
 
 
 def required(holder: Mapping[str, Any], name: str, path: str, rule: Rule) -> Any:
-    """Returns `holder[name]`. Raises if it is null, or if the rule refuses it.
+    """Returns `holder[name]`. Raises an error if it is null, or if the rule refuses it.
 
-    `path` is the holder's path.
+    `path` is the path of the holder.
     """
     value = holder.get(name)
     if value is None:
@@ -292,13 +295,13 @@ def required(holder: Mapping[str, Any], name: str, path: str, rule: Rule) -> Any
 
 
 def required_string(holder: Mapping[str, Any], name: str, path: str) -> str:
-    """Returns the string `holder[name]`, which may be empty. Raises if it is null or not a string."""
+    """Returns the string `holder[name]`, which may be empty. Raises an error if it is no string."""
     value: str = required(holder, name, path, string)
     return value
 
 
 def optional(holder: Mapping[str, Any], name: str, path: str, rule: Rule = string) -> Any:
-    """Returns `holder[name]`, or None if it is null. Raises if the rule refuses it."""
+    """Returns `holder[name]`, or None if it is null. Raises an error if the rule refuses the value."""
     value = holder.get(name)
     if value is not None:
         rule(f"{path}.{name}", value)
@@ -325,7 +328,7 @@ def required_id(holder: Mapping[str, Any], name: str, path: str) -> str:
 
 
 def required_name(holder: Mapping[str, Any], path: str) -> str:
-    """Returns the name of a tool, a namespace or a schema. Raises if it does not match `NAME`."""
+    """Returns the name of a tool, a namespace or a schema. Raises an error if it does not match `NAME`."""
     value = required_string(holder, "name", path)
     if NAME.fullmatch(value) is None:
         expected = f"Expected a string that matches the pattern '^{NAME.pattern}$'."

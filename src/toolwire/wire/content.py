@@ -79,7 +79,7 @@ def read(value: Any, path: str, notes: list[Note]) -> tuple[tuple[Part, ...], st
 
 
 def read_parts(value: Any, path: str, notes: list[Note]) -> tuple[Part, ...]:
-    """Returns the parts of a tool's result. A refusal in it becomes a text part."""
+    """Returns the parts of a tool's result. A refusal in the result becomes a text part."""
     parts, refusal = read(value, path, notes)
     return (*parts, TextPart(refusal)) if refusal else parts
 

@@ -79,7 +79,7 @@ ALIKE = {
     "output_config.effort": "reasoning_effort",
     "metadata.user_id": "user",
 }
-"""Fields with the same meaning: a backend that honours the value also honours the key."""
+"""Pairs of fields with the same meaning: a backend that honours the value also honours the key."""
 _KNOWN = frozenset(FIELDS)
 _THOUGHTS: dict[Api, str] = {
     "chat": "messages.reasoning_content",
@@ -93,7 +93,7 @@ REPAIRED = "healed:"
 """The prefix of a note on a repair. The report joins several repairs of one field."""
 _NOTE = re.compile(r"[a-zA-Z][a-zA-Z0-9_.]{0,95}\Z")
 UNKNOWN = "unknown_fields"
-"""The name in the report for unknown fields that are too many or whose names are not safe."""
+"""The name in the report for unknown fields that cannot be named, or that are too many to name."""
 
 
 class _Case(NamedTuple):
@@ -151,7 +151,7 @@ def unknown(names: Iterable[str], passes: frozenset[str] = frozenset()) -> dict[
 def passed(turn: Turn, capabilities: Capabilities) -> Mapping[str, Any]:
     """Returns the fields that the decoder did not read and the backend forwards.
 
-    They are those that the report calls honoured or passed.
+    The report calls these fields honoured or passed.
     """
     served = dict(_served(turn.sent & _KNOWN, _case(turn, capabilities, "none")))
     named = unknown(turn.sent - _KNOWN, capabilities.passes)
@@ -165,7 +165,7 @@ def passed(turn: Turn, capabilities: Capabilities) -> Mapping[str, Any]:
 def thoughts(turn: Turn, asked: Turn, capabilities: Capabilities) -> tuple[tuple[str, str], ...]:
     """Returns a report entry if reasoning that the client sent back does not reach the model.
 
-    `asked` is the turn that the backend runs. Empty if all reasoning reaches the model.
+    `asked` is the turn that the backend runs. Returns no entry if all reasoning reaches the model.
     """
     given = {id(item) for item in asked.items}
     for item in turn.items:

@@ -42,7 +42,10 @@ from toolwire.wire.checks import Note, shown
 
 NO_RESULT = "No result was returned for this call."
 LEGACY_ID = ""
-"""The call id of a legacy result until it is paired. No client can send it: decoders refuse empty ids."""
+"""The call id of a legacy result until it is paired.
+
+No client can send this id, because decoders refuse empty ids.
+"""
 
 
 REPAIRS = (

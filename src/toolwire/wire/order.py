@@ -92,9 +92,10 @@ class Delta(msgspec.Struct, frozen=True, gc=False):
 
 
 class Sign(msgspec.Struct, frozen=True, gc=False):
-    """What is added to an open item at its end.
+    """An addition at the end of an open item.
 
-    The signature of a thought, a citation of a text, or the whole content of a redacted thought or a block.
+    This is the signature of a thought, a citation of a text, or the whole content of a redacted thought or a
+    block.
     """
 
     item: Item
@@ -203,9 +204,9 @@ _SYMBOLS: dict[type[Any], str] = {
 class Order:
     """Turns the events of one run into steps.
 
-    `single_call`: the API can express only one call (legacy functions); more are dropped and counted.
-    `signed`: the API is Anthropic's, which has signatures, blocks, citations and borders. For other APIs they
-    produce no step.
+    `single_call`: the API can express only one call (legacy functions); further calls are dropped and
+    counted. `signed`: the API is Anthropic's, which has signatures, blocks, citations and borders. For other
+    APIs, events of these kinds produce no step.
     """
 
     def __init__(self, ids: IdFactory, *, single_call: bool = False, signed: bool = False) -> None:
@@ -250,7 +251,7 @@ class Order:
     def finish(self) -> list[Step]:
         """Returns the steps after the backend has stopped.
 
-        Empty if the run ended with `Finish` or `Failure`. Otherwise the run ends as a failure.
+        There are none if the run ended with `Finish` or `Failure`. Otherwise the run ends as a failure.
         """
         if self.row is TABLE["ended"]:
             return []

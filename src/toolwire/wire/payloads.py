@@ -3,8 +3,8 @@
 Known shapes: Codex's JSON-RPC notifications and requests (also the older `codex/event/*`), Responses events
 and items, chat deltas and messages with `tool_calls` or `function_call`. Payloads may be wrapped in other
 objects, called envelopes here (`params`, `delta`, `choices`, …), to any depth. An object that contains itself
-is read once, and at most `STEPS` objects are read. Unknown shapes are ignored. Nothing is parsed or changed.
-Standard library only.
+is read once, and at most `STEPS` objects are read. Unknown shapes are ignored.
+Payloads are never changed, and the text of arguments is never parsed. Standard library only.
 """
 
 from __future__ import annotations
@@ -141,7 +141,8 @@ def _chat(node: Payload, whole: bool) -> list[Fragment]:
 def _distinguish(entries: list[Fragment]) -> None:
     """Makes every entry of a final message a separate call.
 
-    An id or index that an earlier entry has is removed, so that the entry's position identifies it.
+    If an earlier entry has the same id or index, this id or index is removed, so that the position of the
+    entry identifies the call.
     """
     ids: set[str | None] = {None}
     indexes: set[int | None] = {None}
@@ -172,7 +173,7 @@ SHAPES: tuple[Shape, ...] = (
 
 
 def fragments(node: Payload, whole: bool) -> list[Fragment]:
-    """Returns the fragments of calls in one object. `whole`: it is part of a final message."""
+    """Returns the fragments of calls in one object. `whole`: the object is part of a final message."""
     read = next((read for fits, read in SHAPES if fits(node)), None)
     return [] if read is None else read(node, whole)
 
@@ -253,7 +254,8 @@ def content(payload: Any) -> str:
 def _text_of(node: Payload, steps: Iterator[int]) -> Any:
     """Returns the content or text of the object itself.
 
-    Without any, returns that of the first object in its envelopes that has some, or None.
+    If the object has none, returns that of the first object in its envelopes that has some. Returns None if
+    none has.
     """
     own = node.get("content") or node.get("text")
     if own or not any(key in node for key in ENVELOPES):

@@ -80,7 +80,7 @@ def comment_frame(text: str) -> bytes:
 
 
 class SseEvent(NamedTuple):
-    """An event with a name. `SseReader` returns an event without a name as its data."""
+    """An event with a name. For an event without a name, `SseReader` returns only its data."""
 
     name: str
     data: bytes
@@ -93,7 +93,7 @@ class SseReader:
     """Parses a stream of bytes into events: `bytes`, or `SseEvent` if the event has a name.
 
     Skips comments, ids and retry times. Feed it `EMPTY_LINE` at the end of the stream, because the last event
-    may lack its own.
+    may lack its empty line.
     """
 
     def __init__(self, limit: int = READ_LIMIT) -> None:
@@ -107,7 +107,7 @@ class SseReader:
         self._head: bytes | None = b""  # the first bytes, while they may be a byte order mark
 
     def feed(self, block: bytes) -> list[bytes | SseEvent]:
-        """Returns the events that this block completes. Raises if an event exceeds the limit."""
+        """Returns the events that this block completes. Raises an error if an event exceeds the limit."""
         is_pending = self._partial or self._data or self._name or self._head or self._after_cr
         if block[:6] == b"data: " and block[-2:] == b"\n\n" and b"\r" not in block and not is_pending:
             self._head = None

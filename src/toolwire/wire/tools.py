@@ -51,14 +51,14 @@ HOSTED = frozenset(
     "web_search_preview web_search_preview_2025_03_11".split()
 )
 REDACTED = "<redacted>"
-"""Tools that capture requests write this in place of a value.
+"""The text that tools for capturing requests write in place of a value.
 
 It is accepted as a `tool_choice`, so that captured requests can be replayed.
 """
 OF_FUNCTION = frozenset({"type", "function", "name", "description", "parameters", "strict"})
 OF_CUSTOM = frozenset({"type", "custom", "name", "description", "format"})
 OF_NAMESPACE = frozenset({"type", "name", "tools"})
-"""The members of a tool that are read. Others get a note."""
+"""The members of a namespace that are read. Any other member gets a note."""
 MODES = ("none", "auto", "required")
 CALLABLE = ("function", "custom")
 NOTHING = ToolChoice("none")
@@ -254,7 +254,7 @@ class RequestTools:
         return self._known(required_string(inner, "name", path), kind, f"{path}.name")
 
     def _known(self, name: str, kind: str, path: str) -> str:
-        """Returns the name if a tool of that name and kind is declared; otherwise raises."""
+        """Returns the name if a tool of this name and kind is declared; otherwise raises an error."""
         self._need_tools(path)
         spec = self._specs.get(name)
         if spec is None or spec.kind != kind:

@@ -20,7 +20,7 @@ def _missing() -> str:
 
 
 class AcpBackend(AgentBackend[Any]):
-    """An agent from the settings. Each session is a separate process."""
+    """An agent from the settings. Each of its sessions is a separate process."""
 
     def __init__(self, id: str, options: AcpOptions) -> None:
         super().__init__(id, options)
@@ -53,7 +53,7 @@ class AcpBackend(AgentBackend[Any]):
 
 
 def lacking(options: AcpOptions) -> tuple[str, str] | None:
-    """Returns what an agent lacks and how to get it: the extra, or its command."""
+    """Returns what an agent lacks (the extra or its command) and how to get it; None if nothing."""
     if find_spec("acp") is None:
         return "the extra 'acp' is not installed", add_extra("acp")
     program = expanduser(options.command[0])

@@ -58,8 +58,8 @@ def launch(
 ) -> Launch:
     """Returns how to start the agent. Pure.
 
-    `home` and `tmp` are the agent's private folders; `tools` are the names of the client's tools. Toolwire's
-    values override settings of the operator that would enable the agent's own tools.
+    `home` and `tmp` are the agent's private folders; `tools` are the names of the client's tools. If a
+    setting of the operator would enable the agent's own tools, Toolwire's value overrides it.
     """
     env = {name: environ[name] for name in PASSED_ON if name in environ}
     env |= {"HOME": home, "TMPDIR": tmp}
@@ -108,7 +108,7 @@ def _json_variable(name: str, env: Mapping[str, str]) -> dict[str, Any]:
 def merged(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
     """Merges two nested tables. A value in `ours` overrides the one in `theirs`.
 
-    Our keys come last, because in some agents the last rule decides.
+    The keys of `ours` come last in the result, because in some agents the last rule decides.
     """
     out = {key: value for key, value in theirs.items() if key not in ours}
     for key, value in ours.items():

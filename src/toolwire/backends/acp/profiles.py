@@ -38,9 +38,9 @@ class AgentProfile:
     install: str = ""
     log_in: str = ""
     arguments: tuple[str, ...] = ()
-    """Arguments that are added to the command."""
+    """Arguments that Toolwire adds to the agent's command."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Environment variables, unless the operator sets them. {home} is the agent's home."""
+    """Environment variables for the agent, unless the operator sets them. {home} is its home."""
     config: tuple[str, Mapping[str, Any]] | None = None
     """An environment variable that contains JSON, and the values that are merged into it."""
     config_dropped: tuple[str, ...] = ()
@@ -58,14 +58,14 @@ class AgentProfile:
     mode: str = ""
     """The session mode to set, if the agent offers it."""
     shown: tuple[str, ...] = ("{server}_{tool}",)
-    """Patterns of the names that the agent uses for a client's tool.
+    """Patterns of the names that the agent gives a client's tool.
 
-    The first pattern is the name that its model sees. Requests for permission may use any of them.
+    The agent's model sees the name of the first pattern. Requests for permission may use any of the names.
     """
     approvals: tuple[str, ...] = ()
     """Titles of permission requests that do not contain the tool's name.
 
-    In this case the tool is known from the announced call with the same id.
+    For such a request, Toolwire finds the tool by the id of the call, which the agent has announced.
     """
     longest: int = 64
     """The most characters in a tool's name, including the agent's prefix."""
@@ -75,12 +75,12 @@ class AgentProfile:
     The calls themselves reach the MCP server at about this time too.
     """
     login: tuple[str, ...] = ()
-    """Login files below the person's home.
+    """Paths of login files, below the person's home.
 
-    They are linked into the agent's home and never read.
+    They are linked into the agent's home. Toolwire never reads them.
     """
     authenticate: Mapping[str, str] = field(default_factory=dict)
-    """Authentication methods that need no person, each with the environment variable it uses.
+    """Authentication methods that need no person, each with its environment variable.
 
     The agent may list more methods.
     """
@@ -88,9 +88,10 @@ class AgentProfile:
         "session",
         (),
     )
-    """How the model's name is passed to the agent.
+    """How the agent gets the model's name.
 
-    It is passed in arguments with {model}, in an environment variable, in the config, or as a session option.
+    It is an argument that contains {model}, an environment variable, a part of the config, or a session
+    option.
     """
 
 
@@ -100,7 +101,7 @@ _CODEX_SETTINGS: dict[str, Any] = {
     **dict.fromkeys(("include_apply_patch_tool", "tools.view_image"), False),
     **{f"features.{name}": False for name in _CODEX_OFF},
 }
-"""The settings of Codex's app-server, and more for features that the ACP adapter adds."""
+"""The settings of Codex's app-server, and settings against features that the ACP adapter adds."""
 
 _KNOWN = (
     AgentProfile(
@@ -228,7 +229,7 @@ PROFILES: dict[str, AgentProfile] = {profile.name: profile for profile in (*_KNO
 
 
 def profile_of(name: str, command: Sequence[str]) -> AgentProfile:
-    """Returns the profile with this name. "auto": of the first known program in the command.
+    """Returns the profile with this name; for "auto", the one of the first known program in the command.
 
     The command may begin with npx or another launcher.
     """
@@ -255,7 +256,7 @@ def shown_names(profile: AgentProfile, tools: Collection[str]) -> dict[str, str]
 def listed_names(profile: AgentProfile, tools: Sequence[str]) -> dict[str, str]:
     """Returns a mapping from each tool's name on the MCP server to the client's name.
 
-    Names that would be too long with the agent's prefix are shortened.
+    A name that would be too long with the agent's prefix is shortened.
     """
     room = profile.longest - len(profile.shown[0].format(server=SERVER, tool=""))
     out: dict[str, str] = {tool: tool for tool in tools if len(tool) <= room}
@@ -279,7 +280,7 @@ class AcpOptions(AgentOptions):
     env: dict[str, str] = field(default_factory=dict)
     """Environment variables for the agent.
 
-    With `HOME`, the agent uses that home, otherwise a private one.
+    If `HOME` is one of them, the agent uses that home, otherwise a private one.
     """
     profile: str = "auto"
     """The name of a profile; "auto": chosen by the name of the program in `command`."""

@@ -43,7 +43,7 @@ class Refused(Exception):
 
 ALLOW, REFUSE = ("allow_once", "allow_always"), ("reject_once", "reject_always")
 HARMLESS_KINDS = {"", "other"}
-"""The kinds that calls of MCP tools have.
+"""The kinds (`ToolCall.kind`) that agents give calls of MCP tools, such as a client's tools.
 
 Agents use other kinds (read, edit, execute…) for their own tools.
 """
@@ -75,9 +75,9 @@ def is_clients(
 
 
 def outcome(options: Sequence[Json], allow: bool) -> dict[str, Json]:
-    """Returns the option that allows or refuses, preferably only once.
+    """Returns the option that allows or refuses the request, preferably only once.
 
-    If there is none, the outcome is "cancelled".
+    If the agent offers no such option, the outcome is "cancelled".
     """
     usable = [one for one in options if isinstance(one, Mapping) and one.get("optionId") is not None]
     for kind in ALLOW if allow else REFUSE:
@@ -140,9 +140,9 @@ def shell_result(text: str) -> tuple[str, int]:
 
 
 class Terminal:
-    """A terminal of the agent: one call of the client's shell tool.
+    """A terminal of the agent, which is one call of the client's shell tool.
 
-    It has no output until the client has returned the result.
+    The terminal has no output until the client has returned the result of the call.
     """
 
     LIMIT = 2**20
@@ -162,7 +162,7 @@ class Terminal:
         return self._status()
 
     def output(self) -> dict[str, Json]:
-        """Returns the output so far. If it is longer than the limit, its beginning is cut off."""
+        """Returns the output so far. If the output is longer than the limit, its beginning is cut off."""
         if not self._task.done():
             return {"output": "", "truncated": False}
         text = "" if self._task.cancelled() else self._task.result()[0]
@@ -184,8 +184,8 @@ class AgentRequests:
     """Answers the requests of one session.
 
     `names` maps the agent's name of each tool to the client's tool. `declared`: the names that the client
-    declared. `running` returns the current run, or raises. `seen` returns the announcement of the call with
-    this id.
+    declared. `running` returns the current run, or raises an error. `seen` returns the announcement of the
+    call with an id.
     """
 
     def __init__(
@@ -213,7 +213,7 @@ class AgentRequests:
             "terminal/kill": lambda params: self._terminal(params).kill(),
             "terminal/release": self._release,
         }
-        """The handler of each method. It returns the result, or an awaitable of the result."""
+        """The handler of each ACP method. A handler returns the result, or an awaitable of the result."""
 
     def serves(self, method: str) -> bool:
         """Returns whether the client declared the tool that serves this request."""
@@ -246,7 +246,7 @@ class AgentRequests:
         return outcome(options if isinstance(options, Sequence) else (), allowed)
 
     def _call(self, method: str, params: Params) -> Coroutine[Any, Any, str]:
-        """Calls the client's tool that serves the request. Raises `Refused` if the client has none."""
+        """Calls the client's tool that serves an agent's request. Raises `Refused` if there is none."""
         if not self.serves(method):
             raise Refused(f"{method} is not available here: the client has no tool '{TOOLS[method]}'.")
         try:

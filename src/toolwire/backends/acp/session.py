@@ -40,7 +40,7 @@ Json = Any
 Params = Mapping[str, Json]
 PROTOCOL = 1
 HOLD_S = 15.0
-"""How long a call waits for its own announcement, and for other calls of the same answer."""
+"""How long a call waits until the agent announces it, and for other calls of the same answer."""
 LIST_S = 5.0
 """How long the agent may take to list the client's tools before Toolwire logs a warning."""
 
@@ -285,7 +285,7 @@ class AcpSession:
         return None
 
     def _update(self, update: Params) -> None:
-        """Handles an update. Not async, so that updates are handled in their order."""
+        """Handles a session update. Not async, so that updates are handled in their order."""
         run = self._run
         kind = update.get("sessionUpdate")
         if run is None:

@@ -50,7 +50,7 @@ def usage_of(result: Mapping[str, Json]) -> Usage | None:
     """Returns the token counts of a prompt, or None if there are none.
 
     Agents differ in whether the input includes cached tokens and the output includes thought tokens. If the
-    total is at least the sum of all numbers, they are not included and must be added.
+    total is at least the sum of all numbers, neither is included, and both are added.
     """
     given = next((found for path in _USAGES if (found := _inner(result, path)) is not None), {})
     read, written = _number(given, "cachedReadTokens"), _number(given, "cachedWriteTokens")
@@ -81,7 +81,7 @@ def _number(given: Mapping[str, Json], *keys: str) -> int:
 class Announced:
     """A tool call that an update announced.
 
-    `tool`: the client's tool, or "" for an agent's own tool.
+    `tool`: the name of the client's tool, or "" if the agent calls a tool of its own.
     """
 
     id: str
@@ -95,7 +95,7 @@ class Announced:
 
     @property
     def expected(self) -> bool:
-        """Whether a client's tool was announced, but its call has not reached the MCP server yet."""
+        """Whether a call of a client's tool was announced, but has not reached the MCP server yet."""
         return bool(self.tool) and not self.called and not self.over
 
 
@@ -110,7 +110,7 @@ class AgentCalls:
         self._numbers = itertools.count(1)
 
     def announce(self, update: Mapping[str, Json]) -> None:
-        """Records a `tool_call` or `tool_call_update`. An update adds to what was announced before."""
+        """Records a `tool_call` or `tool_call_update`. An update adds to the earlier announcement."""
         id = str(update.get("toolCallId") or "")
         known = self._announced.setdefault(id, Announced(id, 0))
         title = update.get("title")
@@ -134,7 +134,8 @@ class AgentCalls:
     def called(self, tool: str, arguments: Mapping[str, Json]) -> tuple[str | None, int]:
         """Records a call at the MCP server.
 
-        Returns its announced id (None if unknown) and its order.
+        Returns the id with which the agent announced the call (None if unknown), and the position of the
+        call.
         """
         wanted = _canonical(arguments)
         waiting = [one for one in self._announced.values() if one.expected and one.tool == tool]
@@ -150,7 +151,7 @@ class AgentCalls:
 
     @property
     def expected(self) -> bool:
-        """Whether any call has arrived in only one of the two places."""
+        """Whether some call was announced but has not reached the MCP server yet, or the reverse."""
         return bool(self._early) or any(one.expected for one in self._announced.values())
 
     def seen(self, id: str) -> Announced | None:
@@ -164,7 +165,7 @@ def _canonical(arguments: Mapping[str, Json]) -> str:
 def failure_of(
     code: int, message: str, data: Json, title: str, log_in: str, scrub: Callable[[str], str] = str
 ) -> Failure:
-    """Returns the failure for a JSON-RPC error. `scrub` removes secrets from a text."""
+    """Returns the failure for an agent's JSON-RPC error. `scrub` removes secrets from a text."""
     texts = dict.fromkeys(filter(None, (message, *_texts(data))))
     words = " ".join(" ".join(texts).split())
     kind = "backend_auth" if code == AUTH_REQUIRED else kind_by_words(words) or "backend"

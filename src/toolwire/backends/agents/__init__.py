@@ -13,7 +13,7 @@ class AgentOptions:
     settle_ms: int = 200
     """How long an agent must be silent after its calls before the response with the calls ends."""
     repeats: int = 8
-    """How often an agent may make the same call before the run is stopped."""
+    """How often an agent may make the same call. At the next repetition, the run is stopped."""
     idle_s: float = 300.0
     """How long a session waits for the next turn of its conversation."""
     sessions: int = 4

@@ -1,6 +1,6 @@
 """The base of agent backends that keep a session for each conversation.
 
-A new conversation gets a new session, which afterwards waits for the conversation's next turn.
+The first turn of a conversation starts a session. The session then waits for the conversation's next turn.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class IdleSessions(Generic[Kept]):
             self._drop(next(iter(self._waiting)))
 
     def take(self, fingerprint: str) -> Kept | None:
-        """Removes and returns the session of this conversation, or None. The caller must close it."""
+        """Removes the session of this conversation and returns it, or None. The caller must close it."""
         session, timer = self._waiting.pop(fingerprint, (None, None))
         if timer is not None:
             timer.cancel()
@@ -118,7 +118,7 @@ class IdleSessions(Generic[Kept]):
 
 
 class AgentBackend(ABC, Generic[Session]):
-    """An agent from the settings. `live`: all its sessions. `idle`: those that wait for a turn."""
+    """An agent from the settings. `live`: all its sessions. `idle`: the sessions that wait for a turn."""
 
     strategy: Strategy = "parked"
     capabilities = Capabilities(
@@ -176,7 +176,7 @@ class AgentBackend(ABC, Generic[Session]):
 
 
 class _Work(Generic[Session]):
-    """The work on one turn, with the session that is used for it."""
+    """The work of an agent on one turn, with the session that the turn uses."""
 
     def __init__(self, backend: AgentBackend[Session]) -> None:
         self._backend = backend
@@ -196,9 +196,9 @@ class _Work(Generic[Session]):
             backend.idle.keep(history.fingerprint(run.turn, run.conversation), session)
 
     async def _continued(self, run: AgentRun) -> bool:
-        """Continues the conversation in its waiting session.
+        """Continues the conversation in the session that waits for it.
 
-        Returns False if it has none, or it died.
+        Returns False if no session waits, or if the session died.
         """
         turn, known = run.turn, len(run.conversation)
         self._session = session = self._backend.idle.take(history.fingerprint(turn, history.known_part(turn)))

@@ -133,10 +133,10 @@ Entry = tuple[str, ...]
 
 
 def entries(items: Iterable[Item]) -> list[Entry]:
-    """Returns the conversation in a form that is equal if a client sends it again.
+    """Returns the conversation in a form that is the same when a client sends it again.
 
-    It has no ids, reasoning and message boundaries, because clients do not repeat them exactly. Clients also
-    differ in the order of texts and calls within one step: here the texts come first.
+    The form has no ids, reasoning and message boundaries, because clients do not repeat them exactly. Clients
+    also differ in the order of texts and calls within one step, so here the texts come first.
     """
     out: list[Entry] = []
     calls: list[Entry] = []
@@ -162,7 +162,7 @@ def _add(entries: list[Entry], role: str, text: str) -> None:
 
 
 def _content(parts: Iterable[Part]) -> str:
-    """Like `plain_text`, but with a hash of each image instead of a placeholder."""
+    """Returns the text of the parts like `plain_text`, but with a hash of each image as placeholder."""
     return "\n".join(
         part.text if isinstance(part, TextPart) else f"[{_hash(asdict(part))}]" for part in parts
     )
@@ -187,9 +187,9 @@ def known_part(turn: Turn) -> list[Entry]:
 
 
 def fingerprint(turn: Turn, conversation: Sequence[Entry]) -> str:
-    """Returns a hash of the conversation, and of what else must be equal to continue it.
+    """Returns a hash of everything that must be equal to continue a conversation in its session.
 
-    This is the turn's caller, model, instructions, tools and output options.
+    This is the conversation itself and the turn's caller, model, instructions, tools and output options.
     """
     tools = sorted(
         (tool.name, tool.description, json.dumps(tool.parameters, sort_keys=True, default=str))

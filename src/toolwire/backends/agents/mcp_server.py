@@ -28,7 +28,10 @@ from toolwire.core.turn import ImagePart, Part, Result, TextPart, ToolSpec
 
 Json = Any
 Call = Callable[[str, dict[str, Json]], Awaitable[Result]]
-"""Calls a client's tool by name. The agent sees a `ToolwireError` as a failed call."""
+"""A function that calls a client's tool by its name.
+
+If the function raises a `ToolwireError`, the agent sees a failed call.
+"""
 
 VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 PATH = "/mcp"
@@ -59,9 +62,9 @@ class LoopbackServer(ABC):
         return hmac.compare_digest(given, f"Bearer {self.token}".encode())
 
     async def start(self) -> None:
-        """Starts the server. A cancelled start is first completed and then undone.
+        """Starts the server. If the start is cancelled, it is first completed and then undone.
 
-        Otherwise its socket would stay open.
+        Otherwise the server's socket would stay open.
         """
         starting = asyncio.ensure_future(self._start())
         try:
@@ -88,7 +91,7 @@ class LoopbackServer(ABC):
 def content(parts: Iterable[Part]) -> list[dict[str, Json]]:
     """Returns a tool's result as MCP content: texts and inline images.
 
-    Other parts are described in a text.
+    A part of any other kind becomes a text that describes it.
     """
     out: list[dict[str, Json]] = []
     for part in parts:
@@ -248,7 +251,7 @@ class ToolServer(LoopbackServer):
 
 
 async def _settled(call: asyncio.Future[dict[str, Json]]) -> dict[str, Json]:
-    """Returns the result of a call; for a cancelled call, an error result."""
+    """Returns the result of a call that has ended. A cancelled call has an error as its result."""
     await asyncio.wait({call})
     return error_result("error: the call was cancelled") if call.cancelled() else call.result()
 

@@ -26,7 +26,7 @@ from toolwire.core.errors import ToolwireError
 
 PROXIES = tuple("HTTP_PROXY HTTPS_PROXY ALL_PROXY NO_PROXY http_proxy https_proxy all_proxy no_proxy".split())
 PASSED_ON = (*"PATH LANG LC_ALL TZ SSL_CERT_FILE SSL_CERT_DIR NODE_EXTRA_CA_CERTS".split(), *PROXIES)
-"""The gateway's environment variables that a child gets.
+"""The gateway's environment variables that a child process gets.
 
 API keys are not among them, because every process that an agent starts would inherit them.
 """
@@ -89,7 +89,7 @@ class Child(asyncio.SubprocessProtocol):
         self.title = title
         self._secrets = sorted(secrets, key=len, reverse=True)
         self.gone = asyncio.Event()
-        """Set when the process is dead and its pipes are closed, or shortly after it died."""
+        """An event, set when the process is dead and its pipes are closed, or shortly after it died."""
         self._transport: asyncio.SubprocessTransport | None = None
         self._stdin: asyncio.WriteTransport | None = None
         self._guard = -1
@@ -143,7 +143,7 @@ class Child(asyncio.SubprocessProtocol):
         return self._transport is not None and not self._dying
 
     def report(self, problem: str) -> str:
-        """Logs a problem with the last output of the process. Returns the message for a client."""
+        """Logs a problem with the last output of the process. Returns a message for the client."""
         if self._closing:
             return problem
         output = self.clean(" ".join(self._tail))

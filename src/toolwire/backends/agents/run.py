@@ -35,7 +35,7 @@ from toolwire.core.turn import Call, Item, Message, Result, TextPart, Turn
 log = logging.getLogger("toolwire.agents")
 STOP_S = 5.0
 LONGEST_SETTLE_S = 10.0
-"""The longest time that calls wait for an agent that does not become silent after them."""
+"""The longest time that calls wait for an agent to become silent before they are sent."""
 UNREAD_LIMIT, UNREAD_EACH = 32 * 2**20, 128
 """The most characters that may wait to be read, and what an event counts besides its text."""
 Work = Callable[["AgentRun"], Awaitable[None]]
@@ -52,7 +52,7 @@ class _Call:
 
 
 class AgentRun:
-    """A run. `work` drives the agent until its answer is complete. `stop` interrupts it.
+    """A run of an agent. `work` drives the agent until its answer is complete. `stop` interrupts it.
 
     An error in `work` makes the run fail. `repeats`: how often a run may make the same call. `timeout_s`: the
     longest silence while the agent works.
@@ -119,7 +119,7 @@ class AgentRun:
 
     @property
     def lacks_call(self) -> bool:
-        """Whether a call is required and none has been made yet."""
+        """Whether the turn requires a call and the agent has not made one yet."""
         return self.turn.tool_choice.mode == "required" and bool(self.turn.offered()) and not self.called
 
     @property
@@ -231,7 +231,7 @@ class AgentRun:
         return True
 
     def _send_calls(self) -> Batch:
-        """Returns the events of all new calls; of the first only, if parallel calls are off."""
+        """Returns the events of all new calls; if parallel calls are off, of the first call only."""
         batch: Batch = []
         ordered = sorted(self._new_calls, key=lambda call: call.order)
         count = len(ordered) if self.turn.parallel else 1
@@ -297,9 +297,9 @@ async def one_response(
 
 
 def _repeated(items: Iterable[Item]) -> Counter[Entry]:
-    """Counts the calls since the user's last message.
+    """Counts how often each call was made since the user's last message.
 
-    Without them, an agent that starts a new run for each result could repeat a call without limit.
+    An agent that starts a new run for each result could otherwise repeat a call without limit.
     """
     seen: Counter[Entry] = Counter()
     for item in items:

@@ -30,9 +30,9 @@ _KNOWN = re.compile(
     r"(?:code[xv]-5(?:\.\d)?|gpt-5(?:\.\d)?(?:-code[xv])?)(?:-(l|m|h|xh|low|medium|high|xhigh|local))?",
     re.IGNORECASE,
 )
-"""Model names of codex-completions-api and its successor.
+"""Model names that codex-completions-api and its successor accept.
 
-They may end with a reasoning effort.
+A name may end with a reasoning effort.
 """
 _SHORT = {"l": "low", "m": "medium", "h": "high", "xh": "xhigh", "local": "low"}
 
@@ -54,7 +54,7 @@ MEMORY_CHECK_S = 5.0
 
 
 class Outdated(ToolwireError):
-    """Raised if Codex was updated while the gateway runs: the home is for another version."""
+    """Raised if Codex was updated while the gateway runs: the Codex home was written for another version."""
 
 
 class Pool:
@@ -84,7 +84,7 @@ class Pool:
     async def lease(self) -> Seat:
         """Returns the least busy worker.
 
-        Starts a worker if there is none, or if all are busy and `workers` allows another one.
+        Starts a worker if none runs, or if all are busy and `workers` allows one more.
         """
         seat = self._free() or await self._another()
         seat.busy += 1
@@ -110,7 +110,7 @@ class Pool:
         return min(self._open_seats(), key=lambda seat: seat.busy, default=None)
 
     def _free(self) -> Seat | None:
-        """Returns the least busy worker, or None if another one should start."""
+        """Returns the least busy worker, or None if another worker should start."""
         seat = self._best()
         full = len(self._open_seats()) >= self._options.workers
         return seat if seat is not None and (full or not seat.busy) else None
@@ -204,14 +204,14 @@ class CodexBackend:
         return effort and _SHORT.get(effort, effort)
 
     async def prepare(self) -> None:
-        """Finds the version and writes the home. Processes start with the first turn."""
+        """Finds the installed version and writes the Codex home. Processes start with the first turn."""
         if self.pool is None:
             await self._renew(None)
 
     async def _renew(self, outdated: Pool | None) -> None:
-        """Writes the home for the installed version.
+        """Writes the Codex home again, for the version that is now installed.
 
-        Runs on the outdated processes continue to their end.
+        Runs on processes of the earlier version continue to their end.
         """
         async with self._preparing:
             if self.pool is None or self.pool is outdated:
@@ -275,7 +275,7 @@ class CodexBackend:
 
 
 def lacking(options: CodexOptions) -> tuple[str, str] | None:
-    """Returns what Codex lacks and how to get it: its command."""
+    """Returns what Codex lacks (its command) and how to get it; None if nothing is missing."""
     if shutil.which(expanduser(options.bin)) is None:
         return f"there is no command {options.bin!r}", "npm install -g @openai/codex"
     return None

@@ -33,7 +33,7 @@ from toolwire.core.errors import ToolwireError, unavailable
 COMMAND_S = 20.0
 LEFT_OVER_S = 3600.0
 PASSED_ON = ("PATH", "HOME", *PROXIES)
-"""The gateway's environment variables that Codex gets. It also gets its home and a key."""
+"""The gateway's environment variables that Codex gets, in addition to its home and a key."""
 INSTALL = "npm install -g @openai/codex"
 
 
@@ -127,7 +127,7 @@ async def prepare_home(options: CodexOptions) -> CodexHome:
 
 
 def write(path: Path, text: str) -> None:
-    """Writes the file atomically, readable only by its owner. Does nothing if it has this text."""
+    """Writes the file atomically, readable only by its owner. A file that has this text is not written."""
     with suppress(FileNotFoundError):
         if path.read_text("utf-8") == text:
             return
@@ -143,9 +143,9 @@ def write(path: Path, text: str) -> None:
 
 
 def _sweep(path: Path) -> None:
-    """Removes old conversations that a killed process left on disk.
+    """Removes old conversations that a killed process has left on disk.
 
-    Older versions write them there.
+    Older versions of Codex write conversations there.
     """
     before = time.time() - LEFT_OVER_S
     for folder in ("sessions", "archived_sessions"):
@@ -215,9 +215,9 @@ PROVIDER = "toolwire"
 BARE = Version(0, 121)
 """The first version in which Codex's own prompts can be disabled."""
 WINDOW = 100_000_000
-"""A context window that is never reached: the provider decides if a history is too long.
+"""A context window that is never reached, so that the provider decides if a history is too long.
 
-With its own value, Codex would replace a long history by a summary.
+If Codex knew the real window, it would replace a long history by a summary.
 """
 
 
@@ -271,7 +271,7 @@ MODEL_PATCH: dict[str, Any] = {
     "context_window": WINDOW,
     "max_context_window": WINDOW,
 }
-"""New values for these keys, in every model of Codex's catalog that has them."""
+"""New values for keys of Codex's model catalog. They replace the values in every model that has the key."""
 MODEL_DROPPED = tuple(
     "tool_mode multi_agent_version multi_agent_reasoning_effort auto_compact_token_limit".split()
 )
@@ -292,13 +292,13 @@ ANY_MODEL: dict[str, Any] = {
 }
 """A catalog entry for all models that the catalog does not contain.
 
-Codex uses the entry whose slug is the longest prefix of the model's name. Without this entry it would guess
-the context window.
+Codex uses the entry whose slug is the longest prefix of the model's name. Without this entry, Codex would
+guess the context window.
 """
 
 
 def patched_catalog(catalog: Mapping[str, Any], foreign: bool) -> dict[str, Any]:
-    """Returns the catalog without Codex's own tools and prompts.
+    """Returns Codex's model catalog without Codex's own tools and prompts.
 
     `foreign`: the provider is not OpenAI.
     """

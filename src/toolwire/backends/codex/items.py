@@ -82,7 +82,7 @@ def _part(part: Part, text_type: str) -> Json:
 
 
 def _output(parts: tuple[Part, ...]) -> str | list[Json]:
-    """Returns a single text as a string, which every model accepts; otherwise a list of parts."""
+    """Returns a result that is a single text as a string, which every model accepts; else a list of parts."""
     if len(parts) == 1 and isinstance(parts[0], TextPart):
         return parts[0].text
     return [_part(part, "input_text") for part in parts] or ""
@@ -118,7 +118,7 @@ def split(turn: Turn) -> tuple[str, tuple[Item, ...], list[Json]]:
 
 
 def as_text(history: Iterable[Item]) -> str:
-    """Returns the history as text, for a version that does not accept items."""
+    """Returns the history as text, for a version of Codex that does not accept items."""
     lines = [f"{SPEAKERS[item.role]}: {_words(item)}" for item in history if isinstance(item, Message)]
     return "\n\n".join(["The conversation so far:", *lines, "The person's next message follows."])
 
@@ -169,19 +169,16 @@ def _closed(schema: Any) -> bool:
 # --- tool names that Codex does not accept ---
 
 OWN = frozenset({"exec_command", "shell_command"})
-"""Names of dynamic tools that Codex 0.166 silently drops.
+"""Names of client tools that Codex 0.166 silently drops.
 
-It refuses names that begin with `mcp__` or contain other characters than `_TAKEN` allows.
+Codex also refuses names that begin with `mcp__` or contain characters that `_TAKEN` does not allow.
 """
 _TAKEN = re.compile(r"(?!mcp__)[a-zA-Z0-9_-]{1,64}\Z")
 _STRANGE = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 def renamed(turn: Turn) -> tuple[Turn, Mapping[str, str]]:
-    """Returns the turn with tool names that Codex accepts.
-
-    Also returns a mapping from each new name to the client's name.
-    """
+    """Returns the turn with tool names that Codex accepts, and a mapping from new to old names."""
     names = {tool.name for tool in turn.tools}
     there = {name: _other(name, names) for name in sorted(names) if name in OWN or not _TAKEN.match(name)}
     if not there:

@@ -34,12 +34,12 @@ class CodexOptions:
     settle_ms: int = 150
     """How long Codex must be silent after calls before the response ends.
 
-    It is used for versions that do not report the end of the model's response.
+    Only for versions of Codex that do not report the end of the model's response.
     """
     max_threads: int = 200
-    """A process is replaced after it has started this number of threads."""
+    """How many threads a process starts before Toolwire replaces it."""
     max_rss_mb: int = 600
-    """A process is replaced when it uses more memory than this."""
+    """How much memory a process uses before Toolwire replaces it."""
     timeout_s: float = 300.0
     """The longest silence of Codex while the model works."""
     start_timeout_s: float = 20.0
@@ -90,17 +90,17 @@ class Features:
     """The features of a Codex version."""
 
     ephemeral: bool = False
-    """Has threads that write nothing to disk."""
+    """Whether this version has threads that write nothing to disk."""
     capabilities: bool = False
-    """Accepts capabilities in `initialize`."""
+    """Whether this version accepts capabilities in `initialize`."""
     model_catalog: bool = False
-    """Has `codex debug models --bundled` and `model_catalog_json`."""
+    """Whether this version has `codex debug models --bundled` and `model_catalog_json`."""
     follow_ups: bool = False
-    """Continues without a request if a response says that the model has more to say."""
+    """Whether this version asks the model again if a response says that the model has more to say."""
     native_tools: bool = False
-    """Accepts the client's tools and history as items, and a turn without input."""
+    """Whether this version accepts the client's tools and history as items, and a turn without input."""
     response_mark: bool = False
-    """Reports the end of the model's response."""
+    """Whether this version reports the end of the model's response."""
 
 
 SINCE: dict[str, Version] = {

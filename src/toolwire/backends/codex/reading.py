@@ -40,7 +40,7 @@ REFUSALS = {
     "parallel": "This call was not made: only one at a time is allowed. "
     "Ask for it again, alone, if it is still needed.",
 }
-"""Why a call is not passed on (a kind of `Dropped`), and the answer that the model gets."""
+"""Reasons why a call is not passed on (kinds of `Dropped`), each with the answer that the model gets."""
 FORBIDDEN = frozenset({"view_image"})
 """Codex's own tools that read files of this machine, and that some versions cannot disable."""
 ANSWER = frozenset({"user", "function_call_output", "custom_tool_call_output", "reasoning", "assistant"})
@@ -77,10 +77,10 @@ class ThreadReader:
         self.refused: list[tuple[str, str]] = []
         """Calls that are not passed on, each with the result that Codex gets if it asks."""
         self.forbidden = False
-        """Whether the model called a tool of Codex that reads this machine's files."""
+        """Whether the model called a tool of Codex that reads files of this machine."""
         self.complete = False
         self.answered = False
-        """Whether the last response was counted and has no calls. The turn should end now."""
+        """Whether the last response was counted and has no calls, so that the turn should end now."""
         self._items: set[str] = set()
         self.ended: Finish | Failure | None = None
 
@@ -240,7 +240,7 @@ def _texts(parts: Iterable[protocol.RawPart] | None, between: str = "") -> str:
 
 
 def _rest(whole: str, sent: list[str]) -> str:
-    """Returns what the deltas did not contain, "" if they contradict the item. Clears `sent`."""
+    """Returns what the deltas did not contain of an item; "" if they contradict the item. Clears `sent`."""
     start = "".join(sent)
     sent.clear()
     return whole[len(start) :] if whole.startswith(start) else ""
@@ -312,7 +312,7 @@ REQUEST_KINDS: tuple[tuple[str, str, str | None], ...] = (
     (r"input.?too.?large|exceeds the maximum length", "context_length", None),
     (r"remote image|image", "unsupported_value", None),
 )
-"""Error kinds and request fields, by patterns in the message of a refused request."""
+"""Error kinds and request fields, by patterns in the message about a refused request."""
 
 INCOMPLETE = re.compile(r"incomplete response returned, reason: (\w+)", re.IGNORECASE)
 FINISHES = {"max_output_tokens": Finish("length"), "content_filter": Finish("content_filter")}

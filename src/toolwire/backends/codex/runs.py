@@ -26,9 +26,10 @@ from toolwire.core.turn import Result, Turn
 
 AFTER_ERROR_S = 1.0
 AFTER_ANSWER_S = 2.0
-"""How long the end of a turn may come after its error or answer.
+"""How long Toolwire waits for the end of a turn after its error or its answer.
 
-Some versions do not always send it: 0.89 on a busy machine omits it in about one turn of a hundred.
+Some versions of Codex do not always report the end: 0.89 on a busy machine omits it in about 1 % of all
+turns.
 """
 Json = dict[str, Any]
 
@@ -54,7 +55,7 @@ def turn_params(turn: Turn, options: CodexOptions) -> Json:
 
 
 class CodexRun:
-    """A `LiveRun` on Codex. Nothing is sent to Codex before the first segment is read."""
+    """A run on Codex that can be parked. Nothing is sent to Codex before the first segment is read."""
 
     def __init__(
         self, turn: Turn, options: CodexOptions, home: CodexHome, open_thread: Callable[[], Awaitable[Thread]]
@@ -121,7 +122,7 @@ class CodexRun:
     # --- the start ---
 
     async def _start(self) -> Thread:
-        """Starts the turn. If the process is dead, tries another one: no model has been asked yet."""
+        """Starts the turn. If the process is dead, tries another process: no model has been asked yet."""
         native = self._features.native_tools
         start = self._native() if native else self._text()
         begin = turn_params(self._turn, self._options)

@@ -30,12 +30,12 @@ class Seat:
         self.worker = worker
         self.busy = 0
         self.retired = False
-        """Whether the worker gets no more threads. It ends after its last one."""
+        """Whether the worker gets no more threads. The worker ends when its last thread has ended."""
         self.measured = 0.0
         self._released = released
 
     def release(self, served: bool) -> None:
-        """Ends one lease. `served`: whether the worker has served the thread."""
+        """Ends one lease. `served`: whether the worker has served the leased thread."""
         self._released(self, served)
 
 
@@ -156,9 +156,9 @@ class Thread:
             await self.worker.request("turn/interrupt", {"threadId": self.id, "turnId": self.turn_id}, STOP_S)
 
     async def _forget(self) -> None:
-        """Removes the thread.
+        """Removes the thread from Codex.
 
-        Codex removes idle ephemeral threads itself. A thread on disk must be archived.
+        Codex removes idle ephemeral threads by itself. A thread on disk must be archived.
         """
         if self._path is None:
             self.worker.notify("thread/unsubscribe", {"threadId": self.id})

@@ -39,7 +39,8 @@ LOG_IN = "Log in with: codex login"
 class Sink(Protocol):
     """Receives the messages of a thread.
 
-    `deliver` answers a request immediately or later, or ends its turn.
+    `deliver` gets each message. If it is a request of Codex, `deliver` answers it, now or later, or ends the
+    turn.
     """
 
     def deliver(self, message: RpcMessage) -> None: ...
@@ -66,7 +67,7 @@ class CodexWorker(Child):
         self.threads = 0
         """The number of threads that this process has started."""
         self.logged_in = False
-        """Whether a login was found. Until then, each new thread checks again."""
+        """Whether a login was found. While this is False, each new thread checks again."""
         self._lines = Lines()
         self._ids = itertools.count(1)
         self._waiting: dict[int | str, asyncio.Future[RpcMessage]] = {}
@@ -200,7 +201,7 @@ class CodexWorker(Child):
         return self._login.auth_url if self._login is not None else ""
 
     async def require_login(self) -> None:
-        """Raises if nobody is logged in. Otherwise Codex would ask the provider without a login."""
+        """Raises an error if nobody is logged in, because Codex would ask the provider without a login."""
         if self.logged_in:
             return
         account = await self.account()

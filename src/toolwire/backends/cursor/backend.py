@@ -37,9 +37,9 @@ class CursorBackend(AgentBackend[CursorSession]):
         return self._bridge
 
     def require_key(self) -> str:
-        """Returns the API key; "" if an attached bridge may have its own.
+        """Returns the API key; "" if a running bridge to which Toolwire attaches may have its own.
 
-        Raises if there is no key.
+        Raises an error if there is no key.
         """
         key, bridge = self.options.key(os.environ), self.bridge
         if not key and not bridge.target.url:
@@ -70,7 +70,7 @@ class CursorSource:
         self.id = id
         self.clock = time.monotonic
         self._backend = CursorBackend(id, CursorOptions(**options))
-        """Holds the bridge. It serves no turns."""
+        """A backend that only holds the bridge. It serves no turns."""
         self._names: tuple[str, ...] = ()
         self._fresh_until = 0.0
 
@@ -93,7 +93,7 @@ class CursorSource:
 
 
 def lacking(options: CursorOptions) -> tuple[str, str] | None:
-    """Returns what Cursor lacks and how to get it: the bridge, or the key."""
+    """Returns what a Cursor model lacks (the bridge or the key) and how to get it; None if nothing."""
     try:
         target = find_bridge(options, os.environ)
     except ToolwireError as error:

@@ -46,7 +46,7 @@ PREFIX = "toolwire-cursor-"
 READY = "cursor-sdk-bridge ready "
 METHOD = "sdk.v1.SdkCustomToolCallbackService/CallCustomTool"
 ToolHandler = Callable[[str, dict[str, Any], str | None], Awaitable[dict[str, Any]]]
-"""Handles the calls of one agent: tool, arguments and call id → result."""
+"""A function that handles the calls of one agent: tool, arguments and call id → result."""
 
 
 class CallbackServer(LoopbackServer):
@@ -177,7 +177,10 @@ class BridgeProcess(Child):
             self._ready.set_exception(unavailable(self.end_message()))
 
     def _stderr_line(self, line: str) -> None:
-        """Handles a line of stderr. The ready line leads to a token, so it is never kept or logged."""
+        """Handles a line of stderr.
+
+        The line that says that the bridge is ready leads to a token, so it is never kept or logged.
+        """
         if not line.startswith(READY):
             super()._stderr_line(line)
         elif not self._ready.done():
@@ -251,7 +254,7 @@ class BridgeConnection:
 
 
 class Bridge:
-    """A bridge that several backends share. `share` returns one; call `release` once for each.
+    """A bridge that several backends share. `share` returns the bridge; call `release` once for each.
 
     `agents`: the handlers of tool calls, by agent id.
     """
@@ -279,7 +282,7 @@ class Bridge:
         return self._connection.process if self._connection is not None else None
 
     async def connect(self) -> BridgeConnection:
-        """Returns the existing connection if it works, otherwise a new one."""
+        """Returns the existing connection to the bridge if it works, otherwise opens a new one."""
         if self._connection is not None and self._connection.alive:
             return self._connection
         async with self._starting:
@@ -320,7 +323,7 @@ class Bridge:
         return connection
 
     async def _check(self, connection: BridgeConnection) -> None:
-        """Raises unless the bridge accepts the token and speaks the expected protocol."""
+        """Raises an error unless the bridge accepts the token and speaks the expected protocol."""
         try:
             version = await connection.ask(f"{CONTROL}/GetVersion", {})
         except ConnectError as error:

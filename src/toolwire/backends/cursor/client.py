@@ -121,7 +121,7 @@ class ConnectError(ToolwireError):
 
 
 def _sdk_details(details: Any) -> Mapping[str, Any]:
-    """Returns the `sdk.v1.SdkErrorDetails`, or {} if there are none.
+    """Returns the `sdk.v1.SdkErrorDetails` of an error, or {} if it has none.
 
     Each detail is a Protobuf `Any`, with its readable form under `debug`.
     """
@@ -191,11 +191,11 @@ def parse(body: bytes) -> dict[str, Any]:
 
 
 class BridgeUnreachable(ToolwireError):
-    """The bridge did not answer, or closed the connection."""
+    """Raised if the bridge did not answer, or closed the connection."""
 
 
 class BridgeClient:
-    """Calls the bridge. `method` is SERVICE/METHOD."""
+    """Calls the methods of a bridge. `method` is SERVICE/METHOD."""
 
     def __init__(self, url: str, token: str, timeout_s: float) -> None:
         self._url = url
@@ -240,7 +240,7 @@ class BridgeClient:
             raise BridgeUnreachable("backend_unavailable", problem) from error
 
     async def stream(self, method: str, message: Mapping[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
-        """Yields messages as they arrive; an empty one is a keep-alive.
+        """Yields the messages of a stream as they arrive; an empty message is a keep-alive.
 
         Closing the generator closes the connection.
         """

@@ -35,7 +35,7 @@ class CursorOptions(AgentOptions):
     bridge_bin: str = ""
     """The command that starts the bridge; empty: from the extra `cursor`, or from PATH."""
     sandbox: bool = True
-    """Whether the bridge confines what its agents do apart from the client's tools."""
+    """Whether the bridge runs its agents in a sandbox. It confines everything but the client's tools."""
     settle_ms: int = 100
     sessions: int = 16
     start_timeout_s: float = 30.0
@@ -57,7 +57,7 @@ class CursorOptions(AgentOptions):
 
 
 def check_address(url: str) -> None:
-    """Raises unless the address is on this machine.
+    """Raises an error unless the address of the bridge is on this machine.
 
     The bridge calls back to a server that listens on loopback only.
     """

@@ -89,14 +89,14 @@ NOTHING = [0, 0, 0, 0]
 
 
 class _TwoChannels:
-    """A text that arrives twice, as deltas and as whole messages. Each character is used once."""
+    """A text that arrives twice: as deltas, and as whole messages. Each character is used only once."""
 
     def __init__(self) -> None:
         self._counts = {"delta": 0, "message": 0}
         self.sent = 0
 
     def news(self, channel: str, text: str) -> str:
-        """Returns the end of `text` that the other channel has not contained yet."""
+        """Returns the end of `text`, without what the other channel has already brought."""
         self._counts[channel] += len(text)
         fresh = max(0, self._counts[channel] - self.sent)
         self.sent += fresh
@@ -154,14 +154,14 @@ class SendReader:
             raise ToolwireError("backend_cut", problem)
 
     def order(self, call_id: str | None) -> int:
-        """Returns the position of a call.
+        """Returns the position of a call among the calls of a response.
 
         Calls are ordered by the first message that mentions them.
         """
         return self._order.setdefault(call_id or f" {len(self._order)}", len(self._order) + 1)
 
     def answered(self) -> None:
-        """Notes that a response has ended, which has reported the usage so far."""
+        """Records that a response has ended and that the usage so far has been reported."""
         self._reported = self._used()
 
     def _message(self, payload: Mapping[str, Any]) -> None:
@@ -249,7 +249,7 @@ def _counts(usage: Mapping[str, Any]) -> list[int] | None:
 
 
 def _number(value: Mapping[str, Any], *names: str) -> int | None:
-    """Returns the first valid number under these names. In Protobuf's JSON it may be a string."""
+    """Returns the first valid number under these names. Protobuf's JSON may write a number as a string."""
     for name in names:
         try:
             return max(0, int(value[name]))
@@ -259,7 +259,7 @@ def _number(value: Mapping[str, Any], *names: str) -> int | None:
 
 
 def _plain(name: str) -> str:
-    """Returns one spelling for `shell_tool_call`, `shellToolCall` and `Shell`."""
+    """Returns the same spelling for all forms of a name: `shell_tool_call`, `shellToolCall`, `Shell`."""
     return re.sub(r"tool(?:call)?$", "", re.sub(r"[^a-z]", "", name.lower()))
 
 

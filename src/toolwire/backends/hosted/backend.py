@@ -36,7 +36,7 @@ def installed() -> bool:
 
 
 def load(options: HostedOptions, key: str) -> LibraryModel:
-    """Imports the library and creates the model. Raises `ToolwireError` for what is missing."""
+    """Imports the library and creates the model. Raises `ToolwireError` if something is missing."""
     if not installed():
         raise _missing("The provider library", add_extra("hosted"))
     provider = PROVIDERS[options.provider]
@@ -84,7 +84,7 @@ class HostedBackend:
         return None
 
     def key(self) -> str:
-        """The provider's key: the option, else the provider's environment variable."""
+        """The provider's key: the option `api_key`, or else the provider's environment variable."""
         found = (os.environ.get(name, "").strip() for name in self._provider.keys)
         return self.options.api_key or next(filter(None, found), "")
 
@@ -111,7 +111,7 @@ class HostedBackend:
         return await loaded.count(turn, self.capabilities, self.memory)
 
     async def ready(self) -> bool:
-        """Whether library and key are there. A request to the provider would cost the user one."""
+        """Returns whether library and key exist. Does not ask the provider, which would cost money."""
         return installed() and (bool(self.key()) or not self._provider.keys)
 
     async def close(self) -> None:
@@ -121,7 +121,7 @@ class HostedBackend:
 
 
 def lacking(options: HostedOptions) -> tuple[str, str] | None:
-    """Returns what a model lacks and how to get it: the library, or the provider's key."""
+    """Returns what a model lacks (the library or the key) and how to get it; None if nothing."""
     if not installed():
         return "the provider library is not installed", add_extra("hosted")
     keys = PROVIDERS[options.provider].keys
@@ -172,7 +172,7 @@ LISTINGS: dict[str, ModelListing] = {
 
 
 class HostedSource:
-    """`options` is the model's table, with `*` for the name."""
+    """All models of a provider. `options` is the model's table in the settings, with `*` for the name."""
 
     def __init__(self, id: str, options: Mapping[str, Any]) -> None:
         self.id = id

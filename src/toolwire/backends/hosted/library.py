@@ -35,7 +35,10 @@ _opened: ContextVar[list[httpx2.Response]] = ContextVar("_opened")
 
 
 class LibraryModel:
-    """Raises `ImportError` if the provider's SDK is not installed."""
+    """A model of pydantic-ai at one provider.
+
+    Creating it raises `ImportError` if the provider's SDK is not installed.
+    """
 
     def __init__(self, options: HostedOptions, key: str) -> None:
         provider_class = infer_provider_class(options.provider)
@@ -60,7 +63,7 @@ class LibraryModel:
         return self._model.profile
 
     async def run(self, turn: Turn, able: Capabilities, memory: CallMemory) -> AsyncGenerator[Batch, None]:
-        """One run. Closing the generator closes the connection."""
+        """Runs a turn. Closing the generator closes the connection."""
         await self._enter()
         begun = False
         opened: list[httpx2.Response] = []
@@ -85,7 +88,7 @@ class LibraryModel:
                 await one.aclose()
 
     async def count(self, turn: Turn, able: Capabilities, memory: CallMemory) -> int | None:
-        """The input tokens of the turn; None if the provider is not known to count them."""
+        """Returns the input tokens of the turn; None if the provider is not known to count them."""
         if self._messages is None:
             return None
         await self._enter()
@@ -116,7 +119,10 @@ class LibraryModel:
     def _asking(
         self, turn: Turn, able: Capabilities, memory: CallMemory
     ) -> Callable[[], AsyncGenerator[Batch, None]]:
-        """Sends the request once. The first batch, which may be empty, says that the answer has begun."""
+        """Returns a function that sends the request once and yields the batches of its answer.
+
+        The first batch, which may be empty, says that the answer has begun.
+        """
         if self._messages is not None and _is_spoken(turn, able):
             return partial(self._messages.ask, turn)
         return partial(self._ask, render(turn, self._target(able), memory), memory)
@@ -151,7 +157,7 @@ class LibraryModel:
 
 
 def _is_spoken(turn: Turn, able: Capabilities) -> bool:
-    """Whether the client's request itself is sent."""
+    """Whether the client's own request is sent, because the backend speaks the client's API."""
     return turn.body is not None and turn.api in able.speaks
 
 
@@ -189,7 +195,7 @@ def _client(options: HostedOptions) -> httpx2.AsyncClient:
 
 
 def _closed_while_idle(error: BaseException) -> bool:
-    """Whether the provider had closed the kept connection: then the request may be sent again, once."""
+    """Whether the provider closed an idle connection, so that the request may be sent once more."""
     if not isinstance(error, ModelConnectionError) or isinstance(error, ModelTimeoutError):
         return False
     cause: BaseException | None = error

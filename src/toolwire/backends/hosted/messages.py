@@ -52,14 +52,14 @@ COUNT_PATH = "/v1/messages/count_tokens"
 
 
 class MessagesModel:
-    """Claude, for clients of Anthropic's API. `secrets` never appear in an error."""
+    """A Claude model, for clients of Anthropic's API. `secrets` never appear in an error."""
 
     def __init__(self, client: AsyncAnthropic, name: str, secrets: tuple[str, ...], timeout_s: float) -> None:
         self._client = client.with_options(max_retries=0, timeout=timeout_s)
         self._name, self._secrets = name, secrets
 
     async def ask(self, turn: Turn) -> AsyncGenerator[Batch, None]:
-        """The batches of one answer. The first one is empty, and says that the answer has begun."""
+        """Yields the batches of one answer. The first batch is empty and says that the answer has begun."""
         reader, tap = MessagesReader(), frame_tap()
         try:
             stream = await self._client.post(
@@ -97,7 +97,7 @@ class MessagesModel:
         return {**turn.body, "model": self._name}
 
     def _raised(self, error: Exception) -> Exception:
-        """The library's error for a connection that failed, and Anthropic's own error for any other."""
+        """Returns the library's error for a failed connection, otherwise the error that Anthropic sent."""
         if isinstance(error, APIStatusError):
             return ToolwireError.of(failure_of(error, self._secrets))
         cause = error.__cause__ if isinstance(error, APIConnectionError) else error
@@ -116,21 +116,21 @@ STOPS: dict[str, Finish] = {
     "model_context_window_exceeded": Finish("length", window=True),
     "refusal": Finish("content_filter"),
 }
-"""The end of an answer by its `stop_reason`. Any other one is a `stop`, and the client gets its name."""
+"""How an answer ends, by its `stop_reason`. An unknown reason counts as `stop`; the client gets its name."""
 COUNTS = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
 ENDS = ("stop_details", "container", "context_management")
 STREAMED = frozenset({"text", "thinking", "redacted_thinking", "tool_use"})
 
 
 class MessagesReader:
-    """Reads one answer: `feed` its events, then `finish`."""
+    """Reads one answer of Anthropic: call `feed` with its events, then `finish`."""
 
     def __init__(self) -> None:
         self._blocks: dict[int, dict[str, Json]] = {}
-        """The open blocks; of text, thoughts and calls only what is not sent yet."""
+        """The open blocks. Of text, thoughts and calls, only what has not been sent yet."""
         self._calls = CallAssembler(names=EVERY_NAME, repair=NativeArguments)
         self._held: list[Event] = []
-        """What the model said while a call was open."""
+        """Events that the model sent while a call was open. They follow the call."""
         self._usage: dict[str, Json] = {}
         self._end: Finish | None = None
 
@@ -215,7 +215,7 @@ class MessagesReader:
     # --- usage ---
 
     def _count(self, usage: Mapping[str, Json] | None) -> list[Event]:
-        """The counts so far. Later ones replace earlier ones."""
+        """Adds token counts to the counts so far and returns them. A later count replaces an earlier one."""
         self._usage |= {name: value for name, value in (usage or {}).items() if value is not None}
         given, said, read, written = (self._usage.get(name, 0) for name in COUNTS)
         thinking = (self._usage.get("output_tokens_details") or {}).get("thinking_tokens") or 0
@@ -224,7 +224,7 @@ class MessagesReader:
 
 
 def _whole(block: dict[str, Json]) -> str:
-    """A block that was streamed, as JSON. The input of a server's tool comes as text."""
+    """Returns a streamed block as JSON. The input of a tool that Anthropic's server ran comes as text."""
     pieces = block.pop("partial_json", "")
     if pieces:
         block["input"] = partial_object(pieces)
@@ -263,7 +263,7 @@ TYPES: dict[str, str] = {
     "overloaded_error": "overloaded",
     "api_error": "backend",
 }
-"""Kinds of failure by Anthropic's error types. An error without a known type goes by its status."""
+"""Kinds of failure by Anthropic's error types. For an unknown type, the HTTP status decides."""
 STATUSES: dict[int, str] = {
     401: "backend_auth",
     402: "quota",
@@ -281,11 +281,11 @@ WORDS: tuple[tuple[str, str], ...] = (
     ("prompt is too long", "context_length"),
     ("credit balance is too low", "quota"),
 )
-"""Errors that only their message tells from any other refused request."""
+"""Patterns of errors that differ from other refused requests only in their message."""
 
 
 def failure_of(error: APIStatusError, secrets: tuple[str, ...]) -> Failure:
-    """The failure for an error response, or for an error in a stream, whose status is 200."""
+    """Returns the failure for an error response, or for an error in a stream, whose status is 200."""
     status, body = error.status_code, error.body
     found = body.get("error") if isinstance(body, Mapping) else None
     found = found if isinstance(found, Mapping) else {}

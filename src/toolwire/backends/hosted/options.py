@@ -28,28 +28,31 @@ BIASED = USUAL | STOP | SEEDED | {"logit_bias"}
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """The defaults are those of a provider that speaks OpenAI's API."""
+    """What Toolwire knows about a provider.
+
+    The defaults are those of a provider that speaks OpenAI's API.
+    """
 
     keys: tuple[str, ...]
-    """Environment variables with the key: the first that is set counts."""
+    """Environment variables that may contain the key. The first that is set counts."""
     fields: frozenset[str] = USUAL | STOP | SEEDED
     extra: str = "openai"
     """The extra of pydantic-ai-slim with the provider's SDK."""
     parallel: bool = True
-    """Can be asked to make one call at a time."""
+    """Whether the provider can be asked to make one call at a time."""
     image_urls: bool = False
     audio: bool = False
     summaries: bool = False
-    """Shows summaries of thoughts, not the thoughts themselves."""
+    """Whether the provider shows summaries of thoughts, not the thoughts themselves."""
     tools_with_history: bool = False
-    """Needs tools in a request with calls in its history."""
+    """Whether a request with calls in its history needs tools."""
     empty_results: bool = False
-    """Takes a tool result without text only as an empty list."""
+    """Whether a tool result without text must be an empty list."""
     closed_schemas: bool = False
-    """Enforces only schemas whose objects are closed."""
+    """Whether the provider enforces only schemas whose objects are closed."""
     client: bool = False
     speaks: frozenset[Api] = frozenset()
-    """The APIs that the provider itself has: a client's request reaches it unchanged."""
+    """The APIs that the provider itself has. A client's request in such an API reaches it unchanged."""
 
 
 PROVIDERS: dict[str, Provider] = {
@@ -96,9 +99,10 @@ PROVIDERS: dict[str, Provider] = {
 def capabilities(
     provider: Provider, profile: Mapping[str, Any], *, native: bool, thinks: bool
 ) -> Capabilities:
-    """What a model can do. `profile` is the library's, empty while it is not loaded.
+    """Returns what a model can do.
 
-    `thinks`: the options make the model think.
+    `profile` is the library's profile of the model, empty while the library is not loaded. `thinks`: the
+    options make the model think.
     """
     fields = provider.fields
     if not profile.get("supports_thinking", True):
@@ -131,9 +135,9 @@ _KEY = re.compile(r"[\x21-\x7e]*")
 @dataclass(frozen=True, slots=True)
 class HostedOptions:
     model: str = ""
-    """`provider:name`."""
+    """The provider and the model, as `provider:name`."""
     api_key: str = field(default="", repr=False)
-    """Empty: the provider's environment variable."""
+    """The provider's key; empty: the one in the provider's environment variable."""
     base_url: str = ""
     tools: ToolsSetting = "auto"
     dialects: tuple[str, ...] | None = None
@@ -142,7 +146,7 @@ class HostedOptions:
     thinking_budget: int = 0
     """The most tokens for thoughts, if the model takes a number."""
     cache: bool = False
-    """Asks the provider to cache the beginning of a conversation, where that must be asked for."""
+    """Whether to ask the provider to cache the beginning of a conversation. Claude needs to be asked."""
     timeout_s: float = 300.0
 
     @property
@@ -176,7 +180,10 @@ class HostedOptions:
 
 
 def _check_url(address: str) -> None:
-    """The error does not show the address, which may contain a secret."""
+    """Raises an error if the address is not a plain HTTP URL.
+
+    The error does not show the address, which may contain a secret.
+    """
     try:
         url = urlsplit(address)
         _ = url.port  # a bad one raises

@@ -49,14 +49,14 @@ FAILED: dict[str, str] = {
 
 
 class HostedReader:
-    """Reads one answer: `feed` its events, then `finish`."""
+    """Reads one answer of a provider: call `feed` with the library's events, then `finish`."""
 
     def __init__(self, memory: CallMemory, summaries: bool = False) -> None:
         self._memory = memory
         self._summaries = summaries
         self._calls = CallAssembler(names=EVERY_NAME, repair=NativeArguments)
         self._held: list[Event] = []
-        """What the model said while a call was open."""
+        """Events that the model sent while a call was open. They follow the call."""
         self._thoughts: list[SignedThought] = []
         """The signed thoughts since the last call."""
         self._text_since_call = False
@@ -140,7 +140,7 @@ class HostedReader:
 
 
 def _finish_reason(response: StreamedResponse) -> FinishReason | None:
-    """None: the answer failed, or is not over."""
+    """Returns the reason why the answer ended; None if the answer failed or is not over."""
     if response.finish_reason is not None:
         return FINISH_REASONS.get(response.finish_reason)
     return "stop" if (response.provider_details or {}).get("finish_reason") else None
@@ -181,7 +181,7 @@ KINDS: tuple[tuple[type[Exception], str], ...] = (
     (exceptions.ContentFilterError, "content_filter"),
     (exceptions.UserError, "invalid_request"),
 )
-"""The library's errors, subclasses first. Other HTTP errors go by `STATUS_KINDS`, the rest is `backend`."""
+"""Kinds of failure by the library's errors, subclasses first. `STATUS_KINDS` has those of HTTP errors."""
 
 STATUS_KINDS: dict[int, str] = {408: "timeout", 413: "body_too_large", 504: "timeout"}
 
@@ -198,7 +198,7 @@ _SECONDS = re.compile(r"(\d+(?:\.\d+)?)s")
 
 
 def failure_of(error: BaseException, started: bool, secrets: tuple[str, ...] = ()) -> Failure:
-    """`started`: a part of the answer has arrived."""
+    """Returns the failure for an error of the library. `started`: a part of the answer has arrived."""
     if isinstance(error, ToolwireError):
         return error.failure
     status = error.status_code if isinstance(error, exceptions.ModelHTTPError) else None
@@ -219,7 +219,7 @@ def failure_of(error: BaseException, started: bool, secrets: tuple[str, ...] = (
 def worded(
     kind: str, words: str, where: str, secrets: tuple[str, ...], retry_after_s: float | None
 ) -> Failure:
-    """The failure with the provider's own words, where the client may see them."""
+    """Returns the failure, with the provider's message if the client may see it."""
     if kind in EXPLANATIONS:
         message = f"{EXPLANATIONS[kind][:-1]} ({where})."
     elif not words:
@@ -231,7 +231,7 @@ def worded(
 
 
 def presentable(text: str, secrets: tuple[str, ...]) -> str:
-    """One short line of valid text without secrets."""
+    """Returns the text as one short line of valid Unicode, without secrets."""
     text = " ".join(scrub(text[: MESSAGE_LIMIT * 4]).split())
     for secret in filter(None, secrets):
         text = text.replace(secret, "…")
@@ -240,7 +240,7 @@ def presentable(text: str, secrets: tuple[str, ...]) -> str:
 
 
 def _words(error: BaseException) -> str:
-    """The provider's message, or that of the library's own error, which is better than none."""
+    """Returns the provider's message; if there is none, that of the library's error."""
     body = getattr(error, "body", None)
     for place in (body.get("error") if isinstance(body, Mapping) else None, body):
         if isinstance(place, Mapping) and isinstance(place.get("message"), str):
@@ -251,7 +251,7 @@ def _words(error: BaseException) -> str:
 
 
 def _retry_after(error: BaseException) -> float | None:
-    """Seconds: from the header, or from the details of a Google error."""
+    """Returns the seconds to wait, from the header `retry-after` or from the details of a Google error."""
     seconds = getattr(error, "retry_after", None)
     if seconds is None:
         found = next((_SECONDS.fullmatch(delay) for delay in _delays(getattr(error, "body", None))), None)

@@ -60,7 +60,7 @@ Content = str | BinaryContent | ImageUrl
 
 
 def contents(parts: Iterable[Part], provider: Provider) -> list[Content]:
-    """The parts without empty texts, which some providers refuse."""
+    """Returns the parts as content of the library, without empty texts, which some providers refuse."""
     out: list[Content] = []
     for part in parts:
         if isinstance(part, TextPart):
@@ -113,7 +113,7 @@ def _other(part: OtherPart, provider: Provider) -> Content:
 
 
 def result(parts: Iterable[Part], provider: Provider) -> Any:
-    """A tool result: its text, or a list where there is more than text."""
+    """Returns the content of a tool result: its text, or a list if it contains more than text."""
     found = contents(parts, provider)
     texts = [item for item in found if isinstance(item, str)]
     if len(texts) < len(found):
@@ -125,13 +125,13 @@ OPENING = "(The conversation starts here.)"
 CONTINUE = "Continue."
 EMPTY_SCHEMA: Mapping[str, Any] = {"type": "object", "properties": {}}
 SAMPLING_SETTINGS = ("temperature", "top_p", "seed", "presence_penalty", "frequency_penalty", "logit_bias")
-"""Fields of `turn.Sampling` and settings of the library, sent where the model's capabilities list them."""
+"""Names of fields of `turn.Sampling` in the library. Only fields that the model supports are sent."""
 _STRANGE = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The model: its options, the library's profile of it, and the names in the library's signatures."""
+    """The model to render for: its options, the library's profile, and the names in signatures."""
 
     options: HostedOptions
     profile: Mapping[str, Any]
@@ -179,7 +179,10 @@ def render(turn: Turn, target: Target, memory: CallMemory) -> HostedRequest:
 
 
 def _loop_is_signed(items: tuple[Item, ...], signed: Mapping[str, Signed | None]) -> bool:
-    """Whether the first call of the tool loop has signed thoughts. Text beside results ends no loop."""
+    """Whether the first call of the tool loop has signed thoughts.
+
+    Text beside results does not end a loop.
+    """
     state: bool | None = None
     after_result = False
     for item in items:
@@ -255,7 +258,7 @@ class _Conversation:
         self._asked.append(part)
 
     def _answer(self) -> None:
-        """Begins a response. Closes the request before it, and makes sure that there is one."""
+        """Begins a response of the model, after the request before it has been closed or created."""
         if self._texts or self._calls:
             return
         if not any(isinstance(part, UserPromptPart | ToolReturnPart) for part in self._asked):
@@ -291,7 +294,7 @@ class _Conversation:
 
 
 def _id(call_id: str) -> str:
-    """The id in characters that every provider takes. Different ids stay different."""
+    """Returns the id in characters that every provider accepts. Different ids stay different."""
     return _STRANGE.sub(lambda found: f"_{ord(found[0]):x}_", call_id)
 
 
@@ -359,7 +362,7 @@ def _settings(turn: Turn, target: Target, thought: thinking.Thinking) -> ModelSe
 
 
 def _native_output(turn: Turn, target: Target) -> OutputObjectDefinition | None:
-    """The schema that the provider itself enforces; None: the instructions describe it."""
+    """Returns the schema that the provider itself enforces; None: the instructions describe the schema."""
     output, profile = turn.output, target.profile
     if output.type != "json_schema" or not output.schema or not profile.get("supports_json_schema_output"):
         return None
@@ -373,7 +376,7 @@ def _native_output(turn: Turn, target: Target) -> OutputObjectDefinition | None:
 
 
 def _is_closed(schema: Any) -> bool:
-    """Whether every object of the schema is closed; Claude leaves an open one empty."""
+    """Whether every object of the schema is closed. Claude would leave an open object empty."""
     if isinstance(schema, list):
         return all(map(_is_closed, schema))
     if not isinstance(schema, Mapping):

@@ -1,9 +1,9 @@
 """How much a request thinks, and the signed thoughts of earlier calls. Pure; standard library only.
 
-A client's `reasoning_effort` overrides the model's options; without either, the provider decides. Claude
-models with a thinking budget do not think where they refuse to: with a forced call, in a tool loop whose
-signed thoughts are forgotten, and where `max_tokens` leaves no room. They also refuse sampling, see
-`_drops_sampling`.
+A client's `reasoning_effort` overrides the model's options; without either, the provider decides. Claude's
+API refuses thinking with a budget in some requests: with a forced call, in a tool loop whose signed thoughts
+are lost, and if `max_tokens` leaves no room. Toolwire then switches thinking off. With thinking, the API also
+refuses some sampling fields, see `_drops_sampling`.
 """
 
 from __future__ import annotations
@@ -24,12 +24,15 @@ EFFORT_FIELDS: dict[Api, str] = {
     "messages": "output_config.effort",
 }
 BUDGETS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384, "xhigh": 32768, "max": 32768}
-"""Every level, with its tokens of thought for Claude models that take a number."""
+"""Thinking budgets in tokens by effort, for Claude models that take a number instead of an effort."""
 
 
 @dataclass(frozen=True, slots=True)
 class Thinking:
-    """The library's `settings`. `replay`: signed thoughts are sent back. `drop_sampling`: none is sent."""
+    """How a request thinks: `settings` of the library.
+
+    `replay`: signed thoughts of earlier calls are sent back. `drop_sampling`: no sampling field is sent.
+    """
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     replay: bool = True
@@ -37,7 +40,10 @@ class Thinking:
 
 
 def decide(turn: Turn, options: HostedOptions, profile: Mapping[str, Any], signed: bool) -> Thinking:
-    """`signed`: the tool loop that the request continues, if any, has its signed thoughts."""
+    """Returns how a request thinks.
+
+    `signed`: if the request continues a tool loop, its signed thoughts are still known.
+    """
     effort = turn.sampling.effort if turn.sampling.effort is not None else options.thinking
     if effort and effort not in (*BUDGETS, *OFF):
         message = f"This reasoning effort is not known; known: {', '.join(BUDGETS)}."
@@ -87,7 +93,10 @@ def _effort(level: str, profile: Mapping[str, Any]) -> str:
 
 
 def _drops_sampling(turn: Turn) -> bool:
-    """Whether Claude refuses this sampling while it thinks. Raises if the client asked for thoughts."""
+    """Whether Claude refuses this request's sampling while it thinks.
+
+    Raises an error if the client asked for both: thinking and this sampling.
+    """
     temperature, top_p = turn.sampling.temperature, turn.sampling.top_p
     name = "temperature" if temperature not in (None, 1) else ""
     if not name and top_p is not None and top_p < 0.95:
@@ -114,7 +123,10 @@ MOST_CHARACTERS = 16 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class SignedThought:
-    """A thought of the library. `after_text`: the model wrote text before it, since its last call."""
+    """A signed thought, as the library represents it.
+
+    `after_text`: the model wrote text before the thought, since its last call.
+    """
 
     part: Any
     after_text: bool = False
@@ -126,7 +138,10 @@ class SignedThought:
 
 @dataclass(frozen=True, slots=True)
 class Signed:
-    """The thoughts before a call and the call's own signed details. `name` is the tool's."""
+    """The signed thoughts before a call, and the signed details of the call itself.
+
+    `name` is the name of the called tool.
+    """
 
     name: str
     thoughts: tuple[SignedThought, ...] = ()
@@ -140,7 +155,10 @@ class Signed:
 
 
 class CallMemory:
-    """Signed thoughts by call id, least recently used dropped first. Each model has its own."""
+    """Signed thoughts by call id, for one model.
+
+    If there are too many, the least recently used thoughts are dropped first.
+    """
 
     def __init__(self, most_calls: int = MOST_CALLS, most_characters: int = MOST_CHARACTERS) -> None:
         self._kept: OrderedDict[str, Signed] = OrderedDict()

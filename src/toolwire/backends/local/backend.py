@@ -41,7 +41,7 @@ _SEEDS = 1 << 32
 AGAINST_LOOPS = {"dry_multiplier": 0.8, "dry_allowed_length": 4, "dry_penalty_last_n": 64}
 """Sampling options that keep a small model from repeating its last words.
 
-It may still copy from the prompt.
+The model may still copy from the prompt.
 """
 
 
@@ -76,7 +76,10 @@ def render(turn: Turn, options: LocalOptions, grammar: str, small: bool = True) 
 
 
 def _most(turn: Turn, options: LocalOptions) -> int:
-    """Returns the default of `max_tokens`. A required call always ends, so it gets more room."""
+    """Returns the default of `max_tokens`.
+
+    A required call gets more room, because it always ends by itself.
+    """
     required = turn.constraint is not None and turn.constraint.required
     return max(options.max_tokens, options.context // 2) if required else options.max_tokens
 
@@ -84,7 +87,7 @@ def _most(turn: Turn, options: LocalOptions) -> int:
 def grammar_of(turn: Turn, limits: SchemaLimits, refused: Collection[str] = (), small: bool = False) -> str:
     """Returns the grammar of the answer, "" for none.
 
-    `refused`: rules whose schema llguidance cannot read. Such a rule accepts any JSON object instead.
+    `refused`: rules with a schema that llguidance cannot read. Such a rule accepts any JSON object instead.
     """
     schema = turn.output.schema or ANY_OBJECT if turn.output.type != "text" else None
     if schema is not None and ANSWER in refused:
@@ -158,7 +161,7 @@ class LocalReader:
         self._reason: str | None = None
         self._guard = RepetitionGuard()
         self._prompt = self._pieces = 0
-        """The tokens of the prompt, and those of the answer, which come one by one."""
+        """The number of tokens of the prompt; `_pieces` is the number of the answer's tokens so far."""
         self.ended = False
 
     def read(self, chunks: Iterable[Chunk]) -> Batch:

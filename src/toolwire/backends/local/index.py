@@ -43,7 +43,10 @@ _LATER = frozenset({408, 425, 429})
 
 
 class IndexProblem(Exception):
-    """A wheel cannot be had. The message is one line. `lasting`: trying again does not help."""
+    """Raised if a wheel cannot be downloaded. The message is one line.
+
+    `lasting`: trying again does not help.
+    """
 
     def __init__(self, message: str, lasting: bool = False) -> None:
         super().__init__(message)
@@ -94,7 +97,7 @@ class Source:
 def pips_index() -> str:
     """Returns the index that pip uses if none is configured; "" if this Python has no pip.
 
-    This is a constant in the source of pip: of an installed one, or of the one that Python has for new
+    It is a constant in the source code of pip: of an installed pip, or of the one that Python adds to new
     environments.
     """
     member, constant = PIPS_CONSTANT
@@ -117,7 +120,7 @@ def _pips_sources(member: str) -> Iterator[str]:
 
 
 def _package_folders(name: str) -> list[Path]:
-    """Returns where an installed package is. Does not import it."""
+    """Returns the folders of an installed package, without importing the package."""
     found = importlib.util.find_spec(name)
     return [Path(folder) for folder in (found.submodule_search_locations or () if found else ())]
 
@@ -184,7 +187,7 @@ class _Uv:
 
 
 def _uv_files(settings: Path) -> _Uv:
-    """Returns the indexes of the first of uv's files that exists."""
+    """Returns the indexes in uv's settings files. Only the first file that exists counts."""
     for file in (settings / "uv" / "uv.toml", Path("/etc/uv/uv.toml")):
         try:
             table: dict[str, Any] = tomllib.loads(file.read_text("utf-8"))
@@ -217,7 +220,7 @@ class Index:
 
     @contextmanager
     def wheel(self, distribution: str, name: str) -> Iterator[Iterator[bytes]]:
-        """Yields the blocks of a wheel. An `IndexProblem` may come with any of them."""
+        """Yields the blocks of a wheel. Reading any block may raise an `IndexProblem`."""
         with self._errors(name):
             found = self._find(distribution, name)
             with closing(open(found, "rb") if isinstance(found, Path) else self._get(found)) as file:
@@ -245,7 +248,7 @@ class Index:
             raise IndexProblem(f"{wheel}: {one_line(reason, 300)}") from None
 
     def _find(self, distribution: str, wheel: str) -> Path | str:
-        """Returns the file or URL of a wheel. The first page that has it wins."""
+        """Returns the file or URL of a wheel, from the first page that has the wheel."""
         pages = [
             *self.source.links,
             *(f"{index.rstrip('/')}/{distribution}/" for index in self.source.indexes),
@@ -347,7 +350,7 @@ def _host(url: str) -> str:
 
 
 def _links(content: bytes, kind: str) -> list[str]:
-    """Returns the links of a page of the simple API, in its JSON or HTML form."""
+    """Returns the links on a page of the simple API, which may be JSON or HTML."""
     if kind.endswith("json"):
         try:
             rows = json.loads(content)["files"]

@@ -47,7 +47,7 @@ RANGES: dict[str, tuple[float, float]] = {
 }
 MOST_THREADS = 8
 SMALL = 500_000_000
-"""A file with fewer bytes contains a small model, which gets tighter limits."""
+"""A model whose file has fewer bytes counts as small and gets tighter limits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class LocalOptions:
     context: int = 8192
     """The most tokens of a request, prompt and answer together."""
     parallel: int = 2
-    """How many requests are decoded at the same time. Others wait."""
+    """How many requests are decoded at the same time. Further requests wait."""
     threads: int = 0
     """The threads that decode; 0: chosen by the number of cores."""
     batch: int = 128
@@ -84,7 +84,7 @@ class LocalOptions:
     def limits(self, size: int) -> SchemaLimits:
         """Returns the limits for strings and arrays whose schema sets none.
 
-        `size`: the file's, in bytes.
+        `size`: the size of the model's file, in bytes.
         """
         small = size < SMALL
         return SchemaLimits(
@@ -95,7 +95,10 @@ class LocalOptions:
 
     @property
     def cores(self) -> int:
-        """The number of decoding threads: all cores of a small machine, half of a large one's."""
+        """The number of decoding threads, unless `threads` sets it.
+
+        All cores of a small machine are used, half of the cores of a large one.
+        """
         if self.threads:
             return self.threads
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -105,7 +108,7 @@ class LocalOptions:
 # --- the model ---
 
 Chunk = bytes | Exception | None
-"""A chunk of llama.cpp's JSON, an error, or None for the end."""
+"""A chunk of llama.cpp's answer as JSON, an error, or None at the end of the answer."""
 
 
 class Stream:
@@ -140,7 +143,7 @@ class Stream:
         self._event.set()
 
     async def get(self) -> list[Chunk]:
-        """Returns all chunks that have arrived. Waits until there is one."""
+        """Returns all chunks that have arrived. Waits until there is at least one."""
         while not self._chunks:
             self._event.clear()
             await self._event.wait()
@@ -171,7 +174,7 @@ class LocalModel:
         self._running: set[Stream] = set()
 
     async def load(self) -> None:
-        """Loads the file if it is not loaded yet. After a failure the next call tries again."""
+        """Loads the file unless it is already loaded. After a failure, the next call tries again."""
         with self._lock:
             if self._loading is None or (self._loading.done() and self._loading.exception() is not None):
                 self._loading = self._start(self._load)
@@ -211,9 +214,9 @@ class LocalModel:
             raise unavailable(f"This build of llama.cpp has no llguidance: {add_extra('local')}")
 
     def submit(self, render: Callable[[], bytes], stream: Stream) -> Future[None]:
-        """Decodes the request that `render` returns as soon as a thread is free.
+        """Decodes a request as soon as a thread is free. `render` returns the request.
 
-        Chunks go to `stream`.
+        The chunks of the answer go to `stream`.
         """
         job = self._start(self._run, render, stream)
         self._running.add(stream)
@@ -248,7 +251,7 @@ class LocalModel:
         return known
 
     def refused(self, grammar: str) -> set[str]:
-        """Returns the rules of a grammar whose schema llguidance cannot read; usually none."""
+        """Returns the rules of a grammar with a schema that llguidance cannot read; usually none."""
         whole, single = probes(grammar)
         if self.accepts(whole):
             return set()
@@ -282,7 +285,7 @@ def key_of(options: LocalOptions) -> Key:
 
 
 def lacking(options: LocalOptions) -> tuple[str, str] | None:
-    """Returns what a model lacks and how to get it, or None if it can be loaded.
+    """Returns what a model lacks and how to get it; None if the model can be loaded.
 
     Imports and reads nothing.
     """
@@ -302,13 +305,13 @@ def about(options: LocalOptions) -> About:
 
 
 def _known(options: LocalOptions) -> Known | None:
-    """Returns the model that can be downloaded and that these options mean, if they do."""
+    """Returns the downloadable model that these options name, if they name one."""
     by_file = {known.file: known for known in MODELS.values()}
     return MODELS.get(options.gguf or DEFAULT) or by_file.get(Path(options.gguf).name)
 
 
 def take(options: LocalOptions) -> LocalModel:
-    """Returns the shared model for these options. Return it with `give_back`."""
+    """Returns the shared model for these options. Call `give_back` when it is no longer used."""
     key = key_of(options)
     with _models_lock:
         model = _models.get(key) or _models.setdefault(key, LocalModel(key))

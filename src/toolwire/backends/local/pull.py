@@ -53,24 +53,24 @@ class Known:
     """A model that can be downloaded."""
 
     id: str
-    """The model's id for clients, if it is found without settings."""
+    """The id under which clients find the model if no settings name it."""
     title: str
     use: str
-    """What it is good for, after the title: "for …"."""
+    """What the model is good for, to be shown after the title: "for …"."""
     file: str
     size: int
     sha256: str
     memory_mb: int
-    """The memory that it needs with the default settings."""
+    """The memory that the model needs with the default settings."""
     licence: str
     author: str
     no_tools: str
-    """Why a vault's tools are not offered to it; "" if they are."""
+    """Why Toolwire does not offer a vault's tools to the model; "" if it offers them."""
     parts: tuple[Part, ...]
 
     @property
     def path(self) -> Path:
-        """The path of the file, which may not exist."""
+        """The path of the downloaded file, which may not exist."""
         return models_folder() / self.file
 
     @property
@@ -89,7 +89,7 @@ MODELS: dict[str, Known] = {
     name: _read(table) for name, table in json.loads((_FOLDER / "models.json").read_text("utf-8")).items()
 }
 BETTER = "qwen2.5-coder-1.5b"
-"""The model to suggest to a person who has only the small one."""
+"""The model that Toolwire suggests to a person who has only the small model."""
 
 
 def models_folder(environ: Mapping[str, str] | None = None) -> Path:
@@ -128,11 +128,11 @@ def known_model(name: str | None) -> Known:
 # --- the download ---
 
 Progress = Callable[[str, int, int], None]
-"""Gets the phase (`check` or `download`), the bytes that are done, and the bytes of the whole file."""
+"""A function that gets the phase (`check` or `download`), the bytes done, and the bytes of the file."""
 
 
 class PullStopped(Exception):
-    """The download was stopped. What is complete stays, so that the next one continues."""
+    """Raised if the download was stopped. Complete parts stay, so that the next download continues."""
 
 
 def pull(
@@ -141,7 +141,7 @@ def pull(
     progress: Progress = lambda phase, done, total: None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Path:
-    """Downloads a model unless it is there, and returns its path.
+    """Downloads a model and returns its path. A model that exists is not downloaded again.
 
     Raises a `ToolwireError` with one line, or `PullStopped` soon after `stopped` returns True.
     """
@@ -207,7 +207,7 @@ class _Download:
         return ()
 
     def _take(self, index: Index, part: Part) -> None:
-        """Downloads one part. If the connection is lost, it tries again."""
+        """Downloads one part. If the connection is lost, tries again."""
         for attempt in range(1, TRIES + 1):
             try:
                 self._write(index, part)
@@ -250,7 +250,7 @@ class _Download:
 
 @contextmanager
 def _part_file(known: Known) -> Iterator[BinaryIO]:
-    """Opens the unfinished file, which only one process may write."""
+    """Opens the unfinished file. Only one process at a time may write it."""
     path = known.part_path
     while True:
         with open(os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o644), "r+b") as file:

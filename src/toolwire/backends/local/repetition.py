@@ -10,13 +10,16 @@ Pure. The cost of a piece depends only on its length, and memory is bounded (law
 from __future__ import annotations
 
 GRAM = 16
-"""A passage is found again by this many characters."""
+"""How many characters must be equal before a passage counts as found again."""
 WINDOW = 4096
 """The longest passage whose repetition is noticed, in characters."""
 PROSE = (1000, 4)
-"""How much prose may be repeated: characters, and repetitions of the passage, whichever is more."""
+"""How much exactly repeated prose is allowed: characters, and repetitions of the passage.
+
+The larger of the two limits counts.
+"""
 OTHER = (4000, 15)
-"""The same for text that is not prose."""
+"""How much exactly repeated text is allowed if it is not prose, as in `PROSE`."""
 _SYMBOLS = frozenset("|{}[]<>;=`\\/_")
 _FENCE = "```"
 _IDEOGRAPHS = "\u2e80"
@@ -26,17 +29,17 @@ class RepetitionGuard:
     def __init__(self) -> None:
         self._text = ""
         self._seen: dict[str, int] = {}
-        """The last position of each gram in the window, the oldest first."""
+        """The last position of each gram in the window, oldest first."""
         self._position = 0
-        """How many characters were fed."""
+        """How many characters `feed` has received."""
         self._period = 0
-        """The text continues as it did this many characters before; 0: it does not."""
+        """The length of the passage that the text repeats now, in characters; 0: nothing is repeated."""
         self._run = 0
-        """For how many characters."""
+        """How many characters have repeated earlier text without a difference."""
         self._limit = 0
-        """How many are allowed."""
+        """How many repeated characters are allowed."""
         self._is_other = False
-        """Whether the limit is the one for text that is not prose."""
+        """Whether `_limit` is the limit for text that is not prose."""
         self._is_code = False
 
     def feed(self, piece: str) -> bool:
@@ -49,7 +52,7 @@ class RepetitionGuard:
         return found
 
     def _step(self, end: int) -> bool:
-        """Takes one character, the last one before `end`."""
+        """Handles one character, which is the last one before the position `end`."""
         text = self._text
         self._position += 1
         if text[max(0, end - 3) : end] == _FENCE:
@@ -65,7 +68,7 @@ class RepetitionGuard:
         return self._run > self._limit and self._is_endless(text[end - self._period : end])
 
     def _remember(self, gram: str) -> int:
-        """Returns where the gram was last, 0 if it is new, and stores where it is now."""
+        """Stores the position of a gram. Returns its previous position, 0 if the gram is new."""
         seen = self._seen
         last = seen.pop(gram, 0)
         seen[gram] = self._position
@@ -75,7 +78,10 @@ class RepetitionGuard:
         return last
 
     def _is_endless(self, passage: str) -> bool:
-        """Decides when the limit is exceeded. Looks at a passage once, so that the cost stays linear."""
+        """Decides whether a repetition above the limit ends the answer.
+
+        Each passage is examined only once, so that the cost stays linear.
+        """
         if self._is_other or (not self._is_code and _is_prose(passage)):
             return True
         self._is_other, self._limit = True, max(OTHER[0], OTHER[1] * self._period)

@@ -19,11 +19,14 @@ _IN_EXTRA = 0xFFFFFFFF
 
 
 class DamagedArchive(Exception):
-    """The archive is not one, ends early, or does not contain the member."""
+    """Raised if the data is not a ZIP archive, ends early, or does not contain the member."""
 
 
 def member(blocks: Iterable[bytes], name: str) -> Iterator[bytes]:
-    """Yields the content of the member `name`, in pieces. Reads no further than its end."""
+    """Yields the content of the member `name`, in pieces.
+
+    Does not read the archive beyond the end of the member.
+    """
     source = _Source(blocks)
     while (signature := source.take(4)) == _FILE:
         _, flags, method, _, _, _, size, _, name_size, extra_size = struct.unpack("<5H3I2H", source.take(26))
@@ -48,7 +51,7 @@ def member(blocks: Iterable[bytes], name: str) -> Iterator[bytes]:
 
 
 class _Source:
-    """The archive's bytes, from the front."""
+    """The bytes of an archive, read from the front."""
 
     def __init__(self, blocks: Iterable[bytes]) -> None:
         self._blocks = iter(blocks)
@@ -85,7 +88,7 @@ class _Source:
         self._held = inflate.unused_data
 
     def skip_descriptor(self) -> None:
-        """Skips the sizes after a member. They have 4 bytes each, or 8, which nothing announces."""
+        """Skips the sizes after a member. A size has 4 or 8 bytes, and nothing says which."""
         if (first := self.take(4)) != _DESCRIPTOR:
             self._held = first + self._held
         short = self.take(14)  # the checksum, two sizes of 4 bytes, and what follows

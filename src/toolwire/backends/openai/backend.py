@@ -48,7 +48,7 @@ END_MARK_S = 5.0
 """The maximum time for usage and the end mark to arrive after the finish reason."""
 READY_S = 2.0
 ASKED = ("ollama", "lmstudio")
-"""Servers that are asked about the model in any case: for its context length, which costs one request."""
+"""Kinds of servers that Toolwire always asks for the context length of a model."""
 ASK_AGAIN_S = 10.0
 """How long to wait before asking again a server that did not identify itself or its model."""
 BODY_LIMIT = 64 * 1024 * 1024
@@ -94,7 +94,7 @@ class OpenAIBackend:
 
     @property
     def profile(self) -> ServerProfile:
-        """The kind of server as far as it is known, without the features that it refused."""
+        """The profile of the server as far as it is known, without features that the server refused."""
         return self.support.profile
 
     async def run(self, turn: Turn) -> AsyncGenerator[Batch, None]:
@@ -153,9 +153,10 @@ class OpenAIBackend:
         return ollama.OllamaReader(reader) if own_api else reader
 
     async def _fitting(self, rendered: Body) -> int:
-        """Returns the least number of tokens that the prompt can have. Raises if these do not fit.
+        """Returns the least number of tokens that the prompt can have.
 
-        Before that, the server is asked again: the model may have been loaded with a longer context since.
+        Raises an error if the prompt does not fit into the context window. Before that, the server is asked
+        again, because the model may have been loaded with a longer context.
         """
         try:
             return context.fitting(rendered, self.options.context or self.support.facts.window)
@@ -180,7 +181,7 @@ class OpenAIBackend:
         return None
 
     async def prepare(self) -> None:
-        """Identifies the server, and asks it what the model can do if the strategy depends on that."""
+        """Identifies the server. If the strategy depends on it, also asks what the model can do."""
         if self.support.refused:
             self.support.refresh()
         if time.monotonic() < self._ask_after:
@@ -193,7 +194,7 @@ class OpenAIBackend:
                 self._ask_after = time.monotonic() + (FORGET_S if await self._learn() else ASK_AGAIN_S)
 
     async def _learn(self) -> bool:
-        """Asks the server what it is and what the model can do. Returns True if all was answered."""
+        """Asks the server what it is and what the model can do. Returns True if it answered everything."""
         probe = ServerProbe(self.options.base_url, self._connected().session, self.options.auth_headers)
         found = await identify(probe) if self.options.profile == "auto" else self.options.server
         if found is None:
@@ -263,9 +264,9 @@ class OpenAIBackend:
         return [self._refusal(first, first.message, asked, named)]
 
     def _refusal(self, failure: Failure, message: str, asked: frozenset[Refused], body: bytes) -> Failure:
-        """Returns `tools_unsupported` if the error refuses a feature that a fallback can avoid.
+        """Returns `tools_unsupported` if the error refuses a feature that another strategy does without.
 
-        Then the refusal is remembered. Otherwise returns the failure unchanged.
+        In this case the refusal is remembered. Any other failure is returned unchanged.
         """
         what = refused(message, asked, body.decode("utf-8", "replace").strip()) if asked else None
         if what is None or not self.support.has_fallback(what):
@@ -290,9 +291,9 @@ def _asked(turn: Turn, body: Body) -> frozenset[Refused]:
 
 
 def _is_stream(response: UpstreamReply, turn: Turn) -> bool:
-    """Returns True if the body is a stream.
+    """Returns True if the body of a response is a stream.
 
-    Either its type says so, or a stream was requested and the type is not JSON.
+    This is the case if its content type says so, or if a stream was requested and the type is not JSON.
     """
     media = response.headers.get("content-type", "").partition(";")[0].strip().lower()
     return media == "text/event-stream" or (turn.stream and media != "application/json")
@@ -323,7 +324,7 @@ async def _read_body(response: UpstreamReply, tap: FrameTap | None) -> bytes:
 
 
 def _checked_size(size: int) -> int:
-    """Returns the size of a body that is kept in memory. Raises if it exceeds `BODY_LIMIT`."""
+    """Returns the size of a body that is kept in memory. Raises an error if it exceeds `BODY_LIMIT`."""
     if size > BODY_LIMIT:
         raise ToolwireError("backend", f"The upstream server's answer is larger than {BODY_LIMIT} bytes.")
     return size
@@ -335,7 +336,7 @@ def _checked_size(size: int) -> int:
 class OpenAISource:
     """All models of a server, configured as one model with `model = "*"`.
 
-    `options` is the table of that model.
+    `options` is the table of this model in the settings.
     """
 
     def __init__(self, id: str, options: Mapping[str, Any] | OpenAIOptions) -> None:

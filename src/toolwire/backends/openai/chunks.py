@@ -49,7 +49,7 @@ class ChunkDelta(msgspec.Struct, gc=False):
 
 
 class PartsDelta(ChunkDelta, gc=False):
-    """A delta whose content is a list of parts. Only `parse` creates it.
+    """A delta whose content is a list of parts, as only `parse` creates it.
 
     Each part is a pair: whether it is reasoning, and its text.
     """
@@ -64,7 +64,7 @@ class Choice(msgspec.Struct, gc=False):
     message: ChunkDelta | None = None
     logprobs: Any = None
     stop_reason: Any = None
-    """vLLM and SGLang: the stop sequence that ended the answer."""
+    """The stop sequence that ended the answer (only vLLM and SGLang send it)."""
 
 
 class Details(msgspec.Struct, gc=False):

@@ -19,19 +19,22 @@ from toolwire.core.events import Failure, Usage
 WITHOUT_SPACES = re.compile("[\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff]")
 """Characters of scripts that are written without spaces between words, or with few."""
 PER_TOKEN = 6
-"""How many of these characters one token holds at the most, over a whole prompt."""
+"""How many characters of `WITHOUT_SPACES` one token holds at most, on average over a prompt."""
 CHARACTERS_PER_TOKEN = 3
 PER_MESSAGE = 8
 """Tokens that a chat template adds to a message."""
 ANSWER, LARGEST_ANSWER = 4096, 8192
-"""Tokens of the window that are reserved for the answer: if the request sets no limit, and at most.
+"""Tokens of the window that are reserved for the answer: without a limit in the request, and at most.
 
 Coding agents allow answers of 32,000 tokens and more. A window of that size may not fit into memory.
 """
 SMALLEST_WINDOW = 4096
 
 READ = frozenset({"system", "developer", "user", "tool"})
-"""Roles whose messages every chat template contains in full. Some templates drop parts of the assistant's."""
+"""Roles whose messages every chat template contains in full.
+
+Some templates drop parts of the assistant's messages.
+"""
 
 Body = dict[str, Any]
 
@@ -48,7 +51,7 @@ def _texts(body: Body, roles: frozenset[str]) -> Iterator[str]:
 def fitting(body: Body, window: int | None) -> int:
     """Returns the least number of tokens that the messages can have.
 
-    Raises if they do not fit into the window (None: unknown).
+    Raises an error if they do not fit into the window (None: unknown).
     """
     least = sum(len(text.split()) + _unspaced(text) // PER_TOKEN for text in _texts(body, READ))
     if window is not None and least > window:
@@ -74,9 +77,9 @@ def needed(body: Body) -> int:
 
 
 def window_for(need: int, current: int, most: int | None) -> int:
-    """Returns the window to ask for: the current one if it suffices, else the next power of two.
+    """Returns the context window to ask for: the current one if it suffices, else the next power of two.
 
-    The steps are large because Ollama loads a model again for another window.
+    The steps are large, because Ollama loads a model again for each new window.
     """
     window = max(current, SMALLEST_WINDOW)
     while window < need:

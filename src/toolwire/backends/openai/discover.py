@@ -38,7 +38,7 @@ Entry = Mapping[str, Json]
 
 @dataclass(frozen=True, slots=True)
 class ListedModel:
-    """A model that a server offers for chat. None for `tools` or `context` means unknown."""
+    """A model that a server offers for chat. `tools` and `context` are None if they are unknown."""
 
     id: str
     tools: bool | None = None
@@ -53,7 +53,7 @@ class ProbeAnswer(NamedTuple):
 
 
 class ServerProbe:
-    """Sends questions to one server. `base` is its address with `/v1`, `root` the one without."""
+    """Asks one server questions. `base` is its address with `/v1`, `root` its address without."""
 
     def __init__(
         self, base_url: str, session: aiohttp.ClientSession, headers: Mapping[str, str] | None = None
@@ -98,9 +98,9 @@ def _object(answer: ProbeAnswer | None) -> Entry:
 
 
 async def identify(probe: ServerProbe) -> ServerProfile | None:
-    """Returns the kind of server, identified by its address or, if it is near, by asking it.
+    """Returns the kind of server, identified by its address or, if the server is near, by asking it.
 
-    None: it was asked and did not answer.
+    Returns None if the server was asked and did not answer.
     """
     known = by_address(probe.base)
     if known is not None or not is_near(probe.base):
@@ -123,7 +123,7 @@ async def identify(probe: ServerProbe) -> ServerProfile | None:
 # --- what is wrong with a server ---
 
 LISTS_ALL = ("ollama", "lmstudio", "vllm", "openrouter")
-"""Servers that serve only the models that they list."""
+"""Kinds of servers that serve only the models that they list."""
 
 
 async def trouble(options: OpenAIOptions, model: str) -> tuple[str, str] | None:
@@ -176,7 +176,7 @@ async def trouble(options: OpenAIOptions, model: str) -> tuple[str, str] | None:
 
 
 async def facts_of(probe: ServerProbe, profile: ServerProfile, model: str) -> Facts | None:
-    """Returns what the server says about a model; None if it does not answer, or is loading."""
+    """Returns what the server says about a model; None if it does not answer or still loads the model."""
     if profile.name == "ollama":
         answer = await probe.ask(probe.root + "/api/show", {"model": model})
         if answer is None:
@@ -200,7 +200,10 @@ async def facts_of(probe: ServerProbe, profile: ServerProfile, model: str) -> Fa
 
 
 async def _loaded_window(probe: ServerProbe, model: str) -> int | None:
-    """Returns the context length of a loaded model from LM Studio's newer API (0.4); None: not loaded."""
+    """Returns the context length of a loaded model; None: the model is not loaded.
+
+    Uses LM Studio's newer API (0.4).
+    """
     for entry in _entries(await probe.json(probe.root + "/api/v1/models"), "models"):
         for loaded in _entries(entry, "loaded_instances"):
             if model in (entry.get("key"), loaded.get("id")):
@@ -235,7 +238,7 @@ async def _takes_lark(probe: ServerProbe) -> bool | None:
 
 
 async def list_models(probe: ServerProbe, profile: ServerProfile) -> list[ListedModel]:
-    """Returns the models that a server offers for chat, in its order. Empty if it does not answer."""
+    """Returns the models that a server offers for chat, in its order; none if it does not answer."""
     models: list[ListedModel] = []
     for listing in filter(None, (LISTINGS.get(profile.name), OPENAI_LISTING)):
         address = (probe.root if listing.root else probe.base) + listing.path
@@ -251,7 +254,7 @@ async def list_models(probe: ServerProbe, profile: ServerProfile) -> list[Listed
 
 
 async def _shown(probe: ServerProbe, models: list[ListedModel]) -> list[ListedModel]:
-    """Asks Ollama about each model, and drops those that cannot chat.
+    """Asks Ollama about each model of its list, and leaves out models that cannot chat.
 
     The lists of older versions do not say what a model can do.
     """
@@ -321,7 +324,7 @@ def _litellm(entry: Entry) -> ListedModel | None:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Where a server lists its models and how to read an entry.
+    """Where a server lists its models, and how an entry of the list is read.
 
     `items` is the key of the list in the response. `root`: the path is relative to the address without `/v1`.
     """

@@ -23,7 +23,7 @@ from toolwire.wire.sse import scrub
 
 
 class TransportFault(Exception):
-    """The connection failed. The subclasses say how."""
+    """A fault of the connection to a server. Each subclass is one kind of fault."""
 
 
 class Unreachable(TransportFault):
@@ -39,7 +39,7 @@ class TlsRefused(Unreachable):
 
 
 class TooLate(TransportFault):
-    """Nothing arrived in time. `connecting`: the connection was not even opened."""
+    """The server sent nothing in time. `connecting`: the connection was not even opened."""
 
     def __init__(self, *, connecting: bool = False) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ STATUS_KINDS: dict[int, str] = {
     413: "body_too_large",
     429: "rate_limit",
 }
-"""Kinds of failures by HTTP status. Other 4xx are `invalid_request`, all others `backend`."""
+"""Kinds of failures by HTTP status. Any other 4xx is `invalid_request`, any other status `backend`."""
 
 CODE_KINDS: dict[str, str] = {
     "context_length_exceeded": "context_length",
@@ -102,7 +102,7 @@ _MARKUP = re.compile(r"<[^>]*>|\s+")
 _KEY = re.compile(r"\b(?:sk|pk|key|gsk|xai|hf)[-_][A-Za-z0-9_\-*]{8,}")
 
 CERTAIN_KINDS = ("context_length", "content_filter", "quota", "model_not_found", "overloaded")
-"""Kinds for which the error's own code takes precedence over the HTTP status."""
+"""Kinds of failures for which the error's own code counts more than the HTTP status."""
 ABOUT_THE_REQUEST = ("invalid_request", "context_length", "content_filter", "model_not_found")
 OWN_MESSAGES: dict[str, str] = {
     "backend_auth": "The upstream server did not accept the gateway's credentials.",
@@ -160,7 +160,7 @@ def transport_failure(error: TransportFault | ToolwireError, started: bool) -> F
 
 
 def connection_error(error: BaseException) -> str:
-    """Returns why a connection failed, in readable words and without the names of exceptions."""
+    """Returns the reason why a connection failed, in readable words, without names of exceptions."""
     cause = getattr(error, "os_error", None) or error  # aiohttp wraps the error of the system
     if isinstance(cause, TimeoutError):
         return "no answer in time"
@@ -266,9 +266,9 @@ def _message(error: Mapping[str, Any], body: bytes) -> str:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Returns `Retry-After` in seconds, at most a day; None if there is none.
+    """Returns the header `Retry-After` in seconds, at most a day; None if there is none.
 
-    A date is measured from the server's own `Date`.
+    If the header is a date, the seconds count from the server's own `Date`.
     """
     for name, factor in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         value = headers.get(name, "").strip()

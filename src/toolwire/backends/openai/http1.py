@@ -1,6 +1,6 @@
 """An HTTP/1.1 client that POSTs to a model server without a proxy.
 
-aiohttp can do the same, and is used if a proxy is configured (`transport.py`). This client exists for speed:
+If a proxy is configured, `transport.py` uses aiohttp instead. This client exists for speed:
 with aiohttp a short request costs the gateway twice the CPU (+98 %), and a chunk of a stream 20 to 65 % more.
 
 Rules:
@@ -51,13 +51,13 @@ MAX_WAITING = 256
 HIGH_WATER = 256 * 1024
 MAX_HEAD = 64 * 1024
 NEXT_ADDRESS_S = 0.25
-"""How long one address of a host is tried before the next one is tried in parallel."""
+"""How long one address of a host is tried before Toolwire also tries the next one, in parallel."""
 
 Origin = tuple[str, int, bool]
 
 
 class Request:
-    """What all requests of one model share: the address, the headers and the time limits."""
+    """What all requests for one model share: the address, the headers and the time limits."""
 
     def __init__(self, url: URL, headers: Mapping[str, str], connect_s: float, read_s: float) -> None:
         assert url.host is not None and url.port is not None
@@ -179,7 +179,7 @@ def has_unread(transport: asyncio.BaseTransport) -> bool:
 
 
 class _Connection(asyncio.Protocol):
-    """A connection to a server. `reply` is the response that it is receiving; None: it is waiting."""
+    """A connection to a server. `reply` is the response that arrives on it; None: it is idle."""
 
     def __init__(self, client: Http1Client, origin: Origin) -> None:
         self.client = client
@@ -226,7 +226,7 @@ class _Connection(asyncio.Protocol):
 
 
 class Http1Reply:
-    """The response to one request. `headers` have lower-case names.
+    """The response to one request. The names in `headers` are in lower case.
 
     `heard`: the server has sent something.
     """
@@ -240,7 +240,7 @@ class Http1Reply:
         self._parser: Any = httptools.HttpResponseParser(self)
         self._read_s = read_s
         self._waiter: asyncio.Future[bytes] | None = None
-        """What the reader awaits: the result of `read`."""
+        """The future that `read` waits for."""
         self._waits_for_head = True
         self._waits_since = 0.0
         self._blocks: list[bytes] = []
@@ -340,7 +340,7 @@ class Http1Reply:
     def check_time(self) -> None:
         """Fails a read that takes too long.
 
-        One timer serves all reads: if the current read may still wait, the timer is set again.
+        One timer serves all reads. If the current read has time left, the timer is set again.
         """
         now = self._loop.time()
         is_waiting = self._waiter is not None and not self._waiter.done()

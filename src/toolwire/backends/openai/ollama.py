@@ -24,7 +24,7 @@ LINE_LIMIT = 64 * 1024 * 1024
 _SAME = ("temperature", "top_p", "seed", "stop", "presence_penalty", "frequency_penalty", *OLLAMA_OPTIONS)
 OPTIONS = {name: name for name in _SAME}
 OPTIONS |= {"max_tokens": "num_predict", "max_completion_tokens": "num_predict"}
-"""Fields of a chat completions body → names in Ollama's `options`."""
+"""The names in Ollama's `options` of fields of a chat completions body."""
 EFFORTS: dict[str, Any] = {"none": False, "minimal": "low", "xhigh": "max"}
 """Reasoning efforts that Ollama writes differently in `think` (openai/openai.go)."""
 
@@ -129,7 +129,7 @@ _decode = msgspec.json.Decoder(_Line).decode
 
 
 class OllamaReader:
-    """Reads one answer of `/api/chat`, as `AnswerReader` reads one of chat completions."""
+    """Reads one answer of `/api/chat`, as `AnswerReader` reads an answer of chat completions."""
 
     def __init__(self, inner: AnswerReader) -> None:
         self._inner = inner
@@ -160,7 +160,7 @@ class OllamaReader:
         return self._inner.feed(b"".join(self._frames(lines))) if lines else []
 
     def finish(self) -> list[Event]:
-        """Returns the last events of a stream that has ended. A line that was cut off is dropped with it."""
+        """Returns the last events of a stream that has ended. A line that was cut off is dropped."""
         rest, self._waiting = bytes(self._waiting), bytearray()
         out = self._inner.feed(b"".join(self._frames(rest))) if rest.rstrip().endswith(b"}") else []
         return out if self.ended else out + self._inner.finish()
@@ -213,9 +213,9 @@ class OllamaReader:
 
 
 def window_of(shown: Any, loaded: Any, model: str) -> tuple[int | None, int]:
-    """Returns a model's largest context length, and the one that it is loaded with (0: unknown).
+    """Returns a model's largest context length, and its current one (0: not loaded, or unknown).
 
-    `shown` is the answer of `/api/show`, `loaded` that of `/api/ps`.
+    `shown` is the answer of `/api/show`, `loaded` the answer of `/api/ps`.
     """
     info, text = shown.get("model_info") or {}, shown.get("parameters") or ""
     most = next((value for key, value in info.items() if key.endswith(".context_length")), None)

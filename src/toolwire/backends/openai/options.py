@@ -60,7 +60,10 @@ class OpenAIOptions:
 
     @property
     def auth_headers(self) -> dict[str, str]:
-        """The header with the API key, and the configured headers, which may replace it."""
+        """The header with the API key, and the configured headers.
+
+        A configured header may replace the header with the key.
+        """
         key = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
         return {**key, **self.headers}
 
@@ -146,7 +149,7 @@ _EXPECTED = {
 }
 """What each field of `OpenAIOptions` expects, by its type; any other type expects a string."""
 OPTIONS = {option.name: _EXPECTED.get(str(option.type), "a string") for option in fields(OpenAIOptions)}
-"""For each option, a phrase that says what it expects."""
+"""For each option, a phrase that says which values the option expects."""
 
 
 def _are_texts(values: Sequence[Any]) -> bool:

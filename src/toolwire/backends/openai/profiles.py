@@ -24,7 +24,7 @@ PASSABLE = frozenset(
     "metadata prediction prompt_cache_key prompt_cache_options prompt_cache_retention "
     "safety_identifier service_tier store".split()
 )
-"""Fields of OpenAI's API that can be forwarded unchanged and need nothing from Toolwire."""
+"""Fields of OpenAI's API that Toolwire forwards unchanged, without doing anything about them."""
 
 _VENDOR_FIELDS = (
     # sampling: vLLM protocol.py, SGLang protocol.py, llama.cpp server README, OpenRouter's parameters
@@ -301,7 +301,7 @@ def by_models(owned_by: Iterable[str], server: str) -> ServerProfile | None:
 
 
 def is_near(base_url: str) -> bool:
-    """Returns True if the server is on this machine or in its network. Only such servers are asked."""
+    """Returns True if the server is on this machine or in its network. Toolwire asks only such servers."""
     host = (urlsplit(base_url).hostname or "").lower()
     try:
         address = ipaddress.ip_address(host)

@@ -73,7 +73,7 @@ _FINISH_WORDS: dict[FinishReason, str] = {
 FINISH_REASONS = {word: reason for reason, words in _FINISH_WORDS.items() for word in words.split()}
 """Maps servers' finish reasons, in lower case, to OpenAI's.
 
-`error` is a failure. Any other word that is not here means `stop`.
+`error` is a failure. A reason that is not in the table counts as `stop`.
 """
 
 HELD_LIMIT = 8 * 1024 * 1024
@@ -203,7 +203,7 @@ class AnswerReader:
     def _take_logprobs(self, logprobs: Any, most: int, delta: ChunkDelta | None) -> None:
         """Keeps log probabilities until the text of their tokens is sent.
 
-        Those of reasoning and calls are dropped.
+        Log probabilities of reasoning and calls are dropped.
         """
         if delta is None or (
             not delta.content and (delta.reasoning_content or delta.reasoning or delta.tool_calls)
@@ -238,7 +238,7 @@ class AnswerReader:
             self._call(Fragment(name=function.name, arguments=function.arguments, complete=whole), rough, out)
 
     def _say(self, kind: type[Text | Thought | Refusal], text: str, rough: bool, out: list[Event]) -> None:
-        """Sends a text, thought or refusal, after joining surrogate pairs."""
+        """Sends a piece of text, reasoning or refusal. Joins halves of surrogate pairs first."""
         self._has_content = True
         if not (rough or self._half or self._calls.calls):  # nearly always
             out.append(kind(text))
@@ -371,7 +371,7 @@ class AnswerReader:
 class _DeclaredNames:
     """The names of the declared tools.
 
-    Separate from the reader, so that the assembler does not refer back to it (a reference cycle).
+    A separate class, so that the assembler does not refer back to the reader (a reference cycle).
     """
 
     def __init__(self, turn: Turn) -> None:
@@ -380,7 +380,7 @@ class _DeclaredNames:
         self._registry: ToolRegistry | None = None
 
     def resolve(self, name: str) -> str:
-        """Returns the name of the declared tool that `name` means; `name` itself if there is none."""
+        """Returns the name of the declared tool that `name` means; without such a tool, `name` itself."""
         if name in self.names:
             return name
         if self._registry is None:
@@ -391,7 +391,7 @@ class _DeclaredNames:
 
 
 def _usage(usage: WireUsage) -> Usage | None:
-    """Returns the server's token counts, or None if it sent none. An impossible number becomes 0."""
+    """Returns the server's token counts, or None if the server sent none. An impossible number becomes 0."""
     if usage.prompt_tokens is None and usage.completion_tokens is None:
         return None
     read, written = usage.prompt_tokens_details, usage.completion_tokens_details
@@ -426,7 +426,7 @@ def _fragment(entry: ChunkToolCall, whole: bool, position: int | None) -> Fragme
 
 
 def prefill_of(turn: Turn) -> str:
-    """Returns the text of the turn's last message if that is the assistant's, otherwise ""."""
+    """Returns the text of the turn's last message if the message is the assistant's, otherwise ""."""
     last = turn.items[-1] if turn.items else None
     if not isinstance(last, Message) or last.role != "assistant":
         return ""

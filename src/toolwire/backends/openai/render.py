@@ -152,7 +152,7 @@ def _message(message: Message, options: OpenAIOptions) -> Body:
 def _assistant(out: list[Body], thoughts: list[str], options: OpenAIOptions) -> Body:
     """Returns the assistant message to which a call is added.
 
-    It is the last message, or a new one without text if the last one is not the assistant's.
+    If the last message is not the assistant's, this is a new message without text.
     """
     if not out or out[-1]["role"] != "assistant":
         out.append({"role": "assistant", "content": None})
@@ -264,9 +264,9 @@ def _add_tools(body: Body, turn: Turn, profile: ServerProfile) -> None:
 
 
 def _choice(turn: Turn, profile: ServerProfile) -> str | Body | None:
-    """Returns the `tool_choice` to send; None: none is sent.
+    """Returns the `tool_choice` to send; None: the field is not sent.
 
-    It is an object if the server itself restricts the tools.
+    The choice is an object if the server itself restricts the tools.
     """
     choice, taken = turn.tool_choice, profile.choices
     if choice.name is not None and "named" in taken:
@@ -319,7 +319,8 @@ def _json_schema(name: str, schema: Mapping[str, Any], strict: bool) -> Body:
 def constraint_fields(constraint: Constraint, profile: ServerProfile) -> Body:
     """Returns the request fields that express the constraint.
 
-    Empty if the server has no field for it. The plan makes only constraints that the capabilities allow.
+    Returns no fields if the server has none for it. The plan makes only constraints that the capabilities
+    allow.
     """
     if not constraint.opening:
         schema = call_schema(constraint)

@@ -29,11 +29,11 @@ from toolwire.emulate.dialects import dialects_of
 Refused = Literal["tools", "choice", "allowed", "constraint"]
 """A feature that a server can refuse.
 
-`choice`: a `tool_choice` that requires a call. `allowed`: one that lists allowed tools.
+`choice`: a `tool_choice` that requires a call. `allowed`: a `tool_choice` that lists allowed tools.
 """
 
 STATUSES = frozenset({400, 404, 405, 422, 500, 501})
-"""HTTP statuses that can be refusals. A 200 with an error in its body can be one too."""
+"""HTTP statuses that can be refusals. A 200 with an error in its body can be a refusal too."""
 
 _LISTED = r"does not support parameters: [\[{{][^\]}}]*['\"](?:{0})['\"]"
 
@@ -133,7 +133,7 @@ MOST_NODES = 200
 
 
 def refused(words: str, asked: frozenset[Refused], error: Any = None) -> Refused | None:
-    """Returns the feature that an error refuses, or None if it is another error.
+    """Returns the feature that an error refuses, or None if the error means something else.
 
     `words` is the error's message, `asked` are the features that the request used, and `error` is the error
     as JSON, if there is any.
@@ -181,7 +181,7 @@ CLIENTS_FAULT = re.compile(
     r"|in context=\(|\btools?[.\[]\d+\]?\.\w|parallel (?:tool|function)",
     re.IGNORECASE,
 )
-"""Matches errors in the client's tools, which another strategy would only hide."""
+"""Matches errors in the client's tools. Another strategy would only hide these errors."""
 _INDEX = re.compile(r"\[(\d+)\]")
 
 
@@ -259,7 +259,7 @@ def _by_structure(
 
 FORGET_S = 3600.0
 THINKING = frozenset({"reasoning_effort", "reasoning"})
-"""Fields that a model which cannot reason ignores. Ollama would refuse the request."""
+"""Fields that a model without reasoning ignores. Ollama would refuse a request with them."""
 BOTH: frozenset[Constrained] = frozenset({"text", "call"})
 CALL: frozenset[Constrained] = frozenset({"call"})
 RECALLED: frozenset[Recalled] = frozenset({"text"})
@@ -285,9 +285,9 @@ class Facts:
 class ToolSupport:
     """What one model supports.
 
-    This follows from its profile, from what the server says about it, and from what the server refused.
-    `profile` is the kind of server, with the options applied and without the refused features. Call `refresh`
-    before each turn.
+    This follows from the profile, from what the server says about the model, and from what the server
+    refused. `profile` is the kind of server, with the options applied and without the refused features. Call
+    `refresh` before each turn.
     """
 
     profile: ServerProfile

@@ -44,8 +44,8 @@ class UpstreamReply(Protocol):
     def release(self, whole: bool = False) -> None:
         """Ends the response.
 
-        If it is not complete, its connection is closed, so that the server stops. `whole`: all of its content
-        was read, so that the server has stopped already.
+        If the response is not complete, its connection is closed, so that the server stops. `whole`: all
+        content was read, so the server has stopped already.
         """
         ...
 
@@ -71,7 +71,7 @@ class Transport:
         self.post: Callable[[Request, bytes], Awaitable[UpstreamReply]] = (
             self._post_by_proxy if self._client is None else self._client.post
         )
-        """Returns the response when its head is complete. Raises `TransportFault`."""
+        """Sends a request. Returns the response when its head is complete. Raises `TransportFault`."""
 
     async def leave(self, user: object) -> None:
         self.users.discard(user)
@@ -139,9 +139,9 @@ FAULTS: tuple[tuple[type[BaseException], Callable[[], TransportFault]], ...] = (
     (aiohttp.ClientConnectionError, Disconnected),
     (OSError, Disconnected),
 )
-"""The fault for each error of aiohttp. The first match counts.
+"""The kind of fault for each error of aiohttp. The first match counts.
 
-A fault is created anew for each error, because a shared exception would keep its first traceback.
+Each fault is a new object, because a shared exception would keep its first traceback.
 """
 
 
@@ -161,7 +161,7 @@ BLOCK = 256 * 1024
 """The maximum number of bytes that one read returns."""
 EXPANSION = 256
 ALWAYS_ALLOWED = 1024 * 1024
-"""Decoded bytes that a response may always have, however small it was."""
+"""How many decoded bytes any compressed response may have, however small it was."""
 GZIP, ZLIB, RAW_DEFLATE = 31, 15, -15
 ENCODINGS = ("gzip", "x-gzip", "deflate")
 
@@ -169,7 +169,7 @@ ENCODINGS = ("gzip", "x-gzip", "deflate")
 def decoded(reply: UpstreamReply) -> UpstreamReply:
     """Returns the reply with its body decompressed.
 
-    Raises `ToolwireError` if its encoding is not supported.
+    Raises `ToolwireError` if Toolwire does not support the encoding.
     """
     encoding = reply.headers.get("content-encoding", "").strip().lower()
     if encoding in ("", "identity"):

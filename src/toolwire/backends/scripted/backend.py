@@ -46,7 +46,7 @@ _NATIVE = replace(
 )
 KEPT = 16
 _TOKEN = 4
-"""The characters that count as one token if the script has no `usage`."""
+"""How many characters count as one token, if the script has no step `usage`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class ScriptedOptions:
         self.turns()
 
     def turns(self) -> list[list[Step]]:
-        """Returns the parts of the script, [] without a script. Raises `ScriptError`."""
+        """Returns the parts of the script; [] if there is no script. Raises `ScriptError`."""
         text, source = self.script, "script"
         if not text:
             return []
@@ -95,7 +95,7 @@ class ScriptedBackend:
     def __init__(
         self, id: str, options: ScriptedOptions | None = None, answer: Callable[[Turn], Iterable[Step]] = demo
     ) -> None:
-        """`answer` returns the steps that answer a turn if the options have no script."""
+        """`answer` returns the steps with which the model answers a turn if the options have no script."""
         self.id = id
         self.options = options or ScriptedOptions()
         self._answer = answer
@@ -103,7 +103,7 @@ class ScriptedBackend:
         self.seen: deque[Turn] = deque(maxlen=KEPT)
         """The last turns that the model received."""
         self.live: deque[ScriptedRun] = deque(maxlen=KEPT)
-        """The last runs with the strategy `parked`."""
+        """The last runs of a model with `tools = "parked"`."""
 
     @property
     def capabilities(self) -> Capabilities:
@@ -176,7 +176,7 @@ class ScriptedBackend:
 
 
 class ScriptedRun:
-    """A run that can be parked. Each part of the script is one response.
+    """A run of a scripted model that can be parked. Each part of the script is one response.
 
     When results arrive, the run continues with the next part.
     """
@@ -225,7 +225,7 @@ class ScriptedRun:
 
 
 class _Writer:
-    """Converts the steps of a script to batches of events. With a `dialect`, calls are text."""
+    """Converts the steps of a script to batches of events. With a `dialect`, calls are written as text."""
 
     def __init__(self, turn: Turn, dialect: str | None) -> None:
         self._turn = turn
@@ -330,7 +330,7 @@ def _answers(turn: Turn) -> int:
 
 
 def _prefilled(turn: Turn) -> str:
-    """Returns the text of the assistant's message that the model continues, or ""."""
+    """Returns the text of the assistant's last message, which the model continues; "" if there is none."""
     last = turn.items[-1] if turn.items else None
     if isinstance(last, Message) and last.role == "assistant":
         return "".join(part.text for part in last.parts if isinstance(part, TextPart))

@@ -31,7 +31,7 @@ def users_text(turn: Turn) -> str:
 
 
 def demo(turn: Turn) -> Iterator[Step]:
-    """Yields a call of a matching tool, a sample of the output schema, the results, or an echo."""
+    """Yields the steps of an answer: a call, a sample of the output schema, the results, or an echo."""
     yield Step("chunk", number=8)
     results, user, mode = _last_results(turn), users_text(turn), turn.tool_choice.mode
     may_call = mode != "none" and not (results and mode == "auto")
@@ -66,7 +66,7 @@ def demo(turn: Turn) -> Iterator[Step]:
 
 
 def _repeated(turn: Turn, results: Sequence[Result]) -> str:
-    """Returns what the tools answered: in prose for the vault's tools, and verbatim for others."""
+    """Returns the tools' results: in prose if they come from the vault's tools, otherwise verbatim."""
     names = {item.call_id: item.name for item in turn.items if isinstance(item, Call)}
     named = [(result.name or names.get(result.call_id, "the tool"), text_of(result)) for result in results]
     prose = [vault_answer(name, text) for name, text in named]
@@ -110,7 +110,7 @@ _CALL_THIS = re.compile(r"[Cc]all the tool ([\w-]{1,64}) with the arguments (\{[
 
 
 def _written_calls(turn: Turn, user: str) -> list[Step]:
-    """Returns the calls in the user's message. Tools that may not be called are left out."""
+    """Returns the calls that the user's message spells out, without tools that may not be called."""
     names = {tool.name for tool in _allowed(turn) if tool.kind == "function"}
     return [
         Step("call", arguments, name)

@@ -42,7 +42,7 @@ _QUESTIONS: tuple[tuple[re.Pattern[str], str, Callable[[re.Match[str]], dict[str
 
 
 def unmarked(text: str) -> dict[str, Any] | None:
-    """Returns the result of a vault tool, which is between marks; None for any other text."""
+    """Returns the result of a vault tool without its marks; None if the text has no such marks."""
     marked = _DATA.match(text.strip())
     try:
         value = json.loads(marked[2]) if marked else None
@@ -70,7 +70,7 @@ def _fits(tool: ToolSpec, arguments: dict[str, Any]) -> bool:
 
 
 def vault_answer(tool: str, text: str) -> str | None:
-    """Returns the result of a vault tool in prose; None if it is not one."""
+    """Returns a vault tool's result in prose; None if the text is not the result of a vault tool."""
     result = unmarked(text)
     if result is None:
         return None

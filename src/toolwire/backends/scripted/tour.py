@@ -19,10 +19,10 @@ from toolwire.backends.scripted.script import Step
 from toolwire.core.turn import Call, Message, Result, Turn
 
 MODEL = "scripted-tour"
-"""The id of the model. Every surface shows it, so each of them says that the model is scripted."""
+"""The id of the scripted model of the tour. It is shown wherever the model is named."""
 LABEL = "scripted, for this tour"
 OPENING = "Show me how approvals work."
-"""The person's first message, which the tour sends for them."""
+"""The person's first message. The tour sends it for them."""
 
 PLAN, HOTELS, DIARY = "Travel/Lisbon plan.md", "Travel/Lisbon hotels.md", "Journal/Diary.md"
 _OPEN_TASK = "- [ ] Choose a hotel"
@@ -73,7 +73,7 @@ HINTS = {
     ("note_write", "run"): "Step 5 of 5, deny: this call would delete the text of the diary. Deny it, and "
     "see what the script receives.",
 }
-"""What happens at each question, and what to try. By tool and stage."""
+"""Hints for each question of the tour, by tool and stage: what happens, and what to try."""
 
 _STEPS = ("vault_search", "file_read", "note_edit", "note_write")
 EXPIRED = "Nobody decided about this tool call in time; it did not run"
@@ -107,7 +107,7 @@ class _Did:
 
 
 def tour(turn: Turn) -> Iterator[Step]:
-    """Yields a comment on the last result, and the next call."""
+    """Yields the next steps of the tour: a comment on the last result, and a call."""
     yield Step("chunk", number=12)
     done = _done(turn)
     last = done[-1] if done else None
@@ -152,7 +152,7 @@ def _done(turn: Turn) -> list[_Did]:
 
 
 def _result(item: Result | None) -> dict[str, Any]:
-    """Returns the JSON object of a result. A call that did not end has a result without marks."""
+    """Returns the JSON object in a result. If the call did not end, its result has no marks."""
     return unmarked(text_of(item)) or {"error": INTERRUPTED}
 
 

@@ -150,7 +150,7 @@ class Growing:
 
 
 def is_json(text: str) -> bool:
-    """Returns whether the text is one JSON value. Unlike Python, JSON has no NaN and Infinity."""
+    """Returns whether the text is one JSON value. NaN and Infinity, which Python accepts, are not JSON."""
     try:
         json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError):

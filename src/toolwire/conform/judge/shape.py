@@ -114,7 +114,7 @@ LOGPROBS = list_of(ObjectShape("logprob", {**_LOGPROB, "bytes": or_null(LIST), "
 BRIEF_LOGPROBS = list_of(
     ObjectShape("logprob", _LOGPROB, {"top_logprobs": list_of(ObjectShape("top logprob", {}, _LOGPROB))})
 )
-"""Without `bytes`, as in the events of a Responses stream."""
+"""The shape of log probabilities without `bytes`, as in the events of a Responses stream."""
 
 # --- errors, in both APIs ---
 
@@ -342,7 +342,7 @@ class Options:
     may_stop: bool = False
     """Whether `finish_reason` may be `stop` although there are calls.
 
-    OpenAI sends this if the request requires a tool by name.
+    OpenAI sends `stop` if the request requires a tool by name.
     """
 
 

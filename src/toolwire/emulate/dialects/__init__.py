@@ -25,9 +25,9 @@ DEFAULT = ("sentinel", "hermes", "use_tool")
 
 
 def select(names: Iterable[str] | None) -> list[Dialect]:
-    """Returns the dialects with these names, in this order; for None the default dialects.
+    """Returns the dialects with these names, in this order; for None, the default dialects.
 
-    Raises a ValueError that lists the known names if a name is unknown.
+    Raises a `ValueError` with all known names if a name is unknown.
     """
     chosen = []
     for name in DEFAULT if names is None else names:
@@ -78,9 +78,10 @@ def family_of(model: str) -> str | None:
 
 
 def dialects_of(model: str, chosen: Sequence[str] | None) -> tuple[str, ...]:
-    """Returns the dialects to look for: `chosen` (from the settings), or else the default ones.
+    """Returns the dialects to look for in a model's text.
 
-    The dialect of the model's family is added to the default ones.
+    These are the `chosen` ones (from the settings). If none are chosen, they are the default ones and the one
+    of the model's family.
     """
     if chosen:
         return tuple(chosen)

@@ -253,9 +253,9 @@ _ELEMENT = ElementBlock(
 
 
 def _tagged(name: str, note: str, block: TagBlock, wrappers: tuple[str, ...], *tags: str) -> Dialect:
-    """Makes a dialect of tags.
+    """Creates a dialect whose calls are tags.
 
-    `wrappers`: markers that come before the call's tag. `tags`: how the call's tag itself begins.
+    `wrappers`: markers that come before the tag of a call. `tags`: how the tag of a call begins.
     """
     openers = [Opener(marker, block) for marker in wrappers]
     return Dialect(name, (*openers, *(Opener(marker, block, whole=True) for marker in tags)), note=note)

@@ -17,7 +17,7 @@ from toolwire.emulate.grammars.tag_values import wants_string
 
 Schema = Mapping[str, Any]
 Render = Callable[[str, str, Schema], str]
-"""A function (name, arguments as JSON text, the tool's schema) → the call in the dialect."""
+"""A function that writes a call: name, arguments as JSON text, the tool's schema → text in the dialect."""
 
 _dumps = partial(json.dumps, ensure_ascii=False)
 
@@ -54,9 +54,9 @@ _JSON = {
 
 
 def envelope(name: str, arguments: str) -> str:
-    """Returns `{"name": …, "arguments": …}`.
+    """Returns the call as `{"name": …, "arguments": …}`.
 
-    Arguments that are valid JSON are copied verbatim; any others become a JSON string.
+    Arguments that are valid JSON are copied verbatim; any other arguments become a JSON string.
     """
     return f'{{"name": {_dumps(name)}, "arguments": {_json(arguments)}}}'
 
@@ -183,7 +183,7 @@ def _typed(value: Any) -> str:
 
 
 def _members(arguments: str, fits: Callable[[str, Any], object]) -> dict[str, Any] | None:
-    """Returns the arguments as a dict if `fits(key, value)` is true for all of them, else None."""
+    """Returns the arguments as a dict if `fits(key, value)` is true for every member, otherwise None."""
     values = load_object(arguments or "{}")
     return values if values is not None and all(fits(key, value) for key, value in values.items()) else None
 
@@ -202,7 +202,7 @@ def _write_tags(tags: tuple[str, str, str], name: str, arguments: str, schema: S
 
 
 def _elements(arguments: str, schema: Schema) -> dict[str, str] | None:
-    """Returns each argument as an XML element, by key; None if they must be written as JSON."""
+    """Returns each argument as an XML element, by key; None if the arguments must be written as JSON."""
     values = _members(arguments, lambda key, _: _XML_NAME.match(key))
     return values and {key: _element(key, value, wants_string(schema, key)) for key, value in values.items()}
 

@@ -30,9 +30,9 @@ class JsonBlock:
     name_keys: frozenset[str] = frozenset({"name"})
     arguments_keys: frozenset[str] = frozenset({"arguments", "parameters"})
     exact: bool = False
-    """Accept only the keys in `known_keys`, and require arguments.
+    """Whether to accept only the keys in `known_keys`, and to require arguments.
 
-    For a marker that may be ordinary JSON.
+    For a marker that ordinary JSON may contain too.
     """
     known_keys: frozenset[str] = _ENVELOPE
     separators: str = ","
@@ -40,7 +40,10 @@ class JsonBlock:
     separated: bool = False
     """Whether another object must follow a separator."""
     open_ended: bool = False
-    """Models seldom write the closer, so arguments that are not valid JSON end with their line."""
+    """Whether models seldom write the closer.
+
+    Arguments that are not valid JSON then end with their line.
+    """
     first: str = "{["
 
 
@@ -63,9 +66,9 @@ class TagBlock:
     name_child: str | None = None
     entities: bool = False
     trim_newline: bool = False
-    """The newlines after the opening and before the closing tag are not part of the value."""
+    """Whether newlines after the opening tag and before the closing tag do not belong to the value."""
     bare_name: bool = False
-    """The tool's name is the text before the first tag; there is no call tag."""
+    """Whether the tool's name is the text before the first tag, without a tag for the call."""
     key_tags: tuple[str, str] | None = None
     """The tags that close the key and open the value.
 
@@ -91,7 +94,7 @@ class TagBlock:
 
 @dataclass(frozen=True, slots=True)
 class ElementBlock:
-    """`<NAME>` … `</NAME>` around child elements, a YAML mapping or a JSON object.
+    """A call as `<NAME>` … `</NAME>` around child elements, a YAML mapping or a JSON object.
 
     The marker is the whole opening tag.
     """
@@ -117,9 +120,9 @@ class PythonBlock:
 
     wrapper_closers: tuple[str, ...] = ()
     exact: bool = False
-    """Accept only a list of Python calls, and hold it until it is complete.
+    """Whether to accept only a list of Python calls, and to hold it until it is complete.
 
-    For a marker that may be ordinary text.
+    For a marker that ordinary text may contain too.
     """
     call_close: str = ")"
     first: str = "[{_" + string.ascii_letters
@@ -127,13 +130,16 @@ class PythonBlock:
 
 @dataclass(frozen=True, slots=True)
 class GemmaBlock:
-    """`call:NAME{key:value, …}` in Gemma's own literals."""
+    """A call as `call:NAME{key:value, …}`, in Gemma's own literals."""
 
     quote: str
     """The mark before and after a string. Strings have no escapes."""
     wrapper_closers: tuple[str, ...]
     untyped: bool = False
-    """Numbers and objects are in quotes too, so the tool's schema decides the type of a value."""
+    """Whether numbers and objects are in quotes too.
+
+    The tool's schema then decides the type of a value.
+    """
     call_close: str = "}"
     first: str = "c"
 
@@ -152,19 +158,22 @@ class HeadedBlock:
     marks: tuple[str, ...]
     call_close: str
     wrapper_closers: tuple[str, ...] = ()
-    """Further closers, each at most once and in any order. Every closer may be missing."""
+    """Further closers, each at most once and in any order. Any closer of the block may be missing."""
     call_openers: tuple[str, ...] = ()
     """Every call except the first must begin with one of these."""
     open_ended: bool = False
-    """Models seldom write the closer, so arguments that are not valid JSON end with their line."""
+    """Whether models seldom write the closer.
+
+    Arguments that are not valid JSON then end with their line.
+    """
     first: str = ""
 
 
 class Grammar(Protocol):
-    """What all shapes have in common.
+    """The members that all shapes of blocks have in common.
 
-    `first`: the characters that a block may begin with, after white space. If several shapes have the same
-    marker, this decides between them.
+    `first`: the characters with which a block may begin, after white space. If several shapes have the same
+    marker, this decides which of them it is.
     """
 
     @property

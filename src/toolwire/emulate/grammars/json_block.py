@@ -76,7 +76,7 @@ def json_block(scan: Scan, block: JsonBlock) -> Reading:
 
 
 def envelope_call(scan: Scan, block: JsonBlock) -> Reading:
-    """Tries to read one envelope. Returns whether it was a call."""
+    """Tries to read one envelope. Returns whether a call was read."""
     envelope = Envelope()
     read = yield from members(scan, block, envelope, nested=False)
     if read == CLOSED:
@@ -156,14 +156,14 @@ def member(scan: Scan, block: JsonBlock, envelope: Envelope, nested: bool) -> Re
 
 
 def _may_be_argument(scan: Scan, envelope: Envelope, key: str) -> bool:
-    """Whether a member after the arguments may be one of them, which were closed too early."""
+    """Whether a member after the arguments may belong to the arguments, which were closed too early."""
     tool = scan.registry.resolve(envelope.name or "")
     properties = tool.parameters.get("properties") if tool is not None else None
     return not properties or not isinstance(properties, Mapping) or key in properties
 
 
 def arguments(scan: Scan, block: JsonBlock, envelope: Envelope, char: str) -> Reading:
-    """Reads the arguments: an object, a string that contains JSON, or null for none.
+    """Reads the arguments of a call: an object, a string that contains JSON, or null if there are none.
 
     `char`: the first character of the value. Returns OK, CUT, FAIL or CLOSED.
     """
@@ -200,7 +200,7 @@ def ends(block: JsonBlock | HeadedBlock, *closers: str) -> tuple[str, ...]:
 
 
 class StringFlow:
-    """Reads arguments that are a JSON string with JSON inside. Begins after the opening quote.
+    """Reads arguments that are a JSON string with JSON inside, after the opening quote.
 
     Removes one level of escapes and passes the text to a `JsonFlow`.
     """
@@ -221,7 +221,7 @@ class StringFlow:
         return self.inner.issues
 
     def take(self) -> str:
-        """Returns the strict JSON since the last `take`.
+        """Returns the strict JSON that was written since the last `take`.
 
         Half a surrogate pair is written as an escape.
         """
@@ -290,7 +290,7 @@ def headed_block(scan: Scan, block: HeadedBlock) -> Reading:
 
 
 def headed_call(scan: Scan, block: HeadedBlock) -> Reading:
-    """Tries to read one call and its closers. Returns whether there was one."""
+    """Tries to read one call and its closers. Returns whether a call was read."""
     text = yield from header(scan, block)
     char = yield from peek(scan)
     found = match_header(scan, block, text)

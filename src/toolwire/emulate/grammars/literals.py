@@ -205,7 +205,7 @@ def note_repair(scan: Scan, *issues: str) -> None:
 
 
 def streamed(scan: Scan, parts: list[str], reading: Reading) -> Reading:
-    """Runs the step `reading`, which appends JSON to `parts`. Sends that JSON once per chunk.
+    """Runs the step `reading`, which appends JSON to `parts`, and sends this JSON once per chunk.
 
     Returns the result of `reading`.
     """
@@ -250,7 +250,7 @@ def gemma_block(scan: Scan, block: GemmaBlock) -> Reading:
 
 
 def gemma_call(scan: Scan, block: GemmaBlock) -> Reading:
-    """Tries to read one call. Returns whether there was one."""
+    """Tries to read one call. Returns whether a call was read."""
     name = yield from bare_name(scan)
     if name is None or scan.buffer[scan.position] != "{":
         return False

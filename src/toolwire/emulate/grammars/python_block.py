@@ -253,14 +253,14 @@ def python_block(scan: Scan, block: PythonBlock) -> Reading:
 
 
 def any_call(scan: Scan, block: PythonBlock, char: str) -> Reading:
-    """Tries to read one call, in Python or as a JSON envelope. Returns whether there was one."""
+    """Tries to read one call, in Python or as a JSON envelope. Returns whether a call was read."""
     if char != "{":
         return (yield from python_call(scan, block))
     return not block.exact and (yield from envelope_call(scan, JsonBlock(closers=block.wrapper_closers)))
 
 
 def python_call(scan: Scan, block: PythonBlock) -> Reading:
-    """Tries to read one call `NAME(…)`. Returns whether there was one."""
+    """Tries to read one call `NAME(…)`. Returns whether a call was read."""
     name = yield from bare_name(scan)
     if name is None or scan.buffer[scan.position] != "(":
         return False
@@ -286,9 +286,10 @@ def python_call(scan: Scan, block: PythonBlock) -> Reading:
 
 
 def first_argument(scan: Scan) -> Reading:
-    """Reads the first argument up to its value.
+    """Reads the first argument of a call, up to its value.
 
-    Returns the keyword with a `=` before it, `**` before a dict, "" without arguments, or else CUT or FAIL.
+    Returns the keyword with a `=` before it, `**` before a dict, or "" without arguments. If there is none of
+    these, returns CUT or FAIL.
     """
     char = yield from peek(scan)
     if char == ")":

@@ -42,7 +42,7 @@ _LEFT_OVER = re.compile(r"'[}\])]")
 
 
 Check = Callable[[ToolSpec, str], Sequence[str]]
-"""Checks complete arguments against the tool's schema. Returns the errors, empty if valid."""
+"""A function that checks complete arguments against the tool's schema. It returns the errors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,10 @@ class Scan:
             self._out.append(CallArgs(self._count, text))
 
     def close_call(self, status: CallStatus = "ok") -> bool:
-        """Ends the call. Returns False if it turns out not to be a call, so that all of it is text."""
+        """Ends the call.
+
+        Returns False if it turns out not to be a call, so that its whole text stays text.
+        """
         call, self.call = self.open, None
         cut = status == "truncated" and self.reason != "length"
         if call.held and (call.refused or status == "invalid" or cut or self._is_quotation()):
@@ -186,7 +189,7 @@ class Scan:
 
     @property
     def candidate_open(self) -> bool:
-        """Whether a candidate is open. Right after `close_call`: whether it made a call."""
+        """Whether a candidate is open. Right after `close_call`: whether the candidate became a call."""
         return self._start >= 0
 
     def checkpoint(self) -> None:
@@ -218,7 +221,7 @@ def peek(scan: Scan) -> Reading:
 
 
 def more(scan: Scan, size: int = 1) -> Reading:
-    """Waits until `size` characters are in the buffer. Returns False if the text ends first."""
+    """Waits until the buffer has `size` characters. Returns False if the text ends before that."""
     while len(scan.buffer) - scan.position < size:
         if scan.ended:
             return False
@@ -243,7 +246,7 @@ def match(scan: Scan, pattern: re.Pattern[str], limit: int = LONGEST) -> Reading
 
 
 def bare_name(scan: Scan) -> Reading:
-    """Consumes a name without quotes and returns it; None if there is none."""
+    """Consumes a name without quotes and returns it; None if no name is here."""
     name = yield from match(scan, _NAME)
     scan.position += len(name or "")
     return name or None
@@ -282,7 +285,7 @@ def literal(scan: Scan, options: tuple[str, ...]) -> Reading:
 
 
 def tag(scan: Scan) -> Reading:
-    """Returns the whole tag at this position, without consuming it; None if there is none."""
+    """Returns the whole tag at this position, without consuming it; None if no tag is here."""
     while scan.buffer.startswith("<", scan.position):
         stop = _TAG.match(scan.buffer, scan.position).end()  # type: ignore[union-attr]
         if stop - scan.position > LONGEST:
@@ -296,7 +299,7 @@ def tag(scan: Scan) -> Reading:
 
 
 def string(scan: Scan, bare: bool = False) -> Reading:
-    """Consumes a short string and returns its value; None if there is none.
+    """Consumes a short string and returns its value; None if no string is here.
 
     `bare`: a word without quotes is accepted too.
     """
@@ -391,9 +394,9 @@ def cut_off(scan: Scan, *, with_rest: bool = False) -> str:
 
 
 def cut_name(scan: Scan, name: str) -> bool:
-    """Handles a text that ends right after a tool's name. Returns whether that was a call.
+    """Handles a text that ends right after a tool's name. Returns whether the text was a call.
 
-    If the token limit cut the text off, it is a truncated call, else no call.
+    If the token limit cut the text off, it is a truncated call, otherwise no call.
     """
     if not scan.ended or scan.reason != "length" or scan.registry.resolve(name) is None:
         return False
@@ -454,4 +457,4 @@ def give_up(scan: Scan, closers: tuple[str, ...]) -> Reading:
 
 
 def discard(text: str) -> None:
-    """An `emit` that drops its text."""
+    """A function for `emit` that drops its text."""

@@ -63,7 +63,7 @@ def tag_block(scan: Scan, block: TagBlock) -> Reading:
 
 
 def whole_tag(scan: Scan, block: TagBlock) -> Reading:
-    """Returns the whole tag at this position, without consuming it; None if there is none."""
+    """Returns the whole tag at this position, without consuming it; None if no tag is here."""
     if block.tag_end == ">":
         return (yield from tag(scan))
     while True:
@@ -78,9 +78,9 @@ def whole_tag(scan: Scan, block: TagBlock) -> Reading:
 
 
 def tag_call(scan: Scan, block: TagBlock, name: str | None, opened: str) -> Reading:
-    """Tries to read one call, after its opening tag. Returns whether there was one.
+    """Tries to read one call, after its opening tag. Returns whether a call was read.
 
-    `name`: the tool's name in the tag; None if it is inside the element. `opened`: the opening tag.
+    `name`: the tool's name in the tag; None if the name is inside the element. `opened`: the opening tag.
     """
     if name is None:
         if (yield from peek(scan)) == "{":
@@ -98,7 +98,7 @@ def tag_call(scan: Scan, block: TagBlock, name: str | None, opened: str) -> Read
 
 
 def named_call(scan: Scan, block: TagBlock) -> Reading:
-    """Tries to read one call whose name is the text before the first tag. Returns whether there was one.
+    """Tries to read one call whose name is the text before the first tag. Returns whether one was read.
 
     After the name must come arguments or the call's closing tag.
     """
@@ -114,7 +114,7 @@ def named_call(scan: Scan, block: TagBlock) -> Reading:
 
 
 def name_child(scan: Scan, block: TagBlock) -> Reading:
-    """Returns the tool's name from a child element such as `<name>`; None if there is none."""
+    """Returns the tool's name from a child element such as `<name>`; None without such an element."""
     yield from peek(scan)
     if (yield from tag(scan)) != f"<{block.name_child}>":
         return None
@@ -168,7 +168,7 @@ def tag_members(scan: Scan, block: TagBlock) -> Reading:
 
 
 def _ends_unclosed(scan: Scan, block: TagBlock, text: str | None, given: set[str]) -> bool:
-    """Whether the call ends before the tag `text`, because its closing tag is missing.
+    """Whether the call ends before the tag `text`, because the closing tag of the call is missing.
 
     This is so if the wrapper closes here or the next call begins, and no required parameter is missing.
     """
@@ -238,7 +238,7 @@ _LINE = re.compile(r"[^<>\n]*")
 
 
 def element_block(scan: Scan, block: ElementBlock) -> Reading:
-    """Tries to read one call `<NAME>…</NAME>`. Returns whether there was one."""
+    """Tries to read one call `<NAME>…</NAME>`. Returns whether a call was read."""
     stop = scan.buffer.index(">", scan.position)
     name = scan.buffer[scan.position + 1 : stop]
     scan.position = stop + 1
@@ -256,7 +256,7 @@ def element_block(scan: Scan, block: ElementBlock) -> Reading:
 
 
 def white_space(scan: Scan) -> Reading:
-    """Skips white space and returns the part of it that is on its last line."""
+    """Skips white space. Returns the white space on the last of the skipped lines."""
     indent = ""
     while True:
         stop = _WHITE.match(scan.buffer, scan.position).end()  # type: ignore[union-attr]
@@ -269,7 +269,7 @@ def white_space(scan: Scan) -> Reading:
 
 
 def children_call(scan: Scan, block: ElementBlock, name: str) -> Reading:
-    """Tries to read a call whose arguments are child elements. Returns whether there was one."""
+    """Tries to read a call whose arguments are child elements. Returns whether a call was read."""
     text = yield from tag(scan)
     children = replace(block.children, call_close=block.call_close.replace(TOOL, name))
     found = children.parameter_tag.fullmatch(text) if text else None
@@ -283,7 +283,7 @@ def children_call(scan: Scan, block: ElementBlock, name: str) -> Reading:
 
 
 def json_call(scan: Scan, closer: str) -> Reading:
-    """Tries to read a call with one JSON object up to the closing tag. Returns whether there was one."""
+    """Tries to read a call with one JSON object up to the closing tag. Returns whether a call was read."""
     flow = JsonFlow()
     read = yield from json_value(scan, flow, scan.write)
     if read == OK:
@@ -310,9 +310,9 @@ def at_key(scan: Scan) -> Reading:
 
 
 def yaml_call(scan: Scan, closer: str, indent: str) -> Reading:
-    """Reads a call whose arguments are a YAML mapping (`core/yaml.py`).
+    """Reads a call whose arguments are a YAML mapping (`core/yaml.py`). Returns whether a call was read.
 
-    `indent`: the white space before the first key. Returns whether it is a call.
+    `indent`: the white space before the first key.
     """
     call = scan.open
     pieces = [indent]

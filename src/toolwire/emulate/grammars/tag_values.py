@@ -164,7 +164,7 @@ class _Value:
     def ends_at_call(self) -> Reading:
         """Whether the value ends at the call's closing tag. Returns None if uncertain.
 
-        It ends there if the wrapper's closing tag follows.
+        The value ends there if the wrapper's closing tag follows.
         """
         scan, block = self._scan, self._block
         while True:
@@ -185,7 +185,8 @@ class _Value:
     def ends_at_parameter(self) -> Reading:
         """Whether the value ends at a parameter's tag. Returns None if uncertain.
 
-        It ends there if the tag is on its own line and names a declared parameter that is not given yet.
+        The value ends there if the tag is on its own line and names a declared parameter that is not given
+        yet.
         """
         scan, block = self._scan, self._block
         key = None

@@ -155,9 +155,9 @@ class _Bounding:
     # --- references ---
 
     def _refer(self, target: str, scope: _Scope) -> Schema | None:
-        """Returns a reference to a narrowed copy of the definition; None if it has no valid value.
+        """Returns a reference to a narrowed copy of the definition; None if no value is valid.
 
-        There is one copy for every level of recursion.
+        Each level of recursion has its own copy.
         """
         level = self._level(target, scope)
         if level > self._limits.depth:
@@ -176,7 +176,7 @@ class _Bounding:
         return scope.level + 1 if back else 0
 
     def _reach(self, target: str) -> frozenset[str]:
-        """Returns the definitions that this one refers to, directly or through others."""
+        """Returns the definitions to which this definition refers, directly or through others."""
         if target not in self._reached:
             seen: set[str] = set()
             waiting = [target]

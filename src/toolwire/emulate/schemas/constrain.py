@@ -86,9 +86,8 @@ def lark(
     """Returns the grammar of an answer.
 
     `loose`: tools whose arguments may be any object. `answer`: the schema of an answer without a call; None
-    if such an answer is text. `copies`: the model is so small that it copies its prompt. Then its text may
-    not contain any of `constraint.barred`, and after tool results it must begin with words, because the model
-    would otherwise copy the last call.
+    if such an answer is text. `copies`: the model is so small that it copies its prompt. After tool results,
+    its text must begin with words, because the model would otherwise copy the last call.
     """
     opening, quoted = constraint.opening, json.dumps(constraint.opening)
     heads = [constraint.head(tool) for tool in constraint.tools]
@@ -104,7 +103,7 @@ def lark(
         rules = [f"start: {ANSWER} | {quoted} body{following}", _json(ANSWER, schema)]
     else:
         text = WORDS if copies and constraint.answered else ANY
-        barred = constraint.barred if copies else ()
+        barred = constraint.barred
         rules = [
             f"start: FREE | lead body{following}",
             f"FREE: {text} & {_without(opening, *barred)}",
@@ -128,8 +127,8 @@ def json_lark(schema: Mapping[str, Any], limits: SchemaLimits = DEFAULT) -> str:
 def probes(grammar: str) -> tuple[str, dict[str, str]]:
     """Returns grammars that test whether llguidance accepts the schemas in `grammar`.
 
-    The first tests all schemas at once, the others one rule each. Every answer under them begins with a
-    tilde.
+    The first grammar tests all schemas at once, each of the others tests one rule. An answer under any of
+    them begins with a tilde.
     """
     lines = {line.partition(":")[0]: line for line in grammar.splitlines() if ": %json " in line}
     single = {rule: f'{HEADER}start: "~" {rule}\n{line}\n' for rule, line in lines.items()}
@@ -137,12 +136,15 @@ def probes(grammar: str) -> tuple[str, dict[str, str]]:
 
 
 def _then(text: str, rule: str) -> str:
-    """Returns a literal and a rule; without text only the rule, as Lark has no empty literal."""
+    """Returns a literal followed by a rule.
+
+    Without text, returns only the rule, because Lark has no empty literal.
+    """
     return f"{json.dumps(text)} {rule}" if text else rule
 
 
 def _without(*texts: str) -> str:
-    """Returns an expression for any text that contains none of these."""
+    """Returns an expression for any text that contains none of the given texts."""
     return f"~({ANY} ({' | '.join(map(json.dumps, texts))}) {ANY})"
 
 
@@ -160,14 +162,14 @@ def _refuse(uri: str) -> Any:
     raise ValueError("a schema may only refer to its own definitions")
 
 
-def compile_schema(schema: Mapping[str, Any], param: str, backtracking: int = 0) -> Any:
+def compile_schema(schema: Mapping[str, Any], param: str, *, linear: bool = False) -> Any:
     """Returns the validator of a schema. Raises a 400 that names `param` if it is invalid.
 
-    `backtracking`: how many steps a regular expression may go back; 0 for the library's own limit.
+    `linear`: refuse regular expressions that need backtracking, whose time may grow without bound.
     """
-    limits = jsonschema_rs.FancyRegexOptions(backtracking) if backtracking else None
+    engine = jsonschema_rs.RegexOptions() if linear else None
     try:
-        return jsonschema_rs.validator_for(dict(schema), retriever=_refuse, pattern_options=limits)
+        return jsonschema_rs.validator_for(dict(schema), retriever=_refuse, pattern_options=engine)
     except (ValueError, TypeError, RecursionError) as error:
         message = f"Invalid schema: {str(error).splitlines()[0][:200]}"
         raise ToolwireError("invalid_value", message, param=param, code="invalid_json_schema") from None
@@ -223,12 +225,15 @@ ENFORCED = frozenset((*_ANNOTATIONS.split(), *_VALUES.split(), *_ONE, *_MANY, *_
 OWN = ENFORCED | set(
     "exclusiveMinimum exclusiveMaximum multipleOf uniqueItems minProperties maxProperties allOf".split()
 )
-"""Keywords that a decoder enforces if it runs our own grammar."""
+"""Keywords that a decoder enforces if it runs Toolwire's own grammar."""
 DEEPEST = 64
 
 
 def exact(schema: Any, own: bool = False, depth: int = 0) -> bool:
-    """Whether a decoder enforces every keyword of a schema. `own`: it runs our own grammar."""
+    """Whether a decoder enforces every keyword of a schema.
+
+    `own`: the decoder runs Toolwire's own grammar.
+    """
     if isinstance(schema, bool):
         return schema
     if not isinstance(schema, Mapping) or depth > DEEPEST or not _is_type(schema.get("type", "object")):
@@ -247,5 +252,5 @@ def exact(schema: Any, own: bool = False, depth: int = 0) -> bool:
 
 
 def _is_type(given: Any) -> bool:
-    """Whether this is one or several of JSON Schema's types."""
+    """Whether the value is one type of JSON Schema, or a list of several."""
     return all(one in TYPES for one in given) and given != [] if isinstance(given, list) else given in TYPES

@@ -1,4 +1,4 @@
-"""The keywords of a JSON schema: joins those of two schemas, narrows values and patterns."""
+"""The keywords of a JSON schema: joins the keywords of two schemas, narrows values and patterns."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _common_types(one: list[str], other: list[str]) -> list[str]:
 
 
 def _coarser(one: float, other: float) -> float:
-    """Returns the smallest step that is a multiple of both steps."""
+    """Returns the smallest number that is a multiple of both steps."""
     a, b = Fraction(str(one)), Fraction(str(other))
     multiple = math.lcm(a.numerator * b.denominator, b.numerator * a.denominator)
     step = Fraction(multiple, a.denominator * b.denominator)
@@ -257,7 +257,7 @@ def distinct(listed: Iterable[Any]) -> list[Any]:
 LARGEST = 10**15 - 1
 """The largest number that every JSON reader keeps exactly."""
 FINEST = Fraction(1, 10**6)
-"""The step of numbers whose schema has none: without it a model can write digits without end."""
+"""The step of numbers whose schema has no step. Without a step, a model can write digits without end."""
 MOST_LISTED = 64
 
 
@@ -315,8 +315,8 @@ class Numbers:
 def _listed(low: int, high: int, step: Fraction) -> dict[str, Any] | None:
     """Returns an `enum` of the multiples of `step`, for the factors from `low` to `high`.
 
-    Of many multiples it lists a sample over the whole range. It leaves out fractions that JSON readers would
-    round. Returns None if no value remains.
+    If there are many, the `enum` has a sample over the whole range. Fractions that JSON readers would round
+    are left out. Returns None if no value remains.
     """
     count = min(high - low + 1, MOST_LISTED)
     factors = {low + (high - low) * part // max(1, count - 1) for part in range(count)}
@@ -349,7 +349,7 @@ KEY = "^[A-Za-z_][A-Za-z0-9_]{0,23}$"
 
 
 def rust_pattern(pattern: str) -> str | None:
-    """Returns the same pattern for llguidance; None if it has no equivalent."""
+    """Returns a pattern for llguidance that matches the same texts; None if there is no such pattern."""
     if len(pattern) > LONGEST_PATTERN or _NO_EQUIVALENT.search(pattern):
         return None
     out, inside, at = [], False, 0
@@ -378,7 +378,7 @@ def rust_pattern(pattern: str) -> str | None:
 def portable_pattern(pattern: str) -> str | None:
     """Returns the pattern if engines other than llguidance can use it, else None.
 
-    Some of them match only whole strings, so the pattern must do the same.
+    Some engines match only whole strings, so the pattern must mean the same in that case.
     """
     is_whole = pattern[:1] == "^" and pattern[-1:] == "$" and pattern[-2:] != "\\$"
     return pattern if is_whole and rust_pattern(pattern) is not None else None

@@ -55,7 +55,7 @@ Turns = Literal["chat", "responses", "messages", "compact", "count", "count_mess
 Keyed = Callable[[Request, str], Awaitable[Response]]
 Held = Callable[[Request, KeyHolder], Awaitable[Response]]
 Work = Awaitable[Awaitable[None] | None]
-"""Serves a request. The work on a turn ends with what is still to do: sending its answer."""
+"""A coroutine that serves a request. For a turn, its result is another one, which sends the answer."""
 
 _TURN_PATHS: dict[str, Turns] = {
     "chat/completions": "chat",
@@ -109,7 +109,7 @@ class App:
         self.slow_reader_s = settings.limits.slow_reader_s
         """How many seconds a client may read nothing; 0 means no limit.
 
-        The HTTP protocol reads this.
+        The HTTP protocol (`protocol.py`) uses this limit.
         """
         self._router = self._cold_routes(gateway, store)
         self.servers = servers_of(settings.mcp, store) if store is not None else None
@@ -131,15 +131,15 @@ class App:
             gateway.contents_wanted = True
 
     async def leave(self) -> None:
-        """Removes this node from the cluster, so that the others stop forwarding to it.
+        """Removes this node from the cluster, so that other nodes stop forwarding to it.
 
-        Call before `drain`.
+        Call this before `drain`.
         """
         if self.forwarding is not None:
             await self.forwarding.nodes.leave()
 
     def drain(self) -> None:
-        """Accepts no new turns; running ones may end."""
+        """Accepts no new turns. Running turns may end."""
         self.draining = True
         if self.pages is not None:
             self.pages.drain()
@@ -172,7 +172,7 @@ class App:
     def exchange(self, scope: Scope, receive: Receive, send: Send) -> Exchange:
         """Creates the exchange of a request.
 
-        The client's address is the one that a trusted proxy reports, if there is such a proxy.
+        If a trusted proxy reports the client's address, that address counts.
         """
         headers: Headers = dict(scope["headers"])
         given_id = headers.get(b"x-request-id")
@@ -191,14 +191,17 @@ class App:
         return Exchange(scope, receive, send, headers, request_id, common)
 
     def check_place(self, exchange: Exchange) -> None:
-        """Raises unless Host and Origin are allowed and occur only once."""
+        """Raises an error unless Host and Origin are allowed and each occurs only once."""
         headers = exchange.headers
         if len(headers) != len(exchange.scope["headers"]):
             check_single(exchange.scope["headers"])
         self._gate.check_place(headers, exchange.scope.get("http_version", "1.1"))
 
     def _request(self, exchange: Exchange, receive: Receive, send: Send) -> Work:
-        """Returns the coroutine that serves a request. Raises if its Host or Origin is not allowed."""
+        """Returns the coroutine that serves a request.
+
+        Raises an error if its Host or Origin is not allowed.
+        """
         self.check_place(exchange)
         headers = exchange.headers
         if HOP in headers and self.forwarding is not None:
@@ -384,9 +387,9 @@ class App:
         return None
 
     async def _elsewhere(self, siblings: Siblings, exchange: Exchange, receive: Receive) -> None:
-        """Forwards a request for the web pages to the worker that serves them.
+        """Forwards a request for the web pages to the worker that serves all of them.
 
-        One worker must serve them all, so that it can notify every open tab.
+        One worker serves them, so that it can notify every open tab.
         """
         raw = await exchange.read_body(self.body_limit, self.room)
         watch = Watch(exchange.scope, receive)
@@ -408,7 +411,7 @@ class App:
         await to({**scope, EXCHANGE: exchange}, exchange.receive, send_with_common)
 
     async def caller(self, exchange: Exchange) -> KeyHolder:
-        """Returns the holder of the request's key. Raises if the key is missing or invalid.
+        """Returns the holder of the request's key. Raises an error if the key is missing or invalid.
 
         From here on, every response reports what is left of the key's limits.
         """
@@ -450,7 +453,10 @@ class App:
         return Response(page, media_type=content_type)
 
     async def _other_protocol(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handles lifespan events, for servers that send them. Closes other WebSockets."""
+        """Handles lifespan events, for servers that send them.
+
+        Closes a WebSocket on any path where Toolwire serves none.
+        """
         if scope["type"] != "lifespan":
             await send({"type": "websocket.close", "code": 1000})
             return

@@ -30,7 +30,7 @@ class Cycle(RequestResponseCycle, Connection):
     """
 
     _head: bytes | None = None
-    """A head that was not written yet; None if there is none."""
+    """A head that was not written yet; None if no head waits."""
 
     def take(self) -> bytes | None:
         """Returns the request's body; None if it is not complete, or in an unusual case."""
@@ -75,7 +75,7 @@ class Cycle(RequestResponseCycle, Connection):
         return True
 
     def _write_head(self) -> None:
-        """Writes the head of a stream alone, because its first block did not follow at once."""
+        """Writes the head of a stream without a block, because the first block did not follow at once."""
         head, self._head = self._head, None
         if head is not None and not self.disconnected and not self.transport.is_closing():
             self.transport.write(head)

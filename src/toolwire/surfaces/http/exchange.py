@@ -31,9 +31,9 @@ CONNECTION = "toolwire.connection"
 class Connection:
     """The client's connection, as one request uses it, and the task that answers the request.
 
-    Nothing here waits. With a server other than ours nothing can be done so, and ASGI messages are used. Our
-    own protocol's connection is a `Cycle`. It notices when the client disconnects, which costs nothing while
-    the client stays connected; with another server, a task must wait for the disconnect.
+    No method waits. With Toolwire's own protocol, the connection is a `Cycle`, which notices when the client
+    disconnects at no cost. With another server, the methods do nothing, the request uses ASGI messages, and a
+    task waits for the disconnect.
     """
 
     task: asyncio.Task[Any] | None = None
@@ -48,12 +48,12 @@ class Connection:
     def answer(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> bool:
         """Sends a whole response and returns True.
 
-        If False, the caller must send it with ASGI messages.
+        Returns False if the caller must send it with ASGI messages.
         """
         return False
 
     def write(self, block: bytes) -> bool:
-        """Sends a block and returns True. If False, the caller must send it with an ASGI message."""
+        """Sends a block and returns True. Returns False if the caller must send it with an ASGI message."""
         return False
 
     def left(self) -> None:
@@ -106,7 +106,7 @@ JSON = (b"content-type", b"application/json; charset=utf-8")
 NO_SNIFF = (b"x-content-type-options", b"nosniff")
 BODY_IDLE_S = 30.0
 BODY_RATE = 8 * 1024
-"""Bytes per second."""
+"""The least bytes per second at which a body must arrive."""
 MOST_ARRIVING = 256 * 1024 * 1024
 LINGER_S = 30.0
 LONGEST_RETRY_S = 86_400.0
@@ -143,9 +143,9 @@ def body_due(now: float, began: float, arrived: int) -> float:
 class Room:
     """The memory for request bodies that are arriving or waiting, shared by all keys.
 
-    It has `MOST_ARRIVING` bytes, but at least four times the largest body. A key may hold at most as much as
-    is left for the others. So one key alone gets at most half, and another key always finds room. If no keys
-    are configured, all of it may be used.
+    The room has `MOST_ARRIVING` bytes, but at least four times the largest body. A key may hold at most as
+    much as is left for the other keys. So one key alone gets at most half, and another key always finds room.
+    If no keys are configured, all of the room may be used.
     """
 
     __slots__ = ("_held", "left")
@@ -157,7 +157,8 @@ class Room:
     def take(self, size: int, key: str) -> None:
         """Takes `size` bytes for a key.
 
-        If there is no room, raises 429 if the key already holds some, and otherwise 503.
+        If there is no room, raises an error: with status 429 if the key already holds bytes, otherwise with
+        503.
         """
         held, left = self._held.get(key, 0) + size, self.left - size
         if left < 0 if key == EVERYBODY else held > left:
@@ -198,7 +199,7 @@ class Exchange:
     failure: Failure | None = None
     """The failure that the response reported, if any."""
     late_headers: Callable[[], HeaderList] | None = None
-    """Makes the headers that report what is left of the key's limits; None without limits."""
+    """A function that creates the headers about what is left of the key's limits; None without limits."""
     _body_read = _body_late = False
     _body_began: float | None = None
     _arrived = 0
@@ -210,7 +211,7 @@ class Exchange:
         self.headers = headers
         self.request_id = request_id
         self.api: Api = "messages" if ANTHROPIC in headers or scope["path"] in MESSAGES_PATHS else "chat"
-        """Whose errors the client understands: "messages" for Anthropic's, "chat" for OpenAI's."""
+        """The API whose errors the client understands: "messages" for Anthropic's, "chat" for OpenAI's."""
         self.common: HeaderList = [(b"x-request-id", request_id.encode()), NO_SNIFF, *cors]
         if self.api == "messages":
             self.common.insert(0, (b"request-id", request_id.encode()))
@@ -222,7 +223,10 @@ class Exchange:
 
     @property
     def requester(self) -> str:
-        """Identifies the client whose refusals are counted: the key id, or the address without one."""
+        """Identifies the client whose refusals are counted.
+
+        This is the id of its key; without a key, its address.
+        """
         holder, client = self.holder, self.scope.get("client")
         return holder.key_id if holder is not None and holder.key_id else client[0] if client else ""
 
@@ -238,7 +242,7 @@ class Exchange:
     # --- the request ---
 
     def check_json(self) -> None:
-        """Raises if the body is compressed, or if its content type is given and is not JSON."""
+        """Raises an error if the body is compressed, or if its content type is given and is not JSON."""
         content_type = self.headers.get(b"content-type")
         if content_type is not None and content_type != b"application/json":
             media = content_type.split(b";", 1)[0].strip().lower()
@@ -287,7 +291,7 @@ class Exchange:
         return message
 
     async def _arriving(self) -> Message:
-        """Returns the next part of the body. Raises if it is late or arrives too slowly."""
+        """Returns the next part of the body. Raises an error if the part is late or arrives too slowly."""
         body = self._connection.take()
         if body is not None:  # all of it has arrived
             return {"type": "http.request", "body": body, "more_body": False}
@@ -334,9 +338,9 @@ class Exchange:
     # --- the response ---
 
     def left(self, headers: HeaderList) -> HeaderList:
-        """Returns the headers from `late_headers`.
+        """Returns the headers that `late_headers` creates.
 
-        Empty if there are none, or if `headers` already contain them from the node that ran the turn.
+        Returns none without limits, or if `headers` already have them from the node that ran the turn.
         """
         return (
             []
@@ -373,7 +377,7 @@ class Exchange:
 
     @property
     def write(self) -> Callable[[bytes], bool]:
-        """A function that sends a block without waiting. If it returns False, use `piece`."""
+        """A function that sends a block without waiting. If it returns False, call `piece` instead."""
         return self._connection.write
 
     async def end(self) -> None:
@@ -446,7 +450,7 @@ def api_headers(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
 
 
 def typed(headers: HeaderList, default: tuple[bytes, bytes]) -> HeaderList:
-    """Returns the headers, with the content type `default` if they have none."""
+    """Returns the headers. If they have no content type, `default` is added."""
     return headers if b"content-type" in dict(headers) else [default, *headers]
 
 

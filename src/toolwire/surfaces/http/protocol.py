@@ -44,9 +44,9 @@ MOST_PIECES = 4 * MOST_PIPELINED
 CHUNKED = -1
 """Used as the length of a chunked body, which is only known at its end."""
 USUAL_OVERHEAD = 16
-"""Bytes of chunk framing that are allowed per byte of a body. One-byte chunks need 5."""
+"""How many bytes of chunk framing are allowed per byte of a body. Chunks of one byte need 5."""
 SHORT = 64
-"""The longest path that is cached after parsing, if it has no query.
+"""The longest path whose parsed form is cached, if it has no query.
 
 So no client can fill the cache with long paths or leave secrets in it.
 """
@@ -56,7 +56,7 @@ LOOKS = 4
 INHERITED = sys.platform == "linux"
 """Whether a connection inherits its listener's socket options.
 
-Otherwise they are set again for each connection, with six system calls.
+If it does not, they are set again for each connection, with six system calls.
 """
 PROBE_AFTER_S = 60
 PROBE_EVERY_S = 15
@@ -290,7 +290,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def _should_upgrade_to_ws(self) -> bool:
         """Whether the request is a WebSocket handshake that can succeed.
 
-        It cannot while another response is being sent.
+        A handshake cannot succeed while another response is being sent.
         """
         paths = getattr(self.config.app, "socket_paths", ())
         return self.url.partition(b"?")[0] in paths and self._is_idle() and _is_handshake(self.scope)

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from toolwire.store.store import Store
 
 ANTHROPIC_VERSION = "anthropic-version"
-"""Clients of Anthropic's API send this header, and get models in Anthropic's format."""
+"""The header by which clients of Anthropic's API are recognized. They get models in Anthropic's format."""
 CREATED = 1_763_164_800
 """The creation time that is shown for every model.
 
-Models have no real one. It is a constant, so that the list does not change between requests.
+Models have no real creation time. A constant keeps the list the same between requests.
 """
 DEFAULT_PAGE = 20
 MAX_MODELS = 1000
@@ -179,7 +179,7 @@ MOST_BUCKETS = {HOUR: 24 * 31, DAY: 366}
 DEFAULT_BUCKETS = {HOUR: 24, DAY: 7}
 MOST_NAMES = 100
 LATEST = 253_402_300_800
-"""Unix time of the year 10000. Later times are refused."""
+"""Unix time of the year 10000. A later time in a query is refused."""
 
 
 class UsageRoutes:
@@ -280,7 +280,8 @@ def _names(request: Request, *parameters: str) -> tuple[str, ...]:
 def _time(request: Request, parameters: tuple[str, ...], default: int) -> int:
     """Returns the time in a query parameter as Unix seconds; `default` if it is missing.
 
-    `parameters` are the names that it may have. Its value is in Unix seconds or ISO 8601, by default in UTC.
+    `parameters` are the names that the parameter may have. The value is in Unix seconds or ISO 8601, by
+    default in UTC.
     """
     name = next((one for one in parameters if one in request.query_params), None)
     if name is None:

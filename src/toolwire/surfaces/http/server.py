@@ -221,14 +221,14 @@ def lighten_generators() -> None:
 
 
 def _orphaned(lifeline: int) -> None:
-    """Drains this process when the one that started it has ended."""
+    """Starts to drain when the process that needs this server has ended."""
     asyncio.get_running_loop().remove_reader(lifeline)
     log.warning("the process that started this server is gone: it drains")
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 class _Ready:
-    """What happens when the server is ready: it writes its record and prints its addresses."""
+    """Writes the record of the server and prints its addresses when the server is ready."""
 
     def __init__(
         self, server: ServerSettings, port: int, temporary: bool, on_link: OnLink | None = None
@@ -276,7 +276,7 @@ def base_url(host: str, port: int, tls: bool = False) -> str:
 
 
 def tls_files(server: ServerSettings) -> tuple[str, str] | None:
-    """Checks the TLS files and returns the certificate's and the key's path; None without TLS."""
+    """Checks the TLS files. Returns the paths of the certificate and of its key; None without TLS."""
     if not server.tls_cert and not server.tls_key:
         return None
     if not server.tls_cert or not server.tls_key:
@@ -337,7 +337,7 @@ def _bind_complaint(host: str, port: int, error: OSError) -> str:
 
 
 def _user_of(host: str, port: int) -> str:
-    """Returns which program uses a port, and what a person can do about it."""
+    """Returns a phrase that says which program uses a port, and what a person can do about it."""
     other = "choose another port with --port, or 0 for a free one"
     found = next((server for server in running.running() if server.port == port), None)
     if found is not None:
@@ -413,7 +413,7 @@ class DrainingServer(Server):
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:
-        """Handles signals like uvicorn, but does not raise them again afterwards.
+        """Handles signals as uvicorn does, but does not raise them again afterwards.
 
         So a drained server ends with status 0.
         """

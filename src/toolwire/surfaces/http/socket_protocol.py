@@ -42,7 +42,7 @@ class GuardedSocket(WebSocketsSansIOProtocol):
     _held = 0
     """Bytes of the incomplete message that are counted in the `Room`."""
     _held_by = NOBODY
-    """The key id that these bytes are counted for."""
+    """The id of the key for which the bytes in `_held` are counted."""
     _began = 0.0
     _arrived = 0
     _whole = False
@@ -86,7 +86,7 @@ class GuardedSocket(WebSocketsSansIOProtocol):
         super().connection_lost(exc)
 
     def shutdown(self) -> None:
-        """Does nothing after the handshake: the application ends its turn first and then closes."""
+        """Does nothing after the handshake, because the application first ends the turn and then closes."""
         if not self.handshake_complete or self.close_sent:
             super().shutdown()
 
@@ -152,7 +152,10 @@ class GuardedSocket(WebSocketsSansIOProtocol):
         return self._empty_left >= 0
 
     def _watch_sender(self) -> None:
-        """Counts an arriving message in the `Room`, and starts the timer that checks its arrival."""
+        """Counts an arriving message in the `Room`.
+
+        Also starts the timer that checks whether more of the message arrives.
+        """
         pending = (
             len(self.conn.reader.buffer) + (len(self.frames[0]) if self.frames else 0) + len(self._waiting)
         )

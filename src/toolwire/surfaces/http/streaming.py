@@ -133,7 +133,7 @@ class TurnResponse:
             watch.stop()
 
     def _stop(self) -> None:
-        """Stops the keep-alive comments, and cancels sending the head early. May be called again."""
+        """Stops the keep-alive comments and the early sending of the head. May be called again."""
         begun, alive, self._alive = self._begun, self._alive, None
         if begun is not None and not begun.cancel() and not begun.cancelled():
             begun.exception()  # marks the exception as retrieved, so that asyncio does not log it

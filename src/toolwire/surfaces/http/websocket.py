@@ -52,7 +52,7 @@ CREATE = "response.create"
 OWN_HEADERS = re.compile(
     rb"sec-websocket-.*|connection|upgrade|content-.*|transfer-encoding|expect|x-request-id|x-toolwire-hop"
 )
-"""Headers of the handshake that are not used for the requests in its messages."""
+"""Headers of the handshake that do not apply to the requests in the messages."""
 TOLD_HEADERS = re.compile(rb"x-request-id|retry-after(?:-ms)?|x-ratelimit-.*|x-should-retry")
 TOO_MANY_WAIT = (
     "Too many messages wait for the current response. "
@@ -126,7 +126,7 @@ class Sockets:
 
 
 async def _refusing(send: Send, message: Message) -> None:
-    """Sends an HTTP response in place of the handshake's, which refuses the WebSocket."""
+    """Sends an HTTP response that refuses the WebSocket, in place of the response to the handshake."""
     await send({**message, "type": f"websocket.{message['type']}"})
 
 
@@ -163,7 +163,7 @@ class SocketConnection:
         self._headers = seen
 
     def drain(self) -> None:
-        """Lets the running turn end, and accepts no more turns."""
+        """Lets the running turn end, and accepts no further turns."""
         self._draining = True
         self._moved.set()
 
@@ -389,7 +389,7 @@ def _read_message(raw: bytes) -> dict[str, msgspec.Raw]:
 
 
 def _lane(members: dict[str, msgspec.Raw]) -> str:
-    """Removes the lane (`stream_id`) from the request and returns it; "" for the unnamed lane."""
+    """Removes the lane (`stream_id`) from the request and returns it; "" if the request names no lane."""
     given = members.pop("stream_id", None)
     if given is None or bytes(given) == b"null":
         return ""

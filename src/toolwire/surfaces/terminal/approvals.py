@@ -1,6 +1,6 @@
-"""`toolwire approvals`: decides questions of any surface; lists grants and the audit log.
+"""`toolwire approvals`: decides pending questions; lists grants and the audit log.
 
-Other programs, also agents, can run this command. So an approval needs the approval code, which is read from
+Agents and other programs can run this command too. So an approval needs the approval code, which is read from
 the terminal and never from a pipe, an argument or the environment. A denial needs nothing.
 """
 
@@ -58,7 +58,7 @@ async def _run(arguments: argparse.Namespace, settings: Settings) -> int:
 
 
 Output = tuple[Any, Sequence[str]]
-"""A value for JSON output, and the same as lines of text."""
+"""What a command prints: a value as JSON, or the same content as lines of text."""
 
 
 async def _list(approvals: Approvals, arguments: argparse.Namespace) -> Output:
@@ -101,7 +101,7 @@ async def _approve(approvals: Approvals, arguments: argparse.Namespace) -> Outpu
     except ToolwireError as error:
         if error.failure.code != NEEDS_CODE:
             raise
-    return await _decide(approvals, found, decision, await _signer(approvals.proofs.code))
+    return await _decide(approvals, found, decision, await entered_code(approvals.proofs.code))
 
 
 async def _deny(approvals: Approvals, arguments: argparse.Namespace) -> Output:
@@ -151,7 +151,7 @@ NO_CODE = "no approval code is set: set one on the page (Settings), or run toolw
 async def _code(approvals: Approvals, arguments: argparse.Namespace) -> Output:
     """Sets the approval code, or changes it."""
     code = approvals.proofs.code
-    old = await _signer(code, "Current approval code: ") if await code.record() is not None else None
+    old = await entered_code(code, "Current approval code: ") if await code.record() is not None else None
     new = _read_secret("New approval code, at least 8 characters: ")
     if new != _read_secret("The same again: "):
         raise ConfigError("approvals code: the two codes differ; nothing was changed")
@@ -160,7 +160,8 @@ async def _code(approvals: Approvals, arguments: argparse.Namespace) -> Output:
     return {"set": True}, lines
 
 
-async def _signer(code: ApprovalCode, question: str = "Approval code: ") -> Signer:
+async def entered_code(code: ApprovalCode, question: str = "Approval code: ") -> Signer:
+    """Reads the approval code from the terminal, and returns its signer."""
     if await code.record() is None:
         raise ConfigError(NO_CODE)
     signer = await code.signer(_read_secret(question))
@@ -238,7 +239,7 @@ def _only(ids: Sequence[str], named: str, what: str) -> str:
 
 
 def _picked(approval: Approval, named: Sequence[str]) -> tuple[str, ...]:
-    """Returns the keys of the named things.
+    """Returns the keys of the files or results that a person named.
 
     A name is a number in the list as it is shown, or a path. The single name `all` or `none` is accepted too.
     """

@@ -27,7 +27,7 @@ from toolwire.surfaces.terminal.session import ToolSource, interrupt, opened, pe
 from toolwire.tools.loop import Conversation, Did, Ended, SaidText
 
 LARGEST = 2 * 1024 * 1024
-"""The maximum number of characters that are read from stdin."""
+"""How many characters of stdin are read."""
 
 
 def run_ask(arguments: argparse.Namespace, source: ToolSource | None = None) -> int:
@@ -53,6 +53,8 @@ async def _ask(
 ) -> int:
     async with opened(settings, arguments.vault, "ask", source) as session:
         model = session.model(arguments.model)
+        await session.refresh_tools(wait=True)
+        session.print_problems()
         session.print_withheld(model)
         screen: Screen = PlainScreen(io.StringIO()) if arguments.json else screen_for_person()
         surface = session.surface(screen, interrupt, person=person_is_here(), allow=arguments.allow)

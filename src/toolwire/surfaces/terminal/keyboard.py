@@ -33,7 +33,7 @@ MOVES = {"up": -1, "k": -1, "down": 1, "j": 1, "pageup": -PAGE, "pagedown": PAGE
 
 
 class Stopped(Exception):
-    """The person pressed Ctrl-C."""
+    """Raised when the person presses Ctrl-C."""
 
 
 class _Keys:
@@ -104,7 +104,7 @@ class Picker:
         self.cursor = 0
 
     def press(self, key: str) -> bool:
-        """Handles a key. Returns True if the key ends the choice."""
+        """Handles a key. Returns True if the key ends the picking."""
         if key in MOVES:
             self.cursor = max(0, min(max(0, self.cursor + MOVES[key]), len(self.touched) - 1))
         elif key == " " and self.touched:

@@ -34,9 +34,9 @@ def run_note(arguments: argparse.Namespace, source: ToolSource | None = None) ->
 
 
 class Appender:
-    """Appends an answer to a file that others may change.
+    """Appends an answer to a file that other programs may change.
 
-    `before`: the file's bytes when it was read. `moved_to`: the file with the answer, if the note was
+    `before`: the bytes of the file when it was read. `moved_to`: the file with the answer, if the note was
     changed. `failed`: why the answer is in no file.
     """
 
@@ -91,9 +91,9 @@ class Appender:
             data = data[sent:]
 
     def _undo(self, error: OSError) -> None:
-        """Removes what was written, so that no partial answer stays.
+        """Removes the written part of the answer, so that no partial answer stays.
 
-        Text that others have added since then stays.
+        Text that other programs have added since then stays.
         """
         self.failed = disk_error(error)
         try:
@@ -161,6 +161,8 @@ async def _note(arguments: argparse.Namespace, settings: Settings, source: ToolS
         raise ConfigError(f"{path} cannot be written")
     async with opened(settings, arguments.vault, "note", source) as session:
         model = session.model(arguments.model or parsed.model)
+        await session.refresh_tools(wait=True)
+        session.print_problems()
         session.print_withheld(model)
         person = person_is_here()
         screen = screen_for_person(sys.stdout) if person else PlainScreen(sys.stderr)

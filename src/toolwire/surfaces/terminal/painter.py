@@ -63,7 +63,7 @@ class Blocks:
     def _cuts_before(self, line: str) -> bool:
         """Whether this line begins another block.
 
-        It does if a blank line is before it and it does not continue a list or an indented text.
+        This is so after a blank line, unless the line continues a list or an indented text.
         """
         if self._fence:
             return False

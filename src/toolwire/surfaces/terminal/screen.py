@@ -48,7 +48,7 @@ class Screen(Protocol):
     def rows(self, rows: Sequence[Row]) -> None: ...
 
     def card(self, rows: Sequence[Row]) -> None:
-        """Shows a question."""
+        """Shows the card of an approval request."""
         ...
 
     def pause(self) -> None:
@@ -66,7 +66,7 @@ def require_extra(command: str) -> None:
 
 
 def show(screen: Screen, happening: loop.Happening, model: str = "") -> None:
-    """Shows an event of a turn. `model`: what answers, for the message of a failure."""
+    """Shows an event of a turn. `model`: the model that answers, named in the message of a failure."""
     if isinstance(happening, loop.SaidText):
         screen.said(happening.text)
     elif isinstance(happening, loop.ThoughtText):
@@ -216,7 +216,7 @@ def quiet_keyboard() -> Iterator[None]:
 
 
 def drop_typed_ahead() -> None:
-    """Drops keys that were typed before a question was shown: they are not an answer to it."""
+    """Drops keys that the person typed before a question was shown, because they are no answer to it."""
     if sys.stdin.isatty():
         import termios
 

@@ -1,4 +1,4 @@
-"""What chat, ask and note share: the gateway, the store with approvals, the vault's tools."""
+"""What chat, ask and note share: gateway, store, approvals, the tools of a vault and of MCP servers."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from fnmatch import fnmatchcase
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from toolwire.core.display import one_line
+from toolwire.core.display import counted, one_line
 from toolwire.core.ids import random_id
 from toolwire.gateway.pipeline import Gateway
 from toolwire.settings.discover import with_discovered
+from toolwire.settings.extras import add_extra
 from toolwire.settings.load import load
 from toolwire.settings.types import ConfigError, Settings
 from toolwire.store.store import Store
@@ -27,7 +29,11 @@ from toolwire.tools.consent import Proofs
 from toolwire.tools.contract import Asking, Tool, source_of_vault, system_prompt
 from toolwire.tools.executor import Executor, Toolbox
 from toolwire.tools.loop import Conversation, GatewayModel, Message
+from toolwire.tools.mcp import servers_of
 from toolwire.vault.policy import PathRefused
+
+if TYPE_CHECKING:
+    from toolwire.tools.mcp.servers import McpServers, ServerState
 
 MOST_MODELS = 12
 """How many models an error message lists."""
@@ -52,7 +58,7 @@ async def vault_source(settings: Settings, root: Path) -> AsyncIterator[Sequence
 
 
 def settings_of(arguments: argparse.Namespace) -> Settings:
-    """Returns the settings of `toolwire serve`, with those discovered on the first run."""
+    """Returns the settings as `toolwire serve` would use them, with the models found on this machine."""
     return with_discovered(load(arguments.config, os.environ, {}))
 
 
@@ -79,7 +85,12 @@ class TerminalSession:
         self.id = random_id(f"{name}_")
         self.name = name
         self.vault: Path | None = None
+        self.servers: McpServers | None = servers_of(settings.mcp, store)
         self.toolbox: Toolbox | None = None
+        """The tools of the vault, and of the servers as they were last listed; None if there are none."""
+        self._vault_tools: Toolbox | None = None
+        self._foreign: Sequence[Tool] = ()
+        self._shown_problems: set[str] = set()
         self._source = source
         self._tools = AsyncExitStack()
 
@@ -101,11 +112,56 @@ class TerminalSession:
         except (OSError, PathRefused) as error:
             raise ConfigError(f"the vault {root} cannot be opened: {error}") from error
         await self.close_vault()
-        self._tools, self.toolbox, self.vault = stack, toolbox, root.resolve()
+        self._tools, self._vault_tools, self.vault = stack, toolbox, root.resolve()
+        self._join()
 
     async def close_vault(self) -> None:
-        self.toolbox = self.vault = None
+        self._vault_tools = self.vault = None
+        self._join()
         await self._tools.aclose()
+
+    # --- MCP servers ---
+
+    async def refresh_tools(self, *, wait: bool = False) -> bool:
+        """Brings the tools up to date, and returns whether they have changed.
+
+        Starts the MCP servers that are not running. `wait`: until each has started, or failed.
+        """
+        before = self._foreign
+        if self.servers is not None:
+            self._foreign = await self.servers.tools(wait=wait)
+        if self._foreign != before:
+            self._join()
+        return self._foreign != before
+
+    def _join(self) -> None:
+        own, foreign = self._vault_tools, self._foreign
+        self.toolbox = (own or Toolbox(())).joined(foreign) if foreign else own
+
+    def server_states(self) -> list[ServerState]:
+        return self.servers.states() if self.servers is not None else []
+
+    def new_problems(self) -> list[str]:
+        """Returns a line for each thing that is wrong with a server, and that was not returned before."""
+        lines = [
+            f"MCP server {one_line(one.name, 40)}: {one_line(one.error, 300)}"
+            for one in self.server_states()
+            if one.error
+        ]
+        for one in self.server_states():
+            if one.withheld:
+                count = counted(len(one.withheld), "tool")
+                how = f"toolwire mcp agree {one.name} shows the change"
+                lines.append(f"MCP server {one.name}: {count} new or changed, and not offered; {how}")
+        if self.settings.mcp.servers and find_spec("mcp") is None:
+            lines.append(f"MCP servers need an extra: {add_extra('mcp')}")
+        lines = [line for line in lines if line not in self._shown_problems]
+        self._shown_problems.update(lines)
+        return lines
+
+    def print_problems(self) -> None:
+        for line in self.new_problems():
+            print(line, file=sys.stderr, flush=True)
 
     # --- the model ---
 
@@ -135,12 +191,12 @@ class TerminalSession:
         return f"model {one_line(model, 80)}{url}; toolwire doctor shows what is wrong"
 
     def may_use_tools(self, model: str) -> bool:
-        """Whether `vault.models` allows the model, and the model can cope with tools."""
+        """Whether `vault.models` allows the model, and the model is large enough for tools."""
         allowed = any(fnmatchcase(model, pattern) for pattern in self.settings.vault.models)
         return allowed and not self.gateway.catalog.about(model).no_tools
 
     def withheld(self, model: str) -> str:
-        """Returns a message if the model may not use the open vault; else ""."""
+        """Returns a message if the model may not use the tools that there are; else ""."""
         if self.toolbox is None or self.may_use_tools(model):
             return ""
         if reason := self.gateway.catalog.about(model).no_tools:
@@ -154,7 +210,7 @@ class TerminalSession:
     def surface(
         self, screen: Screen, stop: Callable[[], object], *, person: bool, allow: Sequence[str] = ()
     ) -> RuleSurface:
-        """Returns a surface that asks the person; if there is none, the `--allow` rules decide."""
+        """Returns the surface that asks the person. If nobody can be asked, the `--allow` rules decide."""
         allowed = rules.parse(allow, self.toolbox.tools if self.toolbox is not None else ())
         if not person:
             return RuleSurface(self.approvals, allowed, lambda: self.toolbox)
@@ -202,6 +258,8 @@ async def opened(
         gateway = Gateway(settings, store=store)
         closing.push_async_callback(gateway.close)
         session = TerminalSession(settings, gateway, store, source or vault_source, name, lifetime_s)
+        if session.servers is not None:
+            closing.push_async_callback(session.servers.close)
         closing.push_async_callback(session.close_vault)
         await gateway.start()
         await session.approvals.proofs.code.pin()

@@ -40,7 +40,7 @@ SETTLE_S = 0.5
 
 
 class _Elsewhere(Exception):
-    """Raised if the question was decided elsewhere or has expired."""
+    """Raised if the question was decided in another place, or has expired."""
 
 
 class _Later(Exception):
@@ -72,16 +72,16 @@ class RuleSurface:
 
 @dataclass
 class PersonSurface(RuleSurface):
-    """Decides by the rules, and asks a person about the calls that they do not cover.
+    """Decides calls by the rules, and asks a person about all other calls.
 
-    `stop` stops the turn. `by`: the name that decisions are stored with.
+    `stop` stops the turn. `by`: the name with which decisions are stored.
     """
 
     screen: Screen
     stop: Callable[[], object]
     by: str
     signer: Signer | None = None
-    """Signs remembered approvals, so that they still count after this command. None without the code."""
+    """Signs remembered approvals, so that they stay valid after this command; None without the code."""
 
     async def ask(self, approvals: Sequence[Approval]) -> bool:
         asked = []
@@ -115,9 +115,9 @@ class PersonSurface(RuleSurface):
         raise NotImplementedError
 
     async def unless_decided(self, approval: Approval, asking: Coroutine[Any, Any, T]) -> T:
-        """Returns the person's answer.
+        """Waits for the person and returns the answer.
 
-        Raises `_Elsewhere` if the question was decided elsewhere or expired before that.
+        Raises `_Elsewhere` if the question is decided in another place or expires before that.
         """
         decided = asyncio.ensure_future(self.approvals.decided([approval]))
         answer = asyncio.ensure_future(asking)
@@ -150,7 +150,7 @@ class PersonSurface(RuleSurface):
 
 
 class KeySurface(PersonSurface):
-    """Asks by single keys. Needs the extra `chat`."""
+    """Asks a person by single keys. Needs the extra `chat`."""
 
     async def put(self, approval: Approval, question: str) -> None:
         from toolwire.surfaces.terminal import keyboard
@@ -260,7 +260,7 @@ class KeySurface(PersonSurface):
 
 @dataclass(slots=True)
 class _Draft:
-    """A decision that the person is still making."""
+    """The decision about a call, while the person is still making it."""
 
     approval: Approval
     shown: Preview
@@ -275,7 +275,10 @@ class _Draft:
 
     @property
     def label(self) -> str:
-        """What an approval does. Edited arguments grant all that they name, so nothing is picked then."""
+        """What an approval does.
+
+        Edited arguments grant everything that they name, so nothing is picked after an edit.
+        """
         count = None if self.picks else len(self.shown.pickable)
         return approve_label(self.shown, self.approval.stage, count) + ("…" if self.picks else "")
 
@@ -300,10 +303,10 @@ def _scope_text(scope: Scope, folder: str) -> str:
 
 
 class LineSurface(PersonSurface):
-    """Asks by lines, without the extra `chat`.
+    """Asks a person by lines of text, without the extra `chat`.
 
-    The person writes `a` to approve, `d REASON` to deny, numbers or `all` to approve these, or `l` to decide
-    later.
+    The person writes `a` to approve, `d REASON` to deny, `l` to decide later, and numbers or `all` to approve
+    only these files or results.
     """
 
     async def put(self, approval: Approval, question: str) -> None:

@@ -35,7 +35,7 @@ class HintSurface:
 
 
 def run_tour(settings: Settings) -> int:
-    """Runs the tour until its end, or until the person ends it. `settings` are those of the tour."""
+    """Runs the tour until its end, or until the person ends it. `settings` are the tour's own settings."""
     if not person_is_here():
         raise ConfigError("tour --terminal: this is not a terminal; toolwire tour opens the web page instead")
     return asyncio.run(_tour(settings))

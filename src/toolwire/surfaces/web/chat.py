@@ -21,7 +21,7 @@ from toolwire.surfaces.web.context import PageApi, Row, Web, body, field, invali
 from toolwire.surfaces.web.talk import TITLE, Conversations, StoredChat, Talk
 
 OPEN = 64
-"""The most conversations that are kept in memory, in addition to those that are running."""
+"""How many conversations are kept in memory, in addition to those with a running turn."""
 MOST_LISTED = 500
 MOST_TEXT = 1_000_000
 

@@ -32,7 +32,7 @@ OPEN_KEY, KEY = "unused", "YOUR_KEY"
 
 @dataclass(frozen=True, slots=True)
 class ClientShape:
-    """The form of a client's requests. `origin`: it runs in a browser and sends a preflight."""
+    """The form of a client's requests. `origin`: the client runs in a browser and sends a preflight."""
 
     api: Api = "chat"
     origin: str = ""
@@ -42,9 +42,9 @@ class ClientShape:
     results: Literal["tool", "named", "user", "items", "chained", "blocks"] = "tool"
     """How the client sends a tool's result.
 
-    `tool`: a message with the role tool. `named`: the same with the tool's name, and with the call's
-    arguments serialized again. `user`: a message with the role user, in a request without tools. In
-    Responses, `items`: with the whole history; `chained`: with `previous_response_id`. `blocks`: a
+    `tool`: as a message with the role tool. `named`: as `tool`, but with the tool's name, and with the call's
+    arguments serialized again. `user`: as a message with the role user, in a request without tools. In
+    Responses, `items`: with the whole history; `chained`: with `previous_response_id`. `blocks`: as a
     `tool_result` block of the Messages API.
     """
     content: str | None = None
@@ -57,9 +57,10 @@ class ClientShape:
 
 @dataclass(frozen=True, slots=True)
 class GuideStep:
-    """A step: a `value` for a field, or `code` to paste.
+    """A step of a guide: a `value` for a field, or `code` to paste.
 
-    `keys` True: only if the server needs a key; False: only if it does not; None: always.
+    `keys`: True: the step is only for a server that needs a key; False: only for one that does not; None: for
+    any.
     """
 
     label: str
@@ -86,11 +87,11 @@ class ClientGuide:
     name: str
     summary: str
     anchor: str
-    """The anchor of its section in `docs/clients.md`."""
+    """The anchor of the section about the client in `docs/clients.md`."""
     shape: ClientShape
     steps: tuple[GuideStep, ...]
     keyed: ClientShape | None = None
-    """The form of its requests if the server needs a key; None: the same."""
+    """The form of the client's requests if the server needs a key; None: the form does not change."""
 
     def shaped(self, needs_key: bool) -> ClientShape:
         return self.keyed if needs_key and self.keyed is not None else self.shape
@@ -258,7 +259,7 @@ _IN_ENVIRONMENT = GuideStep(
 
 
 def _one_command(id: str) -> GuideStep:
-    note = "Sets everything below for one process, and leaves your own configuration as it is."
+    note = "This command sets everything below for one process. Your own configuration stays as it is."
     return GuideStep(
         "In one command", code=f"toolwire launch {id} --model «model»\n", language="sh", note=note
     )
@@ -268,7 +269,7 @@ CLIENTS: tuple[ClientGuide, ...] = (
     ClientGuide(
         "obsidian-copilot",
         "Obsidian Copilot",
-        "Version 4. In its settings, add a custom model.",
+        "Version 4. In Copilot's settings, add a custom model.",
         "obsidian-copilot",
         ClientShape(
             origin=OBSIDIAN, headers=STAINLESS, body={"temperature": 0.1}, results="named", content=""
@@ -280,16 +281,20 @@ CLIENTS: tuple[ClientGuide, ...] = (
             GuideStep(
                 "API key", value="«key»", note="Any text works: this server requires no key.", keys=False
             ),
-            GuideStep("API key", note="A key from server.keys, or from toolwire keys add.", keys=True),
             GuideStep(
-                "Enable CORS", value="off", note="Then answers stream. Toolwire accepts Obsidian's origin."
+                "API key", note="A key from server.keys, or one that toolwire keys add created.", keys=True
+            ),
+            GuideStep(
+                "Enable CORS",
+                value="off",
+                note="If it is on, answers do not stream. Toolwire accepts Obsidian's origin.",
             ),
         ),
     ),
     ClientGuide(
         "chatgpt-md",
         "ChatGPT MD",
-        "Version 3. In its settings:",
+        "Version 3. In the plugin's settings:",
         "chatgpt-md",
         ClientShape(results="user", content="", body={"tool_choice": "auto"}, sends_key=False),
         (
@@ -312,7 +317,11 @@ CLIENTS: tuple[ClientGuide, ...] = (
                 note="Without /v1. The LM Studio provider sends no key, so use the OpenAI provider.",
                 keys=True,
             ),
-            GuideStep("OpenAI API key", note="A key from server.keys, or from toolwire keys add.", keys=True),
+            GuideStep(
+                "OpenAI API key",
+                note="A key from server.keys, or one that toolwire keys add created.",
+                keys=True,
+            ),
             GuideStep(
                 "Model, in the note's frontmatter",
                 code="model: openai@«model»\n",
@@ -367,7 +376,7 @@ CLIENTS: tuple[ClientGuide, ...] = (
     ClientGuide(
         "claude-code",
         "Claude Code",
-        "Anthropic's coding agent, on any model. It speaks the Messages API.",
+        "Anthropic's coding agent, with any model. It uses the Messages API.",
         "claude-code",
         ClientShape("messages", headers=ANTHROPIC, body={"max_tokens": 1024}, results="blocks"),
         (
@@ -379,9 +388,9 @@ CLIENTS: tuple[ClientGuide, ...] = (
                 note="If the context of the model is small, also set CLAUDE_CODE_MAX_CONTEXT_TOKENS=32000.",
             ),
             GuideStep(
-                "Its own model names",
+                "Claude Code's own model names",
                 value="claude-opus-…, claude-sonnet-…, claude-haiku-…",
-                note="They reach the first model, unless [aliases] in the settings names another one.",
+                note="These names mean the first model, unless [aliases] in the settings says otherwise.",
             ),
         ),
     ),

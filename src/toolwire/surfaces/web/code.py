@@ -21,7 +21,9 @@ NO_AUTHORITY = (
     "This session can look, but not approve. Enter your approval code, or open the link that toolwire serve "
     "printed at its start."
 )
-NOT_TRUSTED = "This code was set outside of this server. Open the link that toolwire serve printed first."
+NOT_TRUSTED = (
+    "Another program set this code. Open the link that toolwire serve printed, and enter the code there."
+)
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
 
 

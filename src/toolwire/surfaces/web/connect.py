@@ -65,7 +65,7 @@ FINISHES = {"chat": "tool_calls", "responses": "completed", "messages": "tool_us
 """How an answer with a call ends."""
 ENDED = ("completed", "incomplete", "failed")
 Step = tuple[str, Callable[[], Awaitable[str]]]
-"""A name, and a function that returns what happened or raises `Failed`."""
+"""A step of the test: its name, and a function that returns what happened or raises `Failed`."""
 
 
 class ConnectApi(PageApi):
@@ -79,7 +79,7 @@ class ConnectApi(PageApi):
     async def all(self, request: Request) -> dict[str, Any]:
         """Returns what to paste into each client.
 
-        The model is the one in the query, or else the first one.
+        The texts name the model in the query; without one, the first model.
         """
         models = model_rows(self._web.gateway.catalog)
         model = request.query_params.get("model", "")[:LONGEST_NAME] or (models[0]["id"] if models else "")
@@ -169,7 +169,7 @@ class RoundTrip:
     async def run(self, limit_s: float) -> list[dict[str, Any]]:
         """Runs the steps and returns their results.
 
-        After a failed step the others are not tried; their `ok` is None.
+        After a failed step, no further step runs; `ok` is None for these steps.
         """
         deadline, out = time.monotonic() + limit_s, list[dict[str, Any]]()
         for name, step in self._plan():
@@ -242,7 +242,7 @@ class RoundTrip:
     async def _answer(self) -> str:
         answered = await self._ask(self._with_result(self._first.calls[0]))
         if not answered.text.strip():
-            called = "The model called again." if answered.calls else "The answer is empty."
+            called = "The model called the tool again." if answered.calls else "The answer is empty."
             raise Failed(f"The result was accepted, but there is no answer. {called}")
         resumed = " The parked run continued." if answered.resumed else ""
         return f"{_quoted(answered.text)} First bytes after {answered.first_ms:.0f} ms.{resumed}"
@@ -337,7 +337,7 @@ def _result_as_text() -> dict[str, Any]:
 
 
 class GatewayTrip(RoundTrip):
-    """The same test without HTTP: a plain chat client that calls the gateway of this process."""
+    """A test of two turns without HTTP: a plain chat client that calls the gateway of this process."""
 
     def __init__(self, gateway: Gateway, model: str, forced: bool) -> None:
         self._gateway = gateway
@@ -444,7 +444,7 @@ def _refusal(status: int, raw: bytes) -> str:
 
 
 def _failure(error: Any, before: str = "") -> str:
-    """Returns a readable failure. If the model made no call, the connection is not the reason."""
+    """Returns a readable failure. If the model made no call, says that the connection is not the reason."""
     error = error if isinstance(error, dict) else {}
     message = _quoted(str(error.get("message") or "no message"), 400)
     no_call = error.get("code") == KINDS["no_tool_call"].code or "requires a call" in message

@@ -86,7 +86,10 @@ class Hub:
 
 @dataclass(slots=True)
 class Waiting:
-    """An event that waits to be sent. `pieces`: pieces of one answer's text, sent as one text."""
+    """An event that waits to be sent.
+
+    `pieces`: pieces of the text of an answer, which are sent as one text.
+    """
 
     type: str
     data: dict[str, Any]
@@ -158,7 +161,7 @@ def frame(type: str, data: dict[str, Any]) -> bytes:
 MOST_BODY = 4 * 1024 * 1024
 Handler = Callable[[Request], Awaitable[Response | dict[str, Any] | list[Any]]]
 Row = tuple[str, str, Handler]
-"""Method, path below /ui/api, handler."""
+"""A route of the API: method, path below /ui/api, handler."""
 
 
 @dataclass(slots=True)
@@ -177,7 +180,7 @@ class Web:
     """Held while the file of the settings page is changed."""
 
     def scripted(self, model: str, conversation: str) -> str:
-        """Returns the label of a model that follows a script; "" for others."""
+        """Returns the label of a model that follows a script; "" for any other model."""
         if self.tours.is_tour(conversation):
             return LABEL
         return "scripted" if self.gateway.catalog.kind(model) == "scripted" else ""
@@ -220,9 +223,9 @@ def invalid(message: str, param: str) -> ToolwireError:
 
 
 async def body(request: Request) -> dict[str, Any]:
-    """Returns the JSON object in the request's body, {} for an empty body.
+    """Returns the JSON object in the body of the request, {} for an empty body.
 
-    Raises for anything else.
+    Raises an error if the body is anything else.
     """
     raw = bytearray()
     async for piece in request.stream():
@@ -242,7 +245,7 @@ async def body(request: Request) -> dict[str, Any]:
 def field(
     given: dict[str, Any], name: str, kind: type, default: Any = None, *, required: bool = False
 ) -> Any:
-    """Returns a member of the request's object, or `default`. Raises if it has another type."""
+    """Returns a member of the request's object, or `default`. Raises an error if its type is wrong."""
     value = given.get(name)
     if value is None:
         if required:

@@ -17,7 +17,7 @@ from toolwire.surfaces.web.context import invalid
 LONGEST_PATH = 1000
 MOST_FOLDERS = 200
 MOST_ENTRIES = 20_000
-"""How many entries of a folder are looked at."""
+"""How many entries of a folder are read."""
 LIST_S = 3.0
 MOST_LISTS = 2
 """How many lists may be made at a time. A slow disk cannot occupy more threads."""
@@ -31,12 +31,13 @@ class Folders:
     async def listed(self, typed: str) -> dict[str, Any]:
         """Returns the folders whose path begins with what a person typed.
 
-        `typed` ends with "/": the folders inside. Hidden ones are listed only if their name is begun.
+        If `typed` ends with "/", these are the folders inside. Hidden folders are listed only if the typed
+        name begins with a dot.
         """
         return await self._bounded(lambda: _listed(checked(typed or "~/", for_list=True)))
 
     async def vault(self, typed: str) -> Path:
-        """Returns the path of a folder that can be the vault. Raises with one line if it cannot."""
+        """Returns the path of a folder that can be the vault. Raises an error with one line if it cannot."""
         return await self._bounded(lambda: _vault(checked(typed)))
 
     async def _bounded(self, work: Callable[[], T]) -> T:
@@ -57,7 +58,7 @@ class Folders:
 
 
 def checked(typed: str, for_list: bool = False) -> str:
-    """Returns a typed path with `~` expanded. Raises unless it is an absolute path."""
+    """Returns a typed path with `~` expanded. Raises an error if it is not an absolute path."""
     text = typed.strip()
     path = os.path.expanduser(text)
     if not text or len(text) > LONGEST_PATH or not text.isprintable():

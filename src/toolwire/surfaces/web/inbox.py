@@ -18,7 +18,7 @@ from toolwire.core.display import escaped
 from toolwire.core.errors import ToolwireError
 from toolwire.surfaces.web.code import NO_AUTHORITY
 from toolwire.surfaces.web.context import PageApi, Row, body, field, invalid, number
-from toolwire.surfaces.web.servers import called, change_rules, edited, rule_for, waiting_definitions
+from toolwire.surfaces.web.servers import called, edited, rule_for, saved_rule, waiting_definitions
 from toolwire.surfaces.web.sessions import Authority
 from toolwire.tools.consent import NEEDS_CODE, OTHER_PROGRAM, Signer
 from toolwire.tools.contract import (
@@ -122,7 +122,7 @@ class InboxApi(PageApi):
         return self._shown(approval, (await self._code_check(request))(approval))
 
     async def _code_check(self, request: Request) -> Callable[[Approval], str]:
-        """Returns a function that says why an approval needs the code first; "" if it does not."""
+        """Returns a function: it says why an approval needs the code first, or returns "" if it does not."""
         authority: Authority = request.state.authority
         signer, proofs = await self._signer(authority), self._web.approvals.proofs
 
@@ -137,7 +137,10 @@ class InboxApi(PageApi):
         return reason
 
     async def _signer(self, authority: Authority) -> Signer | None:
-        """Returns the signer of the session; None if its code was changed since the person entered it."""
+        """Returns the signer with the approval code that the person entered in this session.
+
+        Returns None if no code was entered, or if the code was changed after that.
+        """
         if authority.signer is None:
             return None
         record = await self._web.approvals.proofs.code.record()
@@ -196,10 +199,10 @@ class InboxApi(PageApi):
         if decision.approved and not authority.decides:
             raise ToolwireError("permission", NO_AUTHORITY, code=NEEDS_CODE)
         signer = await self._signer(authority)
-        decided = await self._web.approvals.decide(approval.id, token, decision, by="web", signer=signer)
-        names = called(approval)
-        if rule and names is not None:
-            await change_rules(self._web, names[0], add=rule)
+        if rule and (reason := (await self._code_check(request))(approval)):
+            raise ToolwireError("permission", reason, code=NEEDS_CODE)
+        async with saved_rule(self._web, approval, rule):
+            decided = await self._web.approvals.decide(approval.id, token, decision, by="web", signer=signer)
         await self._changed()
         return self._shown(decided)
 

@@ -31,13 +31,13 @@ from toolwire.surfaces.web.context import PageApi, Row, Web, invalid, number
 # --- charts
 
 WINDOWS = {"1h": (3600, 60), "24h": (24 * 3600, 1800), "7d": (7 * 24 * 3600, 4 * 3600)}
-"""The seconds of each window, and the seconds of each of its buckets."""
+"""The seconds of each window of the charts, and the seconds of a bucket in it."""
 
 
 def charts(records: Iterable[TurnRecord], window: str, now: float, model: str = "") -> dict[str, Any]:
     """Returns the ended turns of a window, by time, by model and by tool.
 
-    Buckets begin at multiples of their length. The last one contains `now`.
+    Buckets begin at multiples of their length. The last bucket contains `now`.
     """
     length, bucket = WINDOWS[window]
     last = int(now // bucket)
@@ -86,7 +86,7 @@ def _totals(records: Sequence[TurnRecord]) -> dict[str, Any]:
 
 
 def _percentile(times: Sequence[float], percent: int) -> float | None:
-    """Returns the nearest-rank percentile of sorted times, or None if there are none."""
+    """Returns the nearest-rank percentile of sorted times; None if the list is empty."""
     return times[max(0, math.ceil(percent * len(times) / 100) - 1)] if times else None
 
 
@@ -229,9 +229,9 @@ def _seconds(text: str) -> float:
 
 
 def _has_status(record: TurnRecord, status: str) -> bool:
-    """Returns whether the turn has a status of the filter.
+    """Returns whether the turn has a status that the filter names.
 
-    This is `running`, `ok`, `error`, `cancelled`, `parked`, or an HTTP status.
+    A status is `running`, `ok`, `error`, `cancelled`, `parked`, or an HTTP status.
     """
     if status == "error":
         return record.error is not None
@@ -244,8 +244,8 @@ def _has_status(record: TurnRecord, status: str) -> bool:
 def _parked(journal: Journal, record: TurnRecord, recording: Recording | None) -> list[dict[str, Any]]:
     """Returns the periods in which the run was parked, before and after this turn.
 
-    Times are milliseconds from the start of this turn. `turn`: the id of the other turn. `to_ms` None: the
-    run is still parked.
+    Times are milliseconds from the start of this turn. `turn`: the id of the turn before or after the period.
+    `to_ms` None: the run is still parked.
     """
     out: list[dict[str, Any]] = []
     if record.parked_ms is not None:
@@ -260,7 +260,7 @@ def _parked(journal: Journal, record: TurnRecord, recording: Recording | None) -
 
 
 def described(recording: Recording) -> dict[str, Any]:
-    """Returns a turn for the page, without the rows of the timeline."""
+    """Returns a turn as the page shows it, without the rows of its timeline."""
     asked = recording.request
     return {
         "request": asked.get("body", asked.get("raw")),

@@ -29,7 +29,7 @@ PUBLISH_EVERY_S = 0.25
 
 @dataclass(slots=True)
 class Download:
-    """The last download of this process."""
+    """The state of the last download in this process."""
 
     name: str
     state: Literal["running", "stopped", "failed", "done"] = "running"
@@ -107,7 +107,7 @@ class LocalApi(PageApi):
     def _offers(self, id: str) -> bool:
         """Whether the page suggests to download the model.
 
-        It does if no model is configured and every model that was found is only for trials.
+        This is so if no model is configured and every model that was found is only for trials.
         """
         catalog = self._web.gateway.catalog
         if id in catalog.models or not all(model.found for model in self._web.settings.models):
@@ -156,7 +156,7 @@ class LocalApi(PageApi):
         self._publish()
 
     def _use(self) -> None:
-        """Adds the downloaded models that are not in use yet."""
+        """Adds downloaded models to the models that clients can use."""
         catalog, settings = self._web.gateway.catalog, self._web.settings
         new = [replace(one, found=True) for one in embedded() if one.id not in catalog.kinds]
         for model in new:

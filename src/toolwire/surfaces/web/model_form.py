@@ -79,7 +79,7 @@ def kind_of(draft: dict[str, Any]) -> ModelKind:
 
 
 def kind_that_wrote(table: dict[str, Any]) -> ModelKind:
-    """Returns the choice of the form that wrote a model's table."""
+    """Returns the choice of the form with which a model's table was written."""
     backend, profile = table.get("backend"), table.get("profile", "")
     provider = str(table.get("model", "")).partition(":")[0] if backend == "hosted" else ""
     found = (
@@ -89,7 +89,7 @@ def kind_that_wrote(table: dict[str, Any]) -> ModelKind:
 
 
 def table_of(draft: dict[str, Any]) -> dict[str, Any]:
-    """Returns the draft as a model's table in a settings file. Raises if a field is not valid."""
+    """Returns the draft as a model's table in a settings file. Raises an error if a field is not valid."""
     kind = kind_of(draft)
     model = _line(draft, "model", 200)
     base_url = _line(draft, "base_url", 500).rstrip("/") if "base_url" in kind.asks else ""
@@ -132,7 +132,7 @@ def _check_address(address: str) -> None:
 
 
 def _check_reference(reference: str) -> None:
-    """Raises unless the reference leads to a key: one line that fits into a header.
+    """Raises an error unless the reference leads to a key: one line that fits into a header.
 
     So a person with an admin key cannot send another file of the server to an address of their own.
     """
@@ -154,7 +154,7 @@ def _check_reference(reference: str) -> None:
 
 
 def pasted_key(draft: dict[str, Any]) -> str:
-    """Returns the key that was pasted; "" if none was."""
+    """Returns the key that the person pasted; "" if none was pasted."""
     if "api_key" not in kind_of(draft).asks:
         return ""
     pasted: str = field(draft, "pasted", str, "").strip()

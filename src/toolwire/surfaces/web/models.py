@@ -236,7 +236,7 @@ class ModelsApi(PageApi):
             raise invalid(f"The page did not add the model {id[:100]}. {where}", "id")
 
     def _check_unused(self, id: str) -> None:
-        """Raises if other settings name the model: the server would not start again."""
+        """Raises an error if other settings name the model, because the server would not start again."""
         settings = self._web.settings
         for name, target in settings.aliases:
             if target.partition("/")[0] == id:
@@ -248,7 +248,7 @@ class ModelsApi(PageApi):
     # --- trying
 
     async def names(self, request: Request) -> dict[str, Any]:
-        """Returns the models that the server of a draft offers."""
+        """Returns the names of models that a draft's server offers."""
         draft = await body(request)
         kind, table = kind_of(draft), table_of({**draft, "model": registry.EVERY})
         if kind.backend not in registry.SOURCES:
@@ -294,7 +294,12 @@ class ModelsApi(PageApi):
             await catalog.refresh(id)
             listed = catalog.listed_of(id)
             if not listed:
-                step = {"name": "Tool call", "ok": False, "ms": 0, "detail": "The server lists no models."}
+                step = {
+                    "name": "Tool call",
+                    "ok": False,
+                    "ms": 0,
+                    "detail": "The model's server lists no models.",
+                }
                 return {"ok": False, "model": id, "ms": 0, "steps": [step]}
             id = f"{id}/{listed[0]}"
         backend = catalog.find(id)

@@ -76,7 +76,7 @@ TYPES = {
 
 
 class Pages:
-    """Everything at `/` and below `/ui`. It starts with the first request."""
+    """Everything at `/` and below `/ui`. The pages start with the first request for them."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class Pages:
         self.sessions = Sessions(store, settings.server.admin_keys, keys=keys, seal_key=key)
         self._code = CodeApi(self.sessions, approvals.proofs.code)
         self.secret = ""
-        """The secret in the record of this server; "": it has no record."""
+        """The secret in the record of this server (`cluster/running.py`); "" without a record."""
         self._keys = keys
         apis: tuple[type[PageApi], ...] = (
             *(ChatApi, InboxApi, SettingsApi, ModelsApi, ServersApi, LocalApi, WireApi, ConnectApi),
@@ -115,7 +115,7 @@ class Pages:
         await self._router(scope, receive, send)
 
     def drain(self) -> None:
-        """Ends the streams of the tabs, because a server that stops would wait for them."""
+        """Ends the live streams of the tabs, because a server that stops would wait for them."""
         self.web.hub.close()
 
     async def _started(self) -> None:
@@ -319,7 +319,7 @@ def _cookie_attributes(request: Request) -> dict[str, Any]:
 
 
 def _check_origin(request: Request) -> None:
-    """Raises for requests from another origin: another site, or another port of this machine."""
+    """Raises an error if a request comes from another site, or another port of this machine."""
     origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site")
     host = request.headers.get("host", "").lower()
     own = {f"http://{host}", f"https://{host}"}  # a proxy may terminate TLS

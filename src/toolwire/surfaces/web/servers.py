@@ -1,13 +1,14 @@
 """MCP servers on the pages: state, rules that were saved here, and definitions that wait for a person.
 
-The pages cannot add a server: its command comes from the owner's settings alone. Agreeing to a definition needs
-a session that may decide, as an approval does.
+The pages cannot add a server: its command comes from the owner's settings alone. Agreeing to a definition
+needs a session that may decide, as an approval does.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import cached_property
 from importlib.util import find_spec
@@ -228,6 +229,23 @@ def rule_for(web: Web, approval: Approval, arguments: Arguments) -> str:
     except ConfigError:
         return ""
     return rule if policy.decide(names[1], arguments).action == "allow" else ""
+
+
+@asynccontextmanager
+async def saved_rule(web: Web, approval: Approval, rule: str) -> AsyncIterator[None]:
+    """Saves a rule, so that it counts for the call after the decision. Removes it if the decision fails."""
+    names = called(approval)
+    if not rule or names is None:
+        yield
+        return
+    is_new = all(rule not in one.page_allow for one in web.settings.mcp.servers if one.name == names[0])
+    await change_rules(web, names[0], add=rule)
+    try:
+        yield
+    except ToolwireError:
+        if is_new:
+            await change_rules(web, names[0], remove=rule)
+        raise
 
 
 async def change_rules(web: Web, name: str, *, add: str = "", remove: str = "") -> None:

@@ -40,9 +40,9 @@ LINK, OPEN, KEY = "link", "open", "key"
 The origin of a session that was started with a stored key is `STORED_KEY` and the key's id.
 """
 OFFERED = "offered:"
-"""The start of `started_by` for a link that was not used yet; the origin of its session follows.
+"""The start of `started_by` for a link that was not used yet. The origin of its session follows.
 
-The hash of a link has a prefix, so it cannot be used as a session.
+The hash of a link has a prefix, so that it cannot be used as a session.
 """
 
 
@@ -77,7 +77,8 @@ class Sessions:
     async def link(self, origin: str = LINK, decides: bool = True) -> str:
         """Returns a new one-time token.
 
-        `origin`: of the session that it starts. `decides`: whether this session may approve calls.
+        `origin`: the origin of the session that the token starts. `decides`: whether this session may approve
+        calls.
         """
         token = secrets.token_urlsafe(24)
         await self._insert(_offer(token), OFFERED + origin, LINK_S, decides)

@@ -142,7 +142,7 @@ class Talk:
     def running(self) -> bool:
         """Whether an answer is being written.
 
-        False once it has ended, even if it is not stored yet.
+        False once the answer has ended, even if it is not stored yet.
         """
         active = self._task is not None and not self._task.done()
         return active and self.kept.entries[-1].get("ended", True) is None
@@ -178,7 +178,7 @@ class Talk:
         self.op(type, text=text)
 
     def _settle(self) -> None:
-        """Adds the buffered pieces of text to the last part."""
+        """Appends the buffered pieces of text to the last part of the answer."""
         if self._tail:
             self.kept.entries[-1]["parts"][-1]["text"] += "".join(self._tail)
             self._tail.clear()
@@ -350,7 +350,7 @@ class WebSurface:
 
 
 def _as_json(result: Any) -> Any:
-    """Returns the result as the model gets it."""
+    """Returns the result of a tool as the model gets it."""
     return json.loads(json.dumps(result, ensure_ascii=False, default=str).encode("utf-8", "replace"))
 
 

@@ -95,7 +95,7 @@ class WebTools:
                 await self._open()
 
     async def use(self, settings: Settings) -> None:
-        """Applies new settings: closes the vault if it is open, and opens the one in the new settings."""
+        """Applies new settings: closes an open vault, and opens the vault in the new settings."""
         async with self._lock:
             await self._close()
             self._settings = settings

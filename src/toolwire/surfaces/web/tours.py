@@ -19,7 +19,7 @@ from toolwire.tools.executor import Toolbox
 from toolwire.tools.tour import SampleVault, sample_vault
 
 OPEN = 4
-"""The most sample vaults that stay open, in addition to those of running turns."""
+"""How many sample vaults stay open, in addition to those of running turns."""
 _PREFIX = "tour_"
 
 
@@ -46,7 +46,7 @@ class Tours:
 
     @asynccontextmanager
     async def using(self, conversation: str) -> AsyncIterator[SampleVault]:
-        """Yields the sample vault of a tour. It is a new one if the server was restarted."""
+        """Yields the sample vault of a tour. After a restart of the server, this is a new vault."""
         async with self._lock:
             one = self._open.get(conversation) or await self._opened(conversation)
             self._open.move_to_end(conversation)

@@ -156,21 +156,27 @@ class Connection:
             waiting.append(asyncio.ensure_future(self.process.ended.wait()))
         try:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            if self.process is not None and not self._closing.is_set():
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(CANCEL_S):
-                        await self.process.gone.wait()  # for its exit status
+            if not self._closing.is_set():
+                await self._exit_status()
         finally:
             for each in waiting:
                 each.cancel()
+
+    async def _exit_status(self) -> None:
+        """Waits until it is known how the process ended, but not for long."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CANCEL_S):
+                if self.process is not None:
+                    await self.process.gone.wait()
 
     def _how_it_ended(self) -> str:
         if self._failure or self._closing.is_set() or self.process is None:
             return self._failure
         return self.process.end_message() if self.process.ended.is_set() else ""
 
-    def lost(self) -> UpstreamFailed:
+    async def lost(self) -> UpstreamFailed:
         """Returns what a call learns whose server is gone."""
+        await self._exit_status()
         how = self._how_it_ended() or self._failure or f"{self._settings.name} is gone"
         return self._failed(f"{how.rstrip('.')}; the call may have run", may_have_run=True)
 
@@ -178,8 +184,12 @@ class Connection:
         """Returns what a call learns that was answered with an error."""
         if error.error.code == types.CONNECTION_CLOSED:
             await asyncio.sleep(0)
-            if self.over or self.process is None:  # else it is the server's own error of this number
-                return self.lost()
+            if self.over:
+                return await self.lost()
+            if self.process is None:  # over stdio it is the server's own error of this number
+                why = one_line(self._masked(error.error.message), 300)
+                problem = f"{self._settings.name}: {why}; the call may have run"
+                return UpstreamFailed(problem, may_have_run=True)
         if self.status and self.process is None:
             message = f"{self._settings.name} answered with HTTP {self.status}"
             return UpstreamFailed(message, error=error.error, status=self.status)

@@ -1,8 +1,8 @@
 """Checks arguments against a schema that a server wrote, within limits.
 
-A reference out of the schema is refused, so nothing is fetched. A schema has at most `MOST_NODES` nodes, its
-regular expressions may not go back without end, and a check that would take too many steps is left to the
-server. So no schema can stop the process.
+A reference out of the schema is refused, so nothing is fetched. A schema has at most `MOST_NODES` nodes.
+Regular expressions that need backtracking, and checks that would take too many steps, are left to the server.
+So no schema can stop the process.
 """
 
 from __future__ import annotations
@@ -42,10 +42,7 @@ class SchemaCheck:
             raise SchemaRefused(f"its schema has more than {MOST_NODES:,} nodes")
         if schema.get("type", "object") != "object":
             raise SchemaRefused("its schema is not one of an object")
-        try:
-            self._validator = compile_schema(schema, "", backtracking=MOST_STEPS)
-        except ToolwireError as error:
-            raise SchemaRefused(str(error).removeprefix("Invalid schema: ")) from None
+        self._validator = _compiled(schema)
         self._schema = schema
         self._refers = any(
             not _REFERENCES.isdisjoint(node) for node in _nodes(schema) if isinstance(node, dict)
@@ -71,6 +68,34 @@ class SchemaCheck:
         if depth not in self._costs:
             self._costs[depth] = _Costs(self._schema).of(self._schema, depth)
         return self._costs[depth]
+
+
+def _compiled(schema: Mapping[str, Any]) -> Any:
+    try:
+        return compile_schema(schema, "", linear=True)
+    except ToolwireError:
+        pass
+    try:
+        return compile_schema(_without_patterns(schema), "", linear=True)
+    except ToolwireError as error:
+        text = str(error).removeprefix("Invalid schema: ")
+        outside = "may only refer" in text or "retriev" in text
+        raise SchemaRefused("its schema refers to something outside of it" if outside else text) from None
+
+
+_OF_PATTERNS = {"pattern", "patternProperties", "additionalProperties", "unevaluatedProperties"}
+
+
+def _without_patterns(node: Any) -> Any:
+    """Returns the schema without its regular expressions, and without what depends on them."""
+    if isinstance(node, list):
+        return [_without_patterns(one) for one in node]
+    if not isinstance(node, dict):
+        return node
+    kept = {name: _without_patterns(one) for name, one in node.items() if name not in _OF_PATTERNS}
+    if isinstance(node.get("properties"), dict):  # the names of properties are no keywords
+        kept["properties"] = {name: _without_patterns(one) for name, one in node["properties"].items()}
+    return kept
 
 
 _REFERENCES = {"$ref", "$dynamicRef", "$recursiveRef"}

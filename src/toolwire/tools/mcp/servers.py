@@ -6,7 +6,6 @@ A server is started when its tools are first needed. One that fails, or is slow,
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,7 +27,7 @@ from toolwire.tools.mcp.upstream import State, Upstream
 log = logging.getLogger("toolwire.mcp")
 PATIENCE_S = 4.0
 """How long a list of tools waits for servers that are still starting."""
-LARGEST_DEFINITION = 64 * 1024
+LARGEST_DEFINITION = 256 * 1024
 LONGEST_TOOL_NAME = 128
 CHANGED = "the tool has changed since it was agreed to"
 
@@ -81,6 +80,8 @@ class Server:
 
     def unusable(self, tool: McpTool) -> str:
         """Returns why a tool may not be called, as far as that is known without asking its server."""
+        if self.listed is None:  # the server is not running: `confirm` finds out
+            return ""
         now = self.tools.get(tool.definition.name)
         return "" if now is not None and now.pin == tool.pin else CHANGED
 
@@ -282,8 +283,4 @@ def _checked(tool: types.Tool, definition: Pinned) -> SchemaCheck:
         raise SchemaRefused("its name is not one that MCP allows")
     if len(definition.text) > LARGEST_DEFINITION:
         raise SchemaRefused(f"its definition is larger than {size(LARGEST_DEFINITION)}")
-    try:
-        json.dumps(definition.text, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        raise SchemaRefused("its definition holds half a character (a lone surrogate)") from None
     return SchemaCheck(tool.input_schema)

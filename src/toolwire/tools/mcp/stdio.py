@@ -32,7 +32,7 @@ LARGEST = 8 * 2**20
 """The most bytes of one message."""
 MOST_HELD = 2**20
 """How many bytes of unread messages are held before Toolwire stops reading from the server."""
-GRACE_S = 2.0
+GRACE_S = 1.0
 """How long a server may take to end after its stdin was closed."""
 UNREADABLE = "the server's answer cannot be read"
 

@@ -134,12 +134,13 @@ class McpTool:
     # --- rules ---
 
     def ruling(self, arguments: Arguments) -> Ruling:
-        """Returns what the rules say now. A tool that is not what the person agreed to is denied."""
-        if reason := self._server.unusable(self):
-            return Ruling("deny", reason)
+        """Returns what the rules say now."""
         return self._server.policy_now(self._policy).decide(self.definition.name, arguments)
 
     def check(self, arguments: Arguments) -> None:
+        """Raises `ToolFailed` if this is not the tool that the person agreed to, or for its arguments."""
+        if reason := self._server.unusable(self):
+            raise ToolFailed(f"{self.server}: {reason}")
         if len(json.dumps(dict(arguments))) > MOST_ARGUMENTS:
             raise ToolFailed(f"the arguments are longer than {MOST_ARGUMENTS:,} characters")
         self.check_schema(arguments)

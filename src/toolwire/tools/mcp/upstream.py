@@ -214,7 +214,7 @@ class Upstream:
             gone = connection.over
             await connection.abandon(sent)
             if gone:
-                raise connection.lost()
+                raise await connection.lost()
             why = f"{self.name} did not answer within {deadline.seconds:g} s; the call may have run"
             raise UpstreamFailed(why, may_have_run=True)
         try:

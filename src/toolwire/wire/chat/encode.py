@@ -51,7 +51,7 @@ ROLE: dict[str, dict[str, Any]] = {
     "refusal": {"role": "assistant", "content": None, "refusal": ""},
     **{kind: {"role": "assistant", "content": None, "refusal": None} for kind in CALL_KINDS},
 }
-"""The delta of a choice's first chunk, by the kind of the first item."""
+"""The delta of a choice's first chunk, by the kind of its first item."""
 
 
 def usage_object(usage: Usage) -> dict[str, Any]:
@@ -72,13 +72,13 @@ def usage_object(usage: Usage) -> dict[str, Any]:
 def logprobs_object(tokens: Mapping[str, Sequence[TokenLogprob]]) -> dict[str, Any]:
     """Returns the `logprobs` object of a choice.
 
-    `tokens` are those of the content and of the refusal, under these keys; a key may be missing.
+    `tokens` has the tokens of the content and of the refusal under these names. A name may be missing.
     """
     return {"content": tokens.get("content"), "refusal": tokens.get("refusal")}
 
 
 def _with_logprobs(after: bytes, step: Delta) -> bytes:
-    """Returns the bytes after a delta's text (`after`) with the log probabilities of the step."""
+    """Returns the bytes after a delta's text (`after`), with the log probabilities of the step in them."""
     logprobs = encode(logprobs_object({DELTA_FIELDS[step.item.kind]: step.logprobs}))
     return after.replace(b'"logprobs":null', b'"logprobs":' + logprobs, 1)
 
@@ -88,7 +88,7 @@ class _ChatAnswer:
 
     stored = True
     keep = None
-    """Chat completions are not stored."""
+    """None: chat completions are not stored."""
 
     def __init__(self, id: str, ids: IdFactory, *, legacy: bool, choices: int) -> None:
         self.id = id
@@ -98,7 +98,7 @@ class _ChatAnswer:
 
     @property
     def usage(self) -> Usage | None:
-        """Tokens of all choices together; None if no backend counted them."""
+        """Returns the tokens of all choices together; None if no backend counted tokens."""
         known = [order.usage for order in self._orders if order.usage is not None]
         return reduce(Usage.beside, known) if known else None
 
@@ -121,7 +121,7 @@ class _ChatAnswer:
 
 
 class ChatEncoder(_ChatAnswer):
-    """A streamed response.
+    """A streamed chat completion.
 
     `feed` returns the frames of a batch of events as one block; `finish` ends the stream.
     """
@@ -161,7 +161,7 @@ class ChatEncoder(_ChatAnswer):
     def say(self, text: str) -> bytes:
         """Does what `feed` does for a single text of choice 0, but faster.
 
-        Most batches are one text.
+        Most batches consist of a single text.
         """
         if self._first.row is not IN_TEXT or not text:
             return self.feed([Text(text)])
@@ -171,7 +171,7 @@ class ChatEncoder(_ChatAnswer):
     def finish(self, comment: str | None = None) -> bytes:
         """Returns the end of the stream: the comment, the usage if requested, and `[DONE]`.
 
-        If the run failed, returns the error instead of usage and `[DONE]`.
+        If the run failed, the error replaces the usage and `[DONE]`.
         """
         frames = [self._frames(order.finish(), choice) for choice, order in enumerate(self._orders)]
         if comment is not None:
@@ -225,9 +225,9 @@ class ChatEncoder(_ChatAnswer):
 
 
 class ChatBody(_ChatAnswer):
-    """A response in one piece.
+    """A chat completion in one piece.
 
-    `feed` takes the batches of events. Then `body` returns the response, or raises the run's failure.
+    `feed` takes the batches of events. Then `body` returns the completion, or raises the failure of the run.
     """
 
     def __init__(

@@ -102,10 +102,13 @@ KNOWN = READ | frozenset(
 """Fields of Anthropic's API. Any other field is kept in `Turn.rest`, for a backend that takes it."""
 _ROLE = one_of("user", "assistant", "system")
 BILLING = "x-anthropic-billing-header:"
-"""Claude Code begins its system prompt with a block of accounting data. It is no instruction."""
+"""Matches a block of accounting data, with which Claude Code begins its system prompt.
+
+The block is no instruction for a model.
+"""
 REMINDER = "<system-reminder>\n{}\n</system-reminder>"
 BUDGETS = ((2048, "low"), (8192, "medium"), (32_768, "high"))
-"""The effort for a thinking budget of at most this many tokens; for a larger one it is `max`."""
+"""The largest thinking budget for each effort, in tokens. A larger budget means the effort `max`."""
 THINKS = ("adaptive", "enabled", "between_tools")
 NO_THREADS = (
     "This server keeps no message threads. Send the whole conversation in 'messages', without 'thread'."
@@ -169,7 +172,7 @@ def decode(
 
 
 def extended(body: Mapping[str, Any], messages: Iterable[Message]) -> dict[str, Any]:
-    """The request with further messages of text."""
+    """Returns the request with further messages of text at its end."""
     added = [
         {
             "role": message.role,
@@ -292,11 +295,11 @@ class _Reader:
         self.paths.append(path)
 
     def _read_system(self, content: Any, path: str) -> None:
-        """Adds a message of the system.
+        """Adds a message with the role `system`.
 
         Many models take such a message only at the beginning. A later one is added to the user's message
-        before it, in the tags that Claude Code uses for models that do not know it. An empty one, which only
-        sets the effort, is left out.
+        before it, in the tags that Claude Code uses for models that do not know such messages. An empty
+        message, which only sets the effort, is left out.
         """
         if type(content) is list:
             parts: list[Part] = []

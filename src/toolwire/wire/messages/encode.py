@@ -62,13 +62,13 @@ DELTAS: dict[str, tuple[str, str]] = {
     "function": ("input_json_delta", "partial_json"),
     "custom": ("input_json_delta", "partial_json"),
 }
-"""The type of a delta, and the member that holds its text, by the kind of the open item."""
+"""By the kind of the open item: the type of its deltas, and the member that holds their text."""
 NOT_SENT: dict[Thoughts, tuple[type[Event], ...]] = {
     "shown": (),
     "signed": (Thought,),
     "hidden": (Thought, Signature),
 }
-"""The events that a client does not want."""
+"""The events that the client does not receive, by the value of `Turn.thoughts`."""
 UNREADABLE = "The model called the tool '{}' with arguments that are not a JSON object."
 
 
@@ -88,13 +88,13 @@ ERROR_TYPES = {
 }
 """Anthropic's error types by HTTP status. Other 4xx: `invalid_request_error`; other 5xx: `api_error`."""
 TOO_LONG = "prompt is too long"
-"""If an error message contains this, Claude Code shortens the conversation."""
+"""A text in an error message that makes Claude Code shorten the conversation."""
 
 
 def error_object(failure: Failure, request_id: str = "") -> dict[str, Any]:
     """Returns Anthropic's error object.
 
-    It is the body of an HTTP error, or the data of a stream's `error` event.
+    This object is the body of an HTTP error, or the data of a stream's `error` event.
     """
     status = status_of(failure, "messages")
     message = failure.message
@@ -123,11 +123,11 @@ def usage_object(usage: Usage | None) -> dict[str, Any]:
 
 
 class _MessagesAnswer:
-    """The state of a stream or body."""
+    """The state of a message, streamed or whole."""
 
     stored = True
     keep = None
-    """Messages are not stored."""
+    """None: messages are not stored."""
 
     def __init__(self, model: str, *, id: str, ids: IdFactory, thoughts: Thoughts = "shown") -> None:
         self.id = id
@@ -181,7 +181,7 @@ class _MessagesAnswer:
     def _arguments(self, step: Close) -> msgspec.Raw | None:
         """Returns the arguments of the call that closes, as JSON.
 
-        If they are not a JSON object, records a failure and returns None.
+        If the arguments are not a JSON object, records a failure and returns None.
         """
         text = joined(self._parts)
         if _is_object(text):
@@ -209,7 +209,7 @@ def _refuse(constant: str) -> NoReturn:
 
 
 def _block(item: Item) -> dict[str, Any]:
-    """Returns the content block of an item as it is before any text of it."""
+    """Returns the content block of an item as it is before any text was added."""
     if item.kind in CALL_KINDS:
         return {"type": "tool_use", "id": item.call_id, "name": item.name, "input": {}}
     if item.kind in ("thought", "summary"):
@@ -229,7 +229,7 @@ def _whole(step: Sign) -> dict[str, Any]:
 
 
 class MessagesEncoder(_MessagesAnswer):
-    """A streamed response.
+    """A streamed message.
 
     `feed` returns the frames of a batch of events as one block; `finish` ends the stream.
     """
@@ -252,7 +252,7 @@ class MessagesEncoder(_MessagesAnswer):
     def finish(self, comment: str | None = None) -> bytes:
         """Returns the end of the stream: the comment, `message_delta` and `message_stop`.
 
-        If the run failed, returns the `error` event instead of the last two.
+        If the run failed, the event `error` replaces `message_delta` and `message_stop`.
         """
         frames = [self._frames(self._order.finish())]
         if comment is not None:
@@ -332,9 +332,9 @@ class MessagesEncoder(_MessagesAnswer):
 
 
 class MessagesBody(_MessagesAnswer):
-    """A response in one piece.
+    """A message in one piece.
 
-    `feed` takes the batches of events. Then `body` returns the response, or raises the run's failure.
+    `feed` takes the batches of events. Then `body` returns the message, or raises the failure of the run.
     """
 
     def __init__(self, model: str, *, id: str, ids: IdFactory, thoughts: Thoughts = "shown") -> None:

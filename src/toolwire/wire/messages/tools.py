@@ -55,7 +55,7 @@ CLIENT_TOOLS: dict[str, dict[str, Any]] = {
         "required": ["command", "path"],
     },
 }
-"""Tools that the client runs, whose schema only Anthropic's models know: `bash_20250124` and the like."""
+"""Types of tools that the client runs and whose schema only Anthropic's models know (`bash_20250124`, …)."""
 DESCRIPTIONS = {
     "bash": "Runs a command in a persistent bash shell and returns its output.",
     "text_editor": "Views, creates and edits text files.",

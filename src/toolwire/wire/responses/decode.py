@@ -115,7 +115,7 @@ REFUSED = {
 }
 SUMMARY_OF = "The conversation before this point was shortened. My notes of it:\n\n"
 MAX_RESOLVED = 32 * 1024 * 1024
-"""The maximum size of the referenced items: a small request must not expand into a huge one."""
+"""How large the referenced items may be: a small request must not become a huge one."""
 MESSAGES_HINT = (
     "Unsupported parameter: 'messages'. In the Responses API, this parameter has moved to 'input'. "
     "Send 'input', or send this request to /v1/chat/completions."
@@ -131,9 +131,9 @@ def previous_id(body: Mapping[str, Any]) -> str | None:
 
 
 def references(body: Mapping[str, Any]) -> list[str]:
-    """Returns the ids of the stored items that the input refers to.
+    """Returns the ids of the stored items to which the input refers.
 
-    Load the items and call `resolved` before `decode`.
+    Load these items and call `resolved` before `decode`.
     """
     given = body.get("input")
     entries = given if type(given) is list else []
@@ -148,7 +148,7 @@ def _reference(entry: dict[str, Any]) -> Any:
 def compactions(body: Mapping[str, Any]) -> dict[str, str]:
     """Returns the encrypted content of each compaction item in the input, with its path.
 
-    Decrypt the contents and call `resolved` before `decode`.
+    Decrypt these contents and call `resolved` before `decode`.
     """
     given, out = body.get("input"), {}
     for i, entry in enumerate(given if type(given) is list else ()):
@@ -160,7 +160,7 @@ def compactions(body: Mapping[str, Any]) -> dict[str, str]:
 def opened(summary: str) -> dict[str, Any]:
     """Returns the input item for a decrypted compaction.
 
-    It is an assistant message, because the model wrote the summary.
+    The item is a message of the assistant, because the model wrote the summary.
     """
     text = {"type": "output_text", "text": SUMMARY_OF + summary}
     return {"type": "message", "role": "assistant", "content": [text]}
@@ -320,7 +320,7 @@ def _input(body: Mapping[str, Any], reader: _Reader) -> None:
 def stored_items(body: Mapping[str, Any], output: list[Any]) -> tuple[StoredItem, ...]:
     """Returns the items with which a later turn of this conversation begins.
 
-    They are the request's own input, then the output.
+    These are the input of the request, then the output.
     """
     reader = _Reader()
     _input({**body, "previous_response_id": body.get("previous_response_id") or "-"}, reader)

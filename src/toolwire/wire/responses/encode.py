@@ -181,9 +181,9 @@ def response_template(turn: Turn, id: str, created: int) -> dict[str, Any]:
 
 
 def _brief(token: TokenLogprob) -> dict[str, Any]:
-    """Returns a token as the events of a text have it: without `bytes`.
+    """Returns a token without `bytes`, as the events of a text contain it.
 
-    The content part at the end has the tokens with `bytes`.
+    The content part at the end contains the tokens with `bytes`.
     """
     top = [{"token": one["token"], "logprob": one["logprob"]} for one in token["top_logprobs"]]
     return {"token": token["token"], "logprob": token["logprob"], "top_logprobs": top}
@@ -193,10 +193,10 @@ def _brief(token: TokenLogprob) -> dict[str, Any]:
 
 
 class ResponsesEncoder:
-    """A streamed response.
+    """A streamed response of the Responses API.
 
     `feed` returns the frames of a batch of events as one block, `finish` ends the stream, and `response`
-    returns the object that the stream ended with.
+    returns the object with which the stream ended.
     """
 
     def __init__(

@@ -6,7 +6,8 @@ import { banner, clear, h } from './dom.js'
 
 const CHOOSE =
   'Choose an approval code of at least 8 characters. You need it to approve calls from other programs, ' +
-  'to approve in a terminal, and to remember approvals after a restart. Toolwire stores no copy of it.'
+  'to approve a call in a terminal other than the one that asks, and to keep remembered approvals after a ' +
+  'restart. Toolwire stores no copy of it.'
 
 /**
  * Asks for the code. Resolves to whether the session may now decide; null if there is no code that could be
@@ -21,8 +22,15 @@ export async function askForCode(message) {
   return codeDialog(message, !code)
 }
 
-/** @param {string} message @param {boolean} isNew @returns {Promise<boolean>} */
-export function codeDialog(message, isNew) {
+/**
+ * Opens the dialog. Resolves to whether the code was accepted.
+ *
+ * @param {string} message why the code is needed
+ * @param {boolean} isNew whether a code is chosen, not entered
+ * @param {string} [dismiss] the label of the button that closes the dialog
+ * @returns {Promise<boolean>}
+ */
+export function codeDialog(message, isNew, dismiss = 'Decide later') {
   return new Promise((resolve) => {
     const { dialog, close, body, foot } = frame(
       isNew ? 'Choose an approval code' : 'Enter your approval code',
@@ -37,11 +45,7 @@ export function codeDialog(message, isNew) {
       spellcheck: 'false',
     })
     const submit = h('button', { type: 'submit', class: 'button primary' }, isNew ? 'Set code' : 'Continue')
-    const cancel = h(
-      'button',
-      { type: 'button', class: 'button', onclick: () => dialog.close() },
-      'Decide later',
-    )
+    const cancel = h('button', { type: 'button', class: 'button', onclick: () => dialog.close() }, dismiss)
     const form = h(
       'form',
       { class: 'stack', id: 'approval-code-form', onsubmit: send },

@@ -21,7 +21,7 @@ const STORED = 'toolwire-connect-model'
 
 /** @param {HTMLElement} main @param {Context} _context @returns {Promise<ClosePage>} */
 export async function open(main, _context) {
-  const lead = 'Point a client at this server, and its tool calls work with any model.'
+  const lead = 'Connect a client to this server. The client’s tool calls then work with any model.'
   const head = h(
     'div',
     { class: 'page-head' },
@@ -218,7 +218,7 @@ function copied(value, label) {
 function outcome({ ok, model, steps }) {
   const failed = steps.find((one) => one.ok === false)
   const message = ok
-    ? `It works: ${model} called the tool and answered with its result.`
+    ? `It works: ${model} called the tool and answered with the tool’s result.`
     : `It does not work yet: ${failed?.name ?? 'a step'} failed.`
   const checks = h('ol', { class: 'checks' }, steps.map(check))
   return h('div', { class: 'stack' }, banner(message, ok ? 'ok' : 'bad'), checks)

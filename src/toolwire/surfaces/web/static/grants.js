@@ -16,7 +16,7 @@ const STAGES = { run: 'may run', share: 'may share what it finds' }
 const LASTS = {
   until_revoked: 'until you revoke it',
   until_exit: 'until the program that asked for it exits',
-  never: 'not valid: there is no proof that you gave it',
+  never: 'not valid, because it is not signed with your current approval code',
 }
 
 /** The grants that are not revoked. */

@@ -45,7 +45,8 @@ const TABS = [
     empty: [
       'shield',
       'No decisions yet',
-      'Every call that you approve or deny is listed here, with exactly what was granted.',
+      'Every call that you, a remembered grant or a rule approved or denied is listed here, with exactly what ' +
+        'was granted.',
     ],
   },
   {
@@ -55,8 +56,8 @@ const TABS = [
     empty: [
       'clock',
       'Nothing expired',
-      'A call expires, and does not run, if nobody decides in time or if its conversation is stopped. ' +
-        'Such calls are listed here.',
+      'A call expires, and does not run, if nobody decides in time, if its conversation is stopped, or if the ' +
+        'program that asked ends or disconnects. Such calls are listed here.',
     ],
   },
   {
@@ -66,8 +67,9 @@ const TABS = [
     empty: [
       'key',
       'No remembered grants',
-      'You are asked about every call. In the approval dialog you can allow later calls of a tool: in the ' +
-        'conversation, in a folder, or always. Such grants are listed here. You can revoke them at any time.',
+      'A call runs only if you or the --allow rule of a command approves it. In the approval dialog you ' +
+        'can also allow later calls of a tool: in the conversation, in a folder, or everywhere. Such grants ' +
+        'are listed here. You can revoke them at any time.',
     ],
   },
   {
@@ -77,8 +79,8 @@ const TABS = [
     empty: [
       'list',
       'The log is empty',
-      'Each decision and each run of a tool adds a line. The line records the tool, the time, who decided, ' +
-        'and hashes of the arguments and the result. It never records their contents.',
+      'Each decision, each run of a tool and each refused call adds a line. The line records the tool, the ' +
+        'time, who decided, and hashes of the arguments and the result, but never their contents.',
     ],
   },
 ]

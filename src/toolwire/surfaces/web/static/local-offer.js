@@ -92,7 +92,11 @@ export class LocalOffer {
       return [
         head,
         about,
-        h('p', { class: 'small' }, 'It needs llama.cpp. Install it, then start Toolwire again:'),
+        h(
+          'p',
+          { class: 'small' },
+          'This model needs llama.cpp. Install llama.cpp with this command, then start Toolwire again:',
+        ),
         codeBlock(lacks),
       ]
     const again = download !== null

@@ -10,11 +10,11 @@ import { banner, clear, h, icon, ms, text } from './dom.js'
 
 const KEYS = [
   ['none', 'No key'],
-  ['env', 'In an environment variable of the server'],
-  ['file', 'In a file on the server'],
+  ['env', 'In an environment variable of Toolwire’s server'],
+  ['file', 'In a file on Toolwire’s server'],
   ['paste', 'Paste it here'],
 ]
-const STORED = 'The key is stored in a private file on the server and never shown again.'
+const STORED = 'The key is stored in a private file on Toolwire’s server and never shown again.'
 
 /**
  * Opens the form. Resolves to true if a model was saved.
@@ -81,9 +81,9 @@ export function modelForm(kinds, before) {
     h(
       'p',
       { class: 'hint' },
-      'The model’s name on the server, or ',
+      'The model’s name on its server, or ',
       h('code', null, '*'),
-      ' for all its models.',
+      ' for all models of that server.',
     ),
     found,
   )
@@ -152,7 +152,7 @@ export function modelForm(kinds, before) {
   }
 
   async function findNames() {
-    text(found, 'Asking the server…')
+    text(found, 'Asking the model’s server…')
     await busy(look, async () => {
       try {
         const reply = await api.post('/settings/names', draft())
@@ -163,7 +163,7 @@ export function modelForm(kinds, before) {
         const few = reply.names.slice(0, 5).join(', ')
         text(
           found,
-          reply.names.length ? `Found ${reply.names.length}: ${few}` : 'The server lists no models.',
+          reply.names.length ? `Found ${reply.names.length}: ${few}` : 'The model’s server lists no models.',
         )
         if (!model.value && reply.names.length) model.value = reply.names[0]
       } catch (error) {

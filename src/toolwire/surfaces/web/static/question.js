@@ -17,7 +17,7 @@ const SCOPES = [
   ['once', () => 'Only this once'],
   ['session', () => 'In this conversation'],
   ['folder', (one) => `For everything in ${visible(one.folder)}/`],
-  ['tool', (one) => `Always, for ${visible(one.title || one.tool)} by ${visible(one.model)}`],
+  ['tool', (one) => `For every call of ${visible(one.title || one.tool)} by ${visible(one.model)}`],
 ]
 
 let count = 0
@@ -181,7 +181,8 @@ export class Question {
 
   remember() {
     const hint =
-      'Toolwire then runs later calls of this kind without asking. You can revoke that in the inbox.'
+      'Toolwire then runs such calls without asking you, until you revoke the grant in the inbox. If you did not ' +
+      'enter your approval code, the grant ends when the program that asks exits.'
     return h(
       'details',
       { class: 'folded remember' },

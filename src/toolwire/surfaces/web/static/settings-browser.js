@@ -18,12 +18,15 @@ const STORED = 'toolwire-theme'
 const NO_CODE =
   'No approval code is set. Until you set one, any program that runs under your user account can set one ' +
   'and use it to approve calls from MCP clients.'
+const NO_CODE_HERE =
+  'No approval code is set. This browser cannot set one. Open the link that “toolwire serve” prints when it ' +
+  'starts, and set the code there.'
 const CANNOT =
   'This browser cannot approve any call until you enter the code, or open the link that “toolwire serve” ' +
   'prints when it starts.'
 const OWN_CALLS =
-  'This browser can approve calls from the chat on these pages. To approve calls from other programs, it ' +
-  'needs the code.'
+  'This browser can approve calls from the chat on these pages. To approve calls from other programs, ' +
+  'enter the code.'
 
 /** A panel of the settings page. @param {string} name @param {string} about @param {...Child} children */
 export function section(name, about, ...children) {
@@ -53,7 +56,8 @@ export function codeSection(page) {
     try {
       const { decides, code, entered } = (await api.session()).approving
       const may = !decides ? CANNOT : entered ? 'This browser can approve every call.' : OWN_CALLS
-      state.textContent = `${code ? 'An approval code is set.' : NO_CODE} ${may}`
+      const set = code ? 'An approval code is set.' : NO_CODE
+      state.textContent = code || decides ? `${set} ${may}` : NO_CODE_HERE
       button.lastChild?.replaceWith(
         decides ? (code ? 'Set a new code' : 'Set code') : entered ? 'Set a new code' : 'Enter code',
       )
@@ -67,11 +71,11 @@ export function codeSection(page) {
     const message = decides
       ? 'Approvals remembered with an earlier code will no longer be valid.'
       : 'This browser can then approve every call.'
-    if (await codeDialog(message, decides)) await show()
+    if (await codeDialog(message, decides, 'Cancel')) await show()
   }
   const about =
-    'Needed to approve calls from other programs, to approve in a terminal, and to remember approvals ' +
-    'after a restart.'
+    'You need it to approve calls from other programs, to approve a call in a terminal other than the one that ' +
+    'asks, and to keep remembered approvals after a restart.'
   return { node: section('Approval code', about, state, h('div', { class: 'row' }, button)), show }
 }
 

@@ -28,7 +28,7 @@ export function healthSection(page) {
   )
   const node = section(
     'Models',
-    'Whether each model can answer now. Models that you add here are available immediately.',
+    'This list shows whether each model can answer now. Models that you add here are available immediately.',
     notes,
     list,
     result,

@@ -22,7 +22,7 @@ const DESCRIPTION =
   'in a dialog, except calls that a remembered approval covers.'
 const WARNING = '⚠️ Experimental feature - tools may access your vault data.'
 const CONTENTS = new Map([
-  ['memory', 'Requests and responses of recent turns are kept in memory only, until the server stops.'],
+  ['memory', 'Requests and responses of recent turns stay in memory until the server stops.'],
   ['disk', 'Requests and responses are kept on disk. Only your user account can read them.'],
   ['off', 'Nothing is recorded, and the Wire page is empty.'],
 ])
@@ -233,7 +233,14 @@ function grantsSection(page) {
     try {
       const grants = await currentGrants()
       if (!grants.length) {
-        clear(body, h('p', { class: 'muted' }, 'None. You are asked about every call.'))
+        clear(
+          body,
+          h(
+            'p',
+            { class: 'muted' },
+            'None. A call runs only if you or the --allow rule of a command approves it.',
+          ),
+        )
         return
       }
       const entries = grants
@@ -295,16 +302,17 @@ function journalSection() {
   const facts = h('dl', { class: 'facts wide' })
   const node = section(
     'Journal',
-    'Records of recent turns, for the Wire page. To change this, edit the settings file.',
+    'Records of recent turns, for the Wire page. To change these settings, edit the settings file.',
     facts,
   )
   /** @param {Settings} settings */
   function show({ journal: { contents, max_mb: most, path } }) {
+    const metadata = path && contents === 'memory' ? ' Only metadata is written to the folder.' : ''
     clear(
       facts,
-      fact('Contents', h('code', null, contents), ' ', CONTENTS.get(contents)),
-      fact('At most', `${most} MB`),
-      path ? fact('Folder', h('span', { class: 'mono' }, path)) : null,
+      fact('Contents', h('code', null, contents), ' ', CONTENTS.get(contents), metadata),
+      path ? fact('Files, at most', `${most} MB`) : null,
+      path ? fact('Folder of the files', h('span', { class: 'mono' }, path)) : null,
     )
   }
   return { node, show }
@@ -315,7 +323,7 @@ function configurationSection() {
   const body = h('div', { class: 'stack' })
   const node = section(
     'Settings in use',
-    'From the file, the environment and the command line. Secrets are masked.',
+    'They come from the settings file, the environment and the command line. Secrets are masked.',
     h('details', { class: 'unfold' }, h('summary', null, 'Show the settings'), body),
   )
   /** @param {Settings} settings */

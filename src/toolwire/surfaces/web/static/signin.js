@@ -25,7 +25,11 @@ export function signIn(done) {
     { class: 'stack', onsubmit: submit },
     h('label', { class: 'label', for: 'admin-key' }, 'Admin key'),
     h('div', { class: 'row nowrap' }, h('div', { class: 'grow' }, input), button),
-    h('p', { class: 'hint' }, 'A key from server.admin_keys, or from toolwire keys add --admin.'),
+    h(
+      'p',
+      { class: 'hint' },
+      'A key from server.admin_keys, or one that “toolwire keys add --admin” created.',
+    ),
   )
   if (linkWasUsed)
     trouble.append(
@@ -57,15 +61,21 @@ export function signIn(done) {
     'section',
     { class: 'stack', 'aria-labelledby': 'by-link' },
     h('h2', { id: 'by-link' }, icon('terminal'), ' From your terminal'),
-    h('p', null, 'On the machine that runs Toolwire, this command opens these pages, signed in:'),
+    h(
+      'p',
+      null,
+      'Run this command on the machine that runs Toolwire. It opens these pages and signs you in:',
+    ),
     h('pre', { class: 'signin-sample mono' }, 'toolwire open'),
     h(
       'p',
       { class: 'hint' },
       h('code', null, 'toolwire open --print'),
-      ' prints a one-time link, as ',
+      ' prints a link instead. To approve calls on pages that were opened in either way, enter your approval ' +
+        'code. The link that ',
       h('code', null, 'toolwire serve'),
-      ' does when it starts. The Settings page of a browser that is signed in can also create one.',
+      ' prints when it starts needs no code for calls from the chat on these pages. In a browser that is ' +
+        'signed in, the Settings page can also create a link.',
     ),
   )
   const byKey = h(

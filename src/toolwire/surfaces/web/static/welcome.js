@@ -123,8 +123,7 @@ export function hint(session, model, tour) {
   if (tour) return 'A tour with a sample vault. Your own notes are not touched.'
   if (!session.tool_calling) return 'Tool calling is off: the model sees only what you write.'
   if (model?.tools === 'none') return 'This model cannot call tools.'
-  if (model?.no_tools)
-    return 'This model does not get your vault’s tools: it is too small to choose between them reliably.'
+  if (model?.no_tools) return `This model does not get your vault’s tools: ${model.no_tools}.`
   if (model && !model.may_use_tools)
     return 'This model is not allowed to use tools. You can change that in Settings.'
   return 'Enter sends, Shift+Enter adds a line.'

@@ -22,7 +22,8 @@ const MOST_WIRE = 60_000
 export function contentsGone() {
   const about =
     'The contents of this turn were removed: the server was restarted, or newer turns needed the memory. ' +
-    'To keep contents on disk, where only your user account can read them, change the settings file:'
+    'To keep contents on disk, where only your user account can read them, change the settings file ' +
+    'and restart the server:'
   return h(
     'div',
     { class: 'empty' },

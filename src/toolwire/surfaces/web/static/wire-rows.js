@@ -69,7 +69,7 @@ export class RowsView {
       h(
         'div',
         { class: 'rows-none muted' },
-        'Select one to read all of it. Arrow keys, Page Up and Page Down move in the list.',
+        'Select a row to read its whole text. Arrow keys, Page Up and Page Down move in the list.',
       ),
     )
     this.list = new VirtualList({

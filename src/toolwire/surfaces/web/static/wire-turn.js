@@ -307,9 +307,9 @@ class TurnPage {
   /** @param {RowKind} kind @returns {TabView} */
   buildRows(kind) {
     const source = this.sources[kind]
-    const { title, what } = ROWS[kind]
+    const { none, what } = ROWS[kind]
     if (!source.total && this.turn.state !== 'running') {
-      const heading = h('h2', null, `No ${title.toLowerCase()}`)
+      const heading = h('h2', null, none)
       const about = h('p', null, `This tab shows ${what}. There is nothing to show for this turn.`)
       return { element: h('div', { class: 'empty' }, icon('list'), heading, about), top: 0 }
     }

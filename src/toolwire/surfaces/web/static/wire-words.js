@@ -8,12 +8,13 @@ import { h } from './dom.js'
 const STRATEGIES = new Map([
   [
     'native',
-    'The backend supports tools. Toolwire sent it the tools unchanged, and sent its calls to the client.',
+    'The backend supports tools. Toolwire sent the tools to the backend unchanged, and the backend’s calls to ' +
+      'the client.',
   ],
   [
     'parked',
     'The agent waits for the result of its call. The response ended with the call, and the agent’s run was ' +
-      'kept. The request that brings the result continues it.',
+      'kept. The request that brings the result continues the run.',
   ],
   [
     'constrained',
@@ -25,7 +26,7 @@ const STRATEGIES = new Map([
 ])
 const KINDS = new Map([
   ['new', 'A new request'],
-  ['resumed', 'It continued a run that was waiting for tool results'],
+  ['resumed', 'The request continued a run that was waiting for tool results'],
   [
     'replayed',
     'No waiting run matched the results, so Toolwire started a new run from the history in the request',
@@ -36,7 +37,7 @@ const KINDS = new Map([
 export const DISPOSITIONS = new Map([
   ['refused', ['bad', 'warning', 'Refused with an error']],
   ['failed', ['bad', 'warning', 'Could not be done']],
-  ['retried', ['warn', 'retry', 'Not met at first: Toolwire asked the model once more']],
+  ['retried', ['warn', 'retry', 'The model did not comply at first, so Toolwire asked once more']],
   ['healed', ['warn', 'tool', 'Repaired by Toolwire; the name after the colon says how']],
   ['ignored', ['', 'close', 'Has no effect with this backend']],
   ['emulated', ['warn', 'tool', 'Done by Toolwire instead of the backend']],
@@ -64,9 +65,14 @@ export const DROPS = new Map([
 /** @type {RowKind[]} */
 export const ROW_KINDS = ['frames', 'events', 'wire']
 export const ROWS = {
-  frames: { title: 'Frames', one: 'frame', what: 'what the backend sent' },
-  events: { title: 'Events', one: 'event', what: 'how Toolwire understood the backend’s output' },
-  wire: { title: 'Wire', one: 'block', what: 'what the client received' },
+  frames: { title: 'Frames', one: 'frame', none: 'No frames', what: 'what the backend sent' },
+  events: {
+    title: 'Events',
+    one: 'event',
+    none: 'No events',
+    what: 'how Toolwire understood the backend’s output',
+  },
+  wire: { title: 'Wire', one: 'block', none: 'Nothing was sent', what: 'what the client received' },
 }
 const FINISHES = new Map([
   ['tool_calls', 'tool calls'],
