@@ -487,7 +487,7 @@ def test_the_example_file_holds_the_defaults(nowhere: Path) -> None:
 
 def test_the_models_of_the_example_file_can_be_switched_on(nowhere: Path) -> None:
     text = re.sub(
-        r"(?m)^# (\[(?:models|notices|mcp)\b|\w+ = )",
+        r"(?m)^# (\[(?:models|notices)\b|\w+ = )",
         r"\1",
         (ROOT / "toolwire.example.toml").read_text("utf-8"),
     )
