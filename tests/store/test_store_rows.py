@@ -89,7 +89,7 @@ async def test_old_questions_expire_and_decided_ones_are_deleted(store: Store) -
     assert await records.forget(100.0) == 3
     assert sorted(one.id for one in await records.listed()) == ["appr_3", "appr_4"]
     state = await store.run(lambda c: tuple(c.execute(_STATE).fetchone()), "read")
-    assert state == (2, 1.5, None, 3, 0)
+    assert state == (2, 1.5, None, 3, 0, 0)
 
 
 async def test_two_links_and_an_inbox_decide_a_question_once(store: Store) -> None:

@@ -414,7 +414,7 @@ def test_a_code_that_another_program_stores_does_not_count_on_a_running_server(p
     place.offer("link:" + hashlib.sha256(b"z" * 32).hexdigest(), "offered:open")
     attacker = Browser(address).enter(f"/ui/enter?token={'z' * 32}")
     status, answer = attacker.api("POST", "/session/code", {"code": "the attacker's code"})
-    assert status == 403 and "outside of this server" in answer["error"]["message"]
+    assert status == 403 and "Another program set this code" in answer["error"]["message"]
     assert attacker.approve(id)[0] == 403
 
 
