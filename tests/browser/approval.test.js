@@ -42,6 +42,8 @@ const approval = {
   title: 'Read notes',
   purpose: '',
   effect: 'read',
+  arguments_json: '{}',
+  rule: '',
   arguments: { paths: 'a.md', count: 1 },
   schema: {},
   shown,
@@ -210,7 +212,7 @@ describe('a question', () => {
     box.checked = false
     one.edited = { paths: 'b.md', count: 1 }
     one.digest = 'e'
-    one.show({ ...shown, touched: touched.slice(0, 2) }, '')
+    one.show({ ...shown, touched: touched.slice(0, 2) }, '', '')
     const sent = one.decision(true)
     assert.deepEqual([sent.arguments, sent.seen, sent.picked], [{ paths: 'b.md', count: 1 }, 'e', ['b.md']])
   })
