@@ -225,7 +225,7 @@ describe('a question', () => {
     ]
     const rule = 'read {"n": 1}'
     const call = {
-      effect: 'call',
+      effect: /** @type {const} */ ('call'),
       tool: 'files__read',
       rule,
       arguments_json: '{\n  "n": 12345678901234567890\n}',
