@@ -3,7 +3,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PYTEST_JOBS ?= 3
+# More workers than processors: some tests wait for other programs.
+PYTEST_JOBS ?= 4
 NODE := tests/browser tests/clients tests/web tests/codex/new tests/codex/old tests/claude-code tests/mcp-servers $(patsubst %/package-lock.json,%,$(wildcard tests/acp-agents/*/package-lock.json))
 # package:command, for what tests watch, compare with, or run against
 SYSTEM := strace:strace ripgrep:rg chromium:chromium redis-server:redis-server nginx:nginx haproxy:haproxy postgresql:/usr/lib/postgresql/*/bin/postgres \

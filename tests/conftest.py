@@ -98,27 +98,31 @@ def growth() -> Growth:
 TOGETHER = {
     "clients": ("conform/test_client",),
     "documentation": ("test_docs",),
+    "image": ("service/test_docker",),
     "local model": ("backends/local", "backends/test_llamacpp_server"),
-    "nodes": ("service/test_nodes", "service/test_faults", "service/test_workers"),
+    "service": ("service",),
 }
-"""Files that share what is dear to start: one worker runs them all, one after another.
+"""Files that one worker runs, one after another; the first match counts.
 
-Every other file goes to a worker as a whole.
+Most of them share what is dear to start. Those of `service` mostly wait for servers to fail and to recover:
+while one worker waits, the others use the processors. Every other file goes to a worker as a whole.
 """
 LONG = (
+    "conform/test_client",
+    "service/test_docker",
+    "service",
+    "backends/local",
+    "backends/acp/test_acp_real",
+    "test_d",
+    "cli/test_launch",
     "conform/test_cl",
     "web",
-    "backends/local",
-    "service",
-    "backends/acp",
-    "test_d",
+    "surfaces/terminal",
     "surfaces/mcp",
     "backends/codex",
     "backends/cursor",
 )
-"""What takes long and so comes first, in this order: what starts the same heavy programs does not stand side
-by side.
-"""
+"""What takes long, in this order; it comes first, so that all workers end at about the same time."""
 
 
 def _below_tests(path: str) -> str:

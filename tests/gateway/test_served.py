@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from doubles.judges import Judge
 from doubles.mcp_tools import FakeServers
-from toolwire.access.keys import KeyGrant
+from toolwire.access.keys import KeyGrant, KeyLimits
+from toolwire.backends.base import Batch
 from toolwire.conform.judge import frames_of
 from toolwire.core.errors import ToolwireError
-from toolwire.gateway.pipeline import Caller, Gateway
+from toolwire.core.events import Failure
+from toolwire.core.turn import Turn
+from toolwire.gateway.pipeline import Caller, Gateway, TurnSummary
+from toolwire.gateway.records import Memory
 from toolwire.observe.fixture import masked, read, write
 from toolwire.observe.masking import Mask
 from toolwire.observe.replay import replay
-from toolwire.settings.types import LimitSettings, Settings
+from toolwire.settings.types import LimitSettings, ModelSettings, Settings, ToolSettings
 from toolwire.store.store import Store
 from toolwire.testing import ScriptedBackend, ScriptedOptions
 
@@ -40,6 +45,8 @@ class Served:
 
     def __init__(self, store: Store, script: str = READS, tools: Any = "native", **settings: Any) -> None:
         self.model = ScriptedBackend("m", ScriptedOptions(script=script, tools=tools))
+        if "tools_settings" in settings:
+            settings["tools"] = settings.pop("tools_settings")
         self.gateway = Gateway(Settings(**settings), store=store, backends={"m": self.model})
         self.servers = FakeServers()
         self.gateway.served_tools = self.servers
@@ -649,3 +656,138 @@ async def test_the_journal_masks_the_credentials_of_a_server(store: Store) -> No
     lines = "".join(write(masked(recording, Mask())))
     assert "tok-secret" not in lines
     assert "hidden-value" not in lines
+
+
+# --- what it counts as ---
+
+
+async def test_a_request_is_admitted_once_and_all_of_its_runs_are_charged(store: Store) -> None:
+    served = Served(store)
+    seen: list[TurnSummary] = []
+    served.gateway.observers.append(seen.append)
+    grant = KeyGrant(limits=KeyLimits(requests_per_minute=1, tokens_per_minute=100_000))
+    await served.asks(caller=Caller("k", grant=grant))
+    (summary,) = seen
+    assert (summary.input_tokens, summary.output_tokens) == (30, 12)
+    assert (summary.tool_call_count, summary.tool_call_names) == (1, ("files__read",))
+    assert len(summary.tool_call_ids) == 1
+    error = await served.fails("hi", Caller("k", grant=grant))
+    assert error.failure.kind == "requests_limit"
+
+
+async def test_a_conversation_of_a_socket_that_is_not_stored_goes_on_after_a_yes(store: Store) -> None:
+    served = Served(store, 'call files__read {"path": "a"}\n---\nsay Read: {result}')
+    caller = Caller("k", memory=Memory())
+    first = await served.asks(tools=[ASKED], caller=caller, store=False)
+    yes = {
+        "type": "mcp_approval_response",
+        "approval_request_id": of(first, "mcp_approval_request")["id"],
+        "approve": True,
+    }
+    then = await served.asks([yes], caller, tools=[ASKED], store=False, previous_response_id=first["id"])
+    assert kinds(then) == ["mcp_call", "message"]
+
+
+async def test_tools_that_fail_unexpectedly_end_the_response_with_one_error(store: Store) -> None:
+    served = Served(store)
+
+    async def run(*_: Any) -> Any:
+        raise RuntimeError("a secret detail")
+
+    served.servers.run = run  # type: ignore[method-assign, assignment]
+    error = await served.fails("hi")
+    assert error.failure.kind == "server"
+    assert "secret" not in error.failure.message
+    response = await served.asks(stream=True)
+    assert response["status"] == "failed"
+    assert of(response, "mcp_call")["status"] == "incomplete"
+
+
+async def test_the_time_limit_of_a_turn_ends_a_call(store: Store) -> None:
+    served = Served(store, limits=LimitSettings(total_s=0.2, first_token_s=0.1))
+    served.servers.gate = asyncio.Event()
+    error = await served.fails("hi")
+    assert (error.failure.kind, "limits.total_s" in error.failure.message) == ("timeout", True)
+    assert served.servers.cancelled
+
+
+# --- beside the gateway's other decisions ---
+
+
+class Failing(ScriptedBackend):
+    """A model that cannot be reached, or that refuses tools at first."""
+
+    def __init__(self, kind: str, **options: Any) -> None:
+        super().__init__("first", ScriptedOptions(**options))
+        self.kind = kind
+
+    async def run(self, turn: Turn) -> AsyncGenerator[Batch, None]:
+        if self.kind != "tools_unsupported" or turn.tools:
+            self.options = replace(self.options, tools="emulated")
+            yield [Failure(self.kind, "It does not work.")]
+            return
+        async for batch in super().run(turn):
+            yield batch
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_another_model_answers_and_lists_the_tools_once(store: Store, stream: bool) -> None:
+    served = Served(store)
+    settings = Settings(models=(ModelSettings("first", "scripted", fallback=("m",)),))
+    first = Failing("backend_unavailable")
+    served.gateway = Gateway(settings, store=store, backends={"first": first, "m": served.model})
+    served.gateway.served_tools = served.servers
+    response = await served.asks(model="first", stream=stream)
+    assert kinds(response) == ["mcp_list_tools", "message", "mcp_call", "message"]
+    assert b"model=fallback" in served.headers[b"x-toolwire-report"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_server_that_refuses_tools_gets_the_calls_as_text(store: Store, stream: bool) -> None:
+    served = Served(store)
+    model = Failing("tools_unsupported", script=READS)
+    served.gateway = Gateway(Settings(), store=store, backends={"first": model})
+    served.gateway.served_tools = served.servers
+    response = await served.asks(model="first", stream=stream)
+    assert kinds(response) == ["mcp_list_tools", "message", "mcp_call", "message"]
+    assert served.headers[b"x-toolwire-report"] == b"tools=emulated"
+
+
+@pytest.mark.parametrize("tools", ["native", "emulated", "parked"])
+async def test_a_required_call_of_a_server_is_asked_for_again(store: Store, tools: Any) -> None:
+    served = Served(store, 'say No.\n---\ncall files__read {"path": "a"}\n---\nsay End.', tools=tools)
+    response = await served.asks(tool_choice={"type": "mcp", "server_label": "files"}, stream=True)
+    assert kinds(response)[:2] == ["mcp_list_tools", "mcp_call"]
+    assert said(response) == "End."
+    assert [turn.tool_choice.mode for turn in served.model.seen][-1] != "required"
+
+
+@pytest.mark.parametrize(
+    ("settings", "ran"),
+    [
+        (ToolSettings(), 3),
+        (ToolSettings(stop_after="first"), 1),
+        (ToolSettings(max_calls=2), 2),
+        (ToolSettings(dedup=True), 2),
+        (ToolSettings(parallel=False), 1),
+        (ToolSettings(unknown_tool="forward"), 3),
+        (ToolSettings(arguments="validated"), 3),
+    ],
+)
+@pytest.mark.parametrize("tools", ["native", "emulated"])
+async def test_the_settings_for_calls_hold_for_those_of_servers_too(
+    store: Store, settings: ToolSettings, ran: int, tools: Any
+) -> None:
+    calls = "\n".join(f'call files__read {{"path": "{path}"}}' for path in ("1", "2", "2"))
+    served = Served(store, f"{calls}\n---\nsay End.", tools=tools, **{"tools_settings": settings})
+    response = await served.asks(stream=True)
+    assert len(served.servers.ran) == ran
+    assert kinds(response) == ["mcp_list_tools", *["mcp_call"] * ran, "message"]
+
+
+async def test_reasoning_and_text_before_a_call_reach_the_models_next_run(store: Store) -> None:
+    served = Served(store, 'think Hm.\nsay Let me look.\ncall files__read {"path": "a"}\n---\nsay End.')
+    response = await served.asks(stream=True)
+    assert kinds(response) == ["mcp_list_tools", "reasoning", "message", "mcp_call", "message"]
+    items = served.model.seen[-1].items
+    assert [type(one).__name__ for one in items] == ["Message", "Reasoning", "Message", "Call", "Result"]

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from http.cookies import SimpleCookie
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -285,7 +285,8 @@ async def test_a_grant_written_into_the_store(place: Place) -> None:
         assert await approvals.valid_grants() == [], "a revoked grant does not return"
 
 
-INSERT_GRANT = f"INSERT INTO grants VALUES ({', '.join('?' * 12)})"
+COLUMNS = [one.name for one in fields(Grant)]
+INSERT_GRANT = f"INSERT INTO grants ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
 
 
 # --- the web pages ---

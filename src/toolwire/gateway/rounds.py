@@ -13,7 +13,6 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -281,10 +280,9 @@ class ServedTurn:
                 round.got(step, result)
                 yield [result]
         finally:
-            if work is not None and not work.done():
+            if work is not None:
                 work.cancel()
-                with suppress(asyncio.CancelledError):
-                    await work
+                await asyncio.gather(work, return_exceptions=True)
         if round.asked:
             yield await self._ask(round.asked)
         yield [round.finish or Finish("stop")]
@@ -319,8 +317,10 @@ class ServedTurn:
 
 def unserved(turn: Turn) -> Turn:
     """Returns the turn with a report that servers which the client named are ignored."""
+    if turn.mcp is None or not turn.mcp.servers:
+        return turn
     notes = [("tools.mcp", "ignored")]
-    if turn.mcp is not None and turn.mcp.chosen:
+    if turn.mcp.chosen:
         notes.append(("tool_choice", "ignored:hosted_tool"))
     return replace(turn, notes=(*turn.notes, *notes))
 

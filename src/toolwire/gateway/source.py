@@ -205,6 +205,12 @@ class ServedSource(RunSource):
         following = self._batches.__anext__()
         return await (following if timeouts is None else timeouts.whole(following))
 
+    def ended_by(self, error: Exception) -> Batch | None:
+        if isinstance(error, ToolwireError):
+            return [error.failure]
+        log.error("a round of calls failed", exc_info=error)
+        return [Failure("server", "The tools of MCP servers could not be called.")]
+
 
 async def nothing() -> AsyncGenerator[Batch, None]:
     """Yields the events of a request that stores its input and generates no answer."""

@@ -483,6 +483,9 @@ def got(recording: Recording) -> dict[str, Json]:
             calls[choice, event["index"]] = {"id": id, "name": name, "arguments": []}
         elif kind == "CallArgs" and (choice, event["index"]) in calls:
             calls[choice, event["index"]]["arguments"].append(event["delta"])
+        elif kind in ("McpCall", "McpAsk"):
+            name, key = f"{event['server']}: {event['name']}", (choice, -1 - len(calls))
+            calls[key] = {"id": event["id"], "name": name, "arguments": [event["arguments"]]}
     said = ["".join(texts[choice]) for choice in sorted(texts)]
     if len(said) > 1:
         said = [f"--- choice {number} ---\n{text}" for number, text in enumerate(said, 1)]

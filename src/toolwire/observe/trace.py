@@ -200,6 +200,7 @@ class Trace(msgspec.Struct, eq=False, weakref=True):
             self._uncounted += ROW_BYTES
             for event in batch or ():
                 text = getattr(event, "text", "") or getattr(event, "delta", "")
+                text = text or getattr(event, "output", "") or ""  # of an MCP call
                 self._uncounted += EVENT_BYTES + len(text)
             if self._uncounted > EACH_BYTES:
                 self.weigh()

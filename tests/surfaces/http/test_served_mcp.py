@@ -3,31 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import openai
 import pytest
 
-from doubles.mcp_http import FilesServer
-from doubles.served import served
-from toolwire.access.keys import KeyRecords
+from doubles.mcp_http import Place, place
 from toolwire.gateway.images import is_public
-from toolwire.gateway.pipeline import Gateway
-from toolwire.settings.types import McpServerSettings, McpSettings, Settings
-from toolwire.store.store import Store
-from toolwire.surfaces.http.app import App
-from toolwire.testing import ScriptedBackend, ScriptedOptions
-from toolwire.tools.contract import Approval, Decision
+from toolwire.settings.types import McpSettings
 from toolwire.tools.mcp.served import ServedServers
 
-SCRIPT = """
-call files__read_file {"path": "a.md"}
----
-say I read: {result}
-"""
 WRITES = """
 call files__write_file {"path": "b.md"}
 ---
@@ -36,60 +21,6 @@ say Done: {result}
 FILES: Any = {"type": "mcp", "server_label": "files", "require_approval": "never"}
 ASKED: Any = {**FILES, "require_approval": "always"}
 every_strategy = pytest.mark.parametrize("tools", ["native", "emulated", "constrained"])
-
-
-@dataclass
-class Place:
-    app: App
-    files: FilesServer
-    store: Store
-    url: str
-    keys: dict[str, str]
-
-    def client(self, key: str = "plain") -> openai.AsyncOpenAI:
-        return openai.AsyncOpenAI(base_url=self.url, api_key=self.keys[key], max_retries=0, timeout=20)
-
-    async def question(self) -> Approval:
-        """Waits for the question in the inbox."""
-        assert self.app.pages is not None
-        async with asyncio.timeout(10):
-            while not (pending := await self.app.pages.web.approvals.pending()):
-                await asyncio.sleep(0.01)
-        return pending[0]
-
-    async def decide(self, approve: bool) -> None:
-        assert self.app.pages is not None
-        one = await self.question()
-        await self.app.pages.web.approvals.decide(one.id, one.token, Decision(approve), by="test")
-
-    async def audit(self) -> list[dict[str, Any]]:
-        assert self.app.pages is not None
-        return await self.app.pages.web.approvals.records.audit()
-
-
-@asynccontextmanager
-async def place(
-    script: str = SCRIPT, tools: Any = "native", urls: tuple[str, ...] = (), **server: Any
-) -> AsyncIterator[Place]:
-    files = FilesServer()
-    async with files.running() as url, Store("sqlite://") as store:
-        records = KeyRecords(store)
-        keys = {
-            "plain": (await records.add("plain", {}, {}))[1],
-            "approves": (await records.add("approves", {"approve": True}, {}))[1],
-        }
-        given = McpServerSettings("files", **{"url": url, "api": True, "allow": ("read_file *",), **server})
-        settings = Settings(mcp=McpSettings((given,), urls))
-        model = ScriptedBackend("m", ScriptedOptions(script=script, tools=tools))
-        gateway = Gateway(settings, store=store, backends={"m": model})
-        await gateway.start()
-        app = App(gateway, settings, store)
-        try:
-            async with served(app) as (_, port):
-                yield Place(app, files, store, f"http://127.0.0.1:{port}/v1", keys)
-        finally:
-            await app.close()
-            await gateway.close()
 
 
 def kinds(response: Any) -> list[str]:

@@ -253,6 +253,10 @@ export type DecisionRequest = {
   approved: boolean
   reason?: string
   arguments?: JsonObject
+  /** Edited arguments as JSON text, so that no number changes on its way. */
+  arguments_json?: string
+  /** The rule to save: it allows exactly this call from now on. */
+  rule?: string
   seen?: string
   picked?: string[]
   remember?: Scope
@@ -282,6 +286,10 @@ export type Approval = {
   purpose: string
   effect: '' | 'read' | 'write' | 'search' | 'call'
   arguments: JsonObject
+  /** The same as JSON text, exactly as they would be sent. */
+  arguments_json: string
+  /** The rule that would allow exactly this call from now on; '' if none could. */
+  rule: string
   schema: Schema
   shown: Preview
   digest: string
@@ -303,6 +311,37 @@ export type Approval = {
   /** The label of a model that follows a script; '' for others. */
   scripted: string
 }
+/** The definition of an MCP server's tool that no model sees until a person agrees to it. */
+export type Definition = {
+  id: string
+  source: string
+  server: string
+  tool: string
+  pin: string
+  why: 'new' | 'changed'
+  diff: string
+  /** Whether the person has seen this definition and keeps the tool withheld. */
+  kept: boolean
+}
+export type McpServer = {
+  name: string
+  address: string
+  where: string
+  state: 'idle' | 'starting' | 'ready' | 'failed'
+  error: string
+  tools: string[]
+  withheld: number
+  /** Tools that cannot be offered, with the reason. */
+  unusable: { [tool: string]: string }
+  /** Rules that never decide. */
+  warnings: string[]
+  rules: { deny: string[]; ask: string[]; allow: string[] }
+  /** Allow rules that were saved on these pages. */
+  saved: string[]
+  default: string
+  share: string
+}
+export type McpServers = { servers: McpServer[]; lacks: string; locked: string; restart: string }
 export type Grant = {
   id: string
   created_at: number
@@ -532,50 +571,58 @@ export type GetReply<Path extends string> = Path extends `${infer Route}?${strin
                         ? { approvals: Approval[]; pending: number }
                         : Path extends `/approvals/${string}`
                           ? Approval
-                          : Path extends '/grants'
-                            ? { grants: Grant[] }
-                            : Path extends '/audit'
-                              ? { audit: AuditRow[] }
-                              : Path extends '/charts'
-                                ? Charts
-                                : Path extends '/turns'
-                                  ? { turns: TurnLine[]; more: boolean }
-                                  : Path extends `/turns/${string}/frames`
-                                    ? { rows: Row[]; total: number }
-                                    : Path extends `/turns/${string}/curl`
-                                      ? { curl: string }
-                                      : Path extends `/turns/${string}`
-                                        ? TurnReply
-                                        : never
+                          : Path extends '/servers'
+                            ? McpServers
+                            : Path extends '/definitions'
+                              ? { definitions: Definition[] }
+                              : Path extends '/grants'
+                                ? { grants: Grant[] }
+                                : Path extends '/audit'
+                                  ? { audit: AuditRow[] }
+                                  : Path extends '/charts'
+                                    ? Charts
+                                    : Path extends '/turns'
+                                      ? { turns: TurnLine[]; more: boolean }
+                                      : Path extends `/turns/${string}/frames`
+                                        ? { rows: Row[]; total: number }
+                                        : Path extends `/turns/${string}/curl`
+                                          ? { curl: string }
+                                          : Path extends `/turns/${string}`
+                                            ? TurnReply
+                                            : never
 
 /** What `POST /ui/api{Path}` returns. */
 export type PostReply<Path extends string> = Path extends '/session'
   ? { page: string }
-  : Path extends '/session/link'
-    ? { url: string }
-    : Path extends '/session/code'
-      ? Nothing
-      : Path extends '/local/download'
-        ? LocalState
-        : Path extends '/settings/models'
-          ? ModelList
-          : Path extends '/settings/names'
-            ? { names: string[] }
-            : Path extends '/settings/test'
-              ? ModelTest
-              : Path extends '/conversations' | '/tours'
-                ? Conversation
-                : Path extends `/conversations/${string}`
-                  ? Nothing
-                  : Path extends `/approvals/${string}/preview`
-                    ? { shown: Preview; digest: string; problem_note: string }
-                    : Path extends `/approvals/${string}/decision`
-                      ? Approval
-                      : Path extends `/connect/${string}/test`
-                        ? ConnectTest
-                        : Path extends `/turns/${string}/replay`
-                          ? Replay
-                          : never
+  : Path extends `/servers/${string}`
+    ? McpServers
+    : Path extends '/definitions'
+      ? { definitions: Definition[] }
+      : Path extends '/session/link'
+        ? { url: string }
+        : Path extends '/session/code'
+          ? Nothing
+          : Path extends '/local/download'
+            ? LocalState
+            : Path extends '/settings/models'
+              ? ModelList
+              : Path extends '/settings/names'
+                ? { names: string[] }
+                : Path extends '/settings/test'
+                  ? ModelTest
+                  : Path extends '/conversations' | '/tours'
+                    ? Conversation
+                    : Path extends `/conversations/${string}`
+                      ? Nothing
+                      : Path extends `/approvals/${string}/preview`
+                        ? { shown: Preview; digest: string; problem_note: string; rule: string }
+                        : Path extends `/approvals/${string}/decision`
+                          ? Approval
+                          : Path extends `/connect/${string}/test`
+                            ? ConnectTest
+                            : Path extends `/turns/${string}/replay`
+                              ? Replay
+                              : never
 
 /** What `PUT /ui/api{Path}` returns. */
 export type PutReply<Path extends string> = Path extends '/settings'
@@ -596,6 +643,8 @@ export type LiveEvents = {
   approvals: { pending?: number }
   conversations: Nothing
   settings: Nothing
+  /** Tools, states or rules of MCP servers may have changed. */
+  servers: Nothing
   local: LocalState
   chat: Operation
   turn: { turn?: TurnLine }

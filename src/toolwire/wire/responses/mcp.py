@@ -13,8 +13,10 @@ gateway compares it with its own record.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from toolwire.core.events import McpAsk, McpCall, McpResult, McpTools
@@ -232,6 +234,10 @@ class McpItems:
 _OF_CALL = ("server_label", "name", "arguments")
 
 
+MOST_READ = 100_000
+"""The most characters of a result that the model reads."""
+SHORT_DATA = 256
+_DATA = ("data", "blob")
 PREFIX = "mcpr_"
 """How the ids of approval requests begin."""
 
@@ -249,8 +255,30 @@ def error_text(error: Any) -> str:
 
 
 def for_model(id: str, server: str, text: str) -> str:
-    """Returns a result as the model reads it: as data, between marks (law 12)."""
+    """Returns a result as the model reads it: as data, between marks (law 12).
+
+    Images and sounds are left out, and a long result is cut. The client has all of it.
+    """
+    if text.startswith("[{"):
+        with suppress(ValueError, RecursionError):
+            text = json.dumps(_without_data(json.loads(text)), ensure_ascii=False)
+    if len(text) > MOST_READ:
+        text = f"{text[:MOST_READ]}\n[cut: the result has {len(text):,} characters]"
     return marked(text, f"from the MCP server {server}", mark_of(id))
+
+
+def _without_data(value: Any) -> Any:
+    """Returns content blocks without the data of images and sounds."""
+    if isinstance(value, list):
+        return [_without_data(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        name: f"[{len(one):,} characters, not shown]"
+        if name in _DATA and isinstance(one, str) and len(one) > SHORT_DATA
+        else _without_data(one)
+        for name, one in value.items()
+    }
 
 
 # --- items of an answer, and their events ---

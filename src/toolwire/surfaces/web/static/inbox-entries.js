@@ -6,6 +6,7 @@ import * as api from './api.js'
 import { ask } from './approval.js'
 import { confirm } from './dialog.js'
 import { bytes, codeBlock, h, icon, text, visible, when } from './dom.js'
+import { callFacts, callResult } from './facts.js'
 import { fact } from './grants.js'
 import { sizeOf } from './picks.js'
 import { ranArguments } from './ran-arguments.js'
@@ -228,6 +229,7 @@ function rememberedFor({ remember, folder }) {
 function decider(by) {
   if (!by) return ''
   if (by.startsWith('grant ')) return 'by a remembered grant'
+  if (by.startsWith('rule ')) return ['by the rule ', h('code', null, visible(by.slice(5)))]
   const [where, command] = DECIDERS.get(by) ?? [`by ${visible(by)}`]
   return command ? [where, h('code', null, command)] : where
 }
@@ -248,6 +250,8 @@ function details({ id, session, arguments: given, decision, shown, created_at: a
     ),
     h('p', { class: 'label' }, changed ? 'Arguments, as the model wrote them' : 'Arguments'),
     codeBlock(visible(JSON.stringify(given, null, 2)), 'json'),
+    callFacts(shown),
+    callResult(shown),
     touched.length ? h('ul', { class: 'inbox-touched' }, touched) : null,
     shown.diff ? codeBlock(visible(shown.diff), 'diff') : null,
   )

@@ -7,6 +7,7 @@
 /** @import { ClosePage, Context, InboxContext, InboxTab } from '../types' */
 
 import * as api from './api.js'
+import { definitionEntry } from './definitions.js'
 import { banner, clear, counted, h, icon, tabList, text } from './dom.js'
 import { currentGrants, grantEntry } from './grants.js'
 import { auditTab } from './inbox-audit.js'
@@ -34,8 +35,8 @@ const TABS = [
     empty: [
       'check',
       'Nothing is waiting for you',
-      'When a model wants to use a tool on your vault, in a chat, in a terminal or from an MCP client, ' +
-        'its call waits here until you decide or it expires.',
+      'When a model wants to use a tool, in a chat, in a terminal or from an MCP client, its call waits ' +
+        'here until you decide or it expires. Tools whose definition has changed wait here too.',
     ],
   },
   {
@@ -45,8 +46,8 @@ const TABS = [
     empty: [
       'shield',
       'No decisions yet',
-      'Every call that you, a remembered grant or a rule approved or denied is listed here, with exactly what ' +
-        'was granted.',
+      'Every call that you, a remembered grant or a rule approved or denied is listed here, with exactly ' +
+        'what was granted.',
     ],
   },
   {
@@ -56,8 +57,8 @@ const TABS = [
     empty: [
       'clock',
       'Nothing expired',
-      'A call expires, and does not run, if nobody decides in time, if its conversation is stopped, or if the ' +
-        'program that asked ends or disconnects. Such calls are listed here.',
+      'A call expires, and does not run, if nobody decides in time, if its conversation is stopped, or ' +
+        'if the program that asked ends or disconnects. Such calls are listed here.',
     ],
   },
   {
@@ -68,8 +69,8 @@ const TABS = [
       'key',
       'No remembered grants',
       'A call runs only if you or the --allow rule of a command approves it. In the approval dialog you ' +
-        'can also allow later calls of a tool: in the conversation, in a folder, or everywhere. Such grants ' +
-        'are listed here. You can revoke them at any time.',
+        'can also allow later calls of a tool: in the conversation, in a folder, or everywhere. Such ' +
+        'grants are listed here. You can revoke them at any time.',
     ],
   },
   {
@@ -173,6 +174,7 @@ export async function open(main, context) {
       shared.setPending(pending ?? 0)
       refresh()
     }),
+    context.live.on('servers', refresh),
     context.live.on('lost', refresh),
   ]
   tabs.querySelector('[aria-selected="true"]')?.scrollIntoView({ block: 'nearest', inline: 'nearest' })
@@ -211,12 +213,19 @@ function approvalsTab(tab, context) {
     return refresh()
   }, context)
   async function refresh() {
-    const { approvals, pending } = await api.get(`/approvals?status=${tab.id}&limit=${limit}`)
+    const [{ approvals, pending }, { definitions }] = await Promise.all([
+      api.get(`/approvals?status=${tab.id}&limit=${limit}`),
+      isPending ? api.get('/definitions') : { definitions: [] },
+    ])
     context.setPending(pending)
-    draw(approvals, (one) => (isPending ? pendingEntry(one, context, refresh) : settledEntry(one)))
+    const waiting = definitions.filter((one) => !one.kept)
+    draw([...waiting, ...approvals], (one) => {
+      if ('why' in one) return definitionEntry(one, context, refresh)
+      return isPending ? pendingEntry(one, context, refresh) : settledEntry(one)
+    })
     more.hidden = isPending || approvals.length < limit
     tick()
-    showList(node, list, more, approvals.length > 0, tab)
+    showList(node, list, more, waiting.length + approvals.length > 0, tab)
   }
   function tick() {
     /** @type {NodeListOf<HTMLElement>} */
