@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from toolwire.backends.base import Backend, Batch, LiveRun, ParkingBackend
 from toolwire.core.errors import FALLS_BACK, ToolwireError
 from toolwire.core.events import Failure
-from toolwire.core.policy import NO_RULES
 from toolwire.core.turn import Api, Turn
 from toolwire.gateway.account import Account, summary
 from toolwire.gateway.answers import Answering, EventsAnswer, open_answer
@@ -33,9 +32,10 @@ from toolwire.gateway.parked import Claim, brings_results
 from toolwire.gateway.plan import Plan, make_plan
 from toolwire.gateway.queue import QueueSlot
 from toolwire.gateway.records import Answer, Caller, OnSlow
-from toolwire.gateway.rounds import Round, ServedTurn
+from toolwire.gateway.rounds import ServedTurn
 from toolwire.gateway.served import TakenCalls
-from toolwire.gateway.source import Opened, RunSource, ServedSource, Timeouts, failed, nothing, side_by_side
+from toolwire.gateway.serving import first, go_on
+from toolwire.gateway.source import Opened, RunSource, Timeouts, nothing, read_slowly, side_by_side
 from toolwire.gateway.stages import NOTHING, RequiredCall, Stages
 from toolwire.observe.trace import Trace
 from toolwire.observe.tracing import Contents
@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("toolwire.gateway")
 T = TypeVar("T")
-LONGEST_S = 0.001
-"""How many seconds the loop works on a long batch before other turns may run."""
 
 
 class Run:
@@ -71,7 +69,7 @@ class Run:
     served: ServedTurn | None = None
     """The MCP servers that the request names; None for nearly all requests."""
     committed = _observed = _asked_again = False
-    _used = NOTHING
+    used = NOTHING
     """The usage of the runs before the current one."""
     _others: list[str] | None = None
     _asked = ""
@@ -180,7 +178,8 @@ class Run:
         self.turn = turn
         plan = make_plan(turn, self.backend, self._gateway.settings.tools, self.ids)
         self.plan = plan = plan.by_fallback() if self.fell_back else plan
-        self._report = plan.report_header()
+        if self.served is None or not self.served.has_run:  # the headers may have been sent
+            self._report = plan.report_header()
         if self.trace is not None:
             self.trace.planned(turn, plan, self._report)
         return plan
@@ -216,8 +215,8 @@ class Run:
         trace, grace_s = self.trace, self._gateway.settings.tools.stop_grace_ms / 1000
         assert self.plan is not None
         with self if alone else nullcontext():  # with several choices, `_loops` enters `self` once for all
-            refusal = await self._admission() if alone and self.place is not None else None
-            source, stages = self._first(self.plan, choice, refusal)
+            refusal = await self.admission() if alone and self.place is not None else None
+            source, stages = first(self, self.plan, choice, refusal)
             stages.begin(parks=source.live is not None)
             try:
                 while True:
@@ -242,7 +241,7 @@ class Run:
                     elif stages.is_direct or stages.is_quick(batch):
                         block = stages.feed(batch)
                     else:
-                        block = await self._read_slowly(stages, batch)
+                        block = await read_slowly(stages, batch)
                     source.is_silent = source.is_silent and not batch
                     if stages.over:
                         following, more = await self._over(source, stages)
@@ -268,7 +267,7 @@ class Run:
         answer = self.answer
         assert answer is not None
         with self:
-            refusal = await self._admission() if self.place is not None else None
+            refusal = await self.admission() if self.place is not None else None
             if refusal is None:
                 loops = side_by_side(partial(self._loop, alone=False), choices, answer)
                 async with aclosing(loops) as blocks:
@@ -292,39 +291,19 @@ class Run:
             self.trace.sent(last)
         return last
 
-    def _stages(self, plan: Plan, choice: int) -> Stages:
+    def stages(self, plan: Plan, choice: int) -> Stages:
         assert self.answer is not None
         tools = self._gateway.settings.tools
         xml = ObsidianXml(tools.delimiter) if self.output_mode == "obsidian-xml" else None
         alone = self.turn is not None and self.turn.n == 1
         if (served := self.served) is None:
             return Stages(plan, self.answer, self.account, self.ids, choice, alone, xml)
-        more = (TakenCalls(served.names), served.opening, self._used, served.rounds)
+        more = (TakenCalls(served.names), served.opening, self.used, served.rounds)
         return Stages(plan, self.answer, self.account, self.ids, choice, alone, xml, *more)
-
-    async def _read_slowly(self, stages: Stages, batch: Batch) -> bytes:
-        """Feeds a batch with a long text in slices. Other turns run in between."""
-        blocks, began = [], perf_counter()
-        for part in stages.slices(batch):
-            blocks.append(stages.feed(part))
-            if stages.over:
-                break
-            if perf_counter() - began > LONGEST_S:
-                await asyncio.sleep(0)
-                began = perf_counter()
-        return b"".join(blocks)
 
     # --- which source is read ---
 
-    def _first(self, plan: Plan, choice: int, refusal: Failure | None) -> tuple[RunSource, Stages]:
-        """Returns the first source with its stages. `refusal`: why the queue did not admit the turn."""
-        if refusal is None and self.served is not None and self.served.approved is not None:
-            return self._serve(self.served, self.served.approved, choice)
-        stages = self._stages(plan, choice)
-        run = self._source(plan, plan.turn, choice, claim=self.claim) if refusal is None else failed(refusal)
-        return run, stages
-
-    async def _admission(self) -> Failure | None:
+    async def admission(self) -> Failure | None:
         """Waits until the queue admits the turn and returns None, or returns the failure if it refuses."""
         assert self.place is not None
         try:
@@ -333,7 +312,7 @@ class Run:
             return error.failure
         return None
 
-    def _source(
+    def source(
         self, plan: Plan, turn: Turn, choice: int, how: str = "", claim: Claim | None = None
     ) -> RunSource:
         """Starts a run of the backend, or continues the parked run of `claim`.
@@ -365,7 +344,7 @@ class Run:
         plan, choice = stages.plan, stages.choice
         if source.claim is not None and failure.kind != "timeout":  # the run died while it was parked
             self._is("replayed")
-            return self._source(plan, plan.turn, choice), stages
+            return self.source(plan, plan.turn, choice), stages
         if failure.kind != "tools_unsupported":
             return await self._fall_back(failure, choice)
         try:
@@ -375,7 +354,7 @@ class Run:
         if (again.strategy, again.report) == (plan.strategy, plan.report):
             self.plan = plan
             return failure
-        return self._source(again, again.turn, choice), self._stages(again, choice)
+        return self.source(again, again.turn, choice), self.stages(again, choice)
 
     async def _fall_back(self, failure: Failure, choice: int) -> tuple[RunSource, Stages] | Failure:
         """Returns a run of the next model that may answer instead; the failure if no model is left.
@@ -395,10 +374,10 @@ class Run:
             plan = await self.plans(self._decoded, None, failure)
         except ToolwireError as error:
             return error.failure
-        refusal = await self._admission() if self.place is not None else None
+        refusal = await self.admission() if self.place is not None else None
         if refusal is not None:
             return await self._fall_back(refusal, choice)
-        return self._source(plan, plan.turn, choice), self._stages(plan, choice)
+        return self.source(plan, plan.turn, choice), self.stages(plan, choice)
 
     def _ask_again(self, rejected: RequiredCall, stages: Stages) -> RunSource:
         """Starts the second attempt, after a call was missing or did not fit its strict schema."""
@@ -409,7 +388,7 @@ class Run:
         if self.trace is not None:
             self.trace.report = self._report
         turn = stages.plan.retry(rejected.answer, rejected.issues)
-        return self._source(stages.plan, turn, stages.choice, "retry")
+        return self.source(stages.plan, turn, stages.choice, "retry")
 
     async def _over(self, source: RunSource, stages: Stages) -> tuple[tuple[RunSource, Stages] | None, bytes]:
         """Handles the end of a run: parks it, tries again, serves its calls, or fails.
@@ -420,7 +399,7 @@ class Run:
         following, block = None, b""
         if (rejected := stages.rejected) is None:
             if (taken := stages.taken) is not None and taken.held is not None:
-                following = await self._go_on(source, stages, taken)
+                following = await go_on(self, source, stages, taken)
             elif source.live is not None:
                 await self._park(source, source.live, stages)
         elif stages.may_ask_again:
@@ -433,50 +412,6 @@ class Run:
         if failure is not None and self.first_byte is None and not self.committed:
             raise ToolwireError.of(failure)
         return following, block
-
-    # --- calls that the gateway serves itself ---
-
-    async def _go_on(self, source: RunSource, stages: Stages, taken: TakenCalls) -> tuple[RunSource, Stages]:
-        """Returns what follows: after a run with such calls their round, after a round the next run."""
-        assert self.served is not None
-        if isinstance(source, ServedSource):
-            following, read_by = await self._next_run(self.served, source.round, stages.choice)
-        else:
-            self._used = taken.used or self._used
-            following, read_by = self._serve(self.served, self.served.following(taken), stages.choice)
-        read_by.begin(parks=following.live is not None)
-        return following, read_by
-
-    def _serve(self, served: ServedTurn, round: Round, choice: int) -> tuple[RunSource, Stages]:
-        """Starts a round of calls. Meanwhile other turns may use the model."""
-        assert self.turn is not None and self.answer is not None
-        if self.place is not None:
-            self.place.leave()
-        number = 0 if self.trace is None else self.trace.begin_run("tools", choice)
-        source = ServedSource(served.events(round, self.answer.id, self.model), number, round)
-        taken = TakenCalls(holds=round.finish is None and not round.asked)
-        plan = Plan("none", self.turn, NO_RULES)
-        stages = Stages(
-            plan, self.answer, self.account, self.ids, choice, taken=taken, opening=served.opening, part=1
-        )
-        return source, stages
-
-    async def _next_run(self, served: ServedTurn, round: Round, choice: int) -> tuple[RunSource, Stages]:
-        """Starts the model's run with the results of a round. The report stays that of the first run."""
-        assert self.turn is not None and self.backend is not None and self.plan is not None
-        plan, told = self.plan, self._report
-        try:
-            plan = self.planned(served.extended(self.turn, round))
-            if self.place is not None:
-                self.place = self._gateway.queues.join(self.backend.id, self.caller.key_id)
-            refusal = await self._admission() if self.place is not None else None
-        except ToolwireError as error:
-            refusal = error.failure
-        self._report = told
-        if self.trace is not None:
-            self.trace.report = told
-        source = self._source(plan, plan.turn, choice) if refusal is None else failed(refusal)
-        return source, self._stages(plan, choice)
 
     async def _park(self, source: RunSource, live: LiveRun, stages: Stages) -> None:
         """Parks the run if it has calls that wait for results.

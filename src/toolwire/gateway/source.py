@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
+from time import perf_counter
 from typing import TypeVar
 
 from toolwire.backends.base import Batch, LiveRun
@@ -14,6 +15,7 @@ from toolwire.core.events import CallArgs, CallBegin, Failure, Finish, Refusal, 
 from toolwire.gateway.answers import Answering
 from toolwire.gateway.parked import Claim
 from toolwire.gateway.rounds import Round
+from toolwire.gateway.stages import Stages
 from toolwire.settings.types import LimitSettings
 
 log = logging.getLogger("toolwire.gateway")
@@ -23,6 +25,8 @@ MOST_AT_ONCE = 8
 """How many runs of one request are active at a time, so that a request cannot flood a backend."""
 MOST_WAITING = 64
 """How many blocks all runs together may be ahead of the client."""
+LONGEST_S = 0.001
+"""How many seconds the loop works on a long batch before other turns may run."""
 CUT = Failure("backend_cut", "The model's answer broke off before it was complete.")
 
 
@@ -224,6 +228,22 @@ def failed(failure: Failure) -> RunSource:
         yield [failure]
 
     return RunSource("", run())
+
+
+# --- long batches ---
+
+
+async def read_slowly(stages: Stages, batch: Batch) -> bytes:
+    """Feeds a batch with a long text in slices. Other turns run in between."""
+    blocks, began = [], perf_counter()
+    for part in stages.slices(batch):
+        blocks.append(stages.feed(part))
+        if stages.over:
+            break
+        if perf_counter() - began > LONGEST_S:
+            await asyncio.sleep(0)
+            began = perf_counter()
+    return b"".join(blocks)
 
 
 # --- several choices ---

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import secrets
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
@@ -210,7 +211,7 @@ def marked(result: Any, of: str = NOTES) -> str:
 
     The content cannot contain the marks, because nobody can know them in advance. `of`: what the data is.
     """
-    return marks.marked(json.dumps(result, ensure_ascii=False), of)
+    return marks.marked(json.dumps(result, ensure_ascii=False), of, secrets.token_hex(6))
 
 
 class _Answer:

@@ -120,7 +120,8 @@ async def test_progress_passes_through(store: Store, log: Path, mode: str, era: 
             await reached.wait()
         calling.cancel()
         await asyncio.gather(calling, return_exceptions=True)
-    assert heard == [(1.0, 3.0, "1"), (2.0, 3.0, "2"), (3.0, 3.0, "3")]
+    assert heard[-1] == (3.0, 3.0, "3") and heard == sorted(set(heard))  # of reports at once, the last counts
+    assert set(heard) <= {(1.0, 3.0, "1"), (2.0, 3.0, "2"), (3.0, 3.0, "3")}
 
 
 async def test_progress_rises_also_after_a_person_was_waited_for(
