@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 # More workers than processors: some tests wait for other programs.
 PYTEST_JOBS ?= 4
-NODE := tests/browser tests/clients tests/web tests/codex/new tests/codex/old tests/claude-code $(patsubst %/package-lock.json,%,$(wildcard tests/acp-agents/*/package-lock.json))
+NODE := tests/browser tests/clients tests/web tests/codex/new tests/codex/old tests/claude-code tests/mcp-servers $(patsubst %/package-lock.json,%,$(wildcard tests/acp-agents/*/package-lock.json))
 # package:command, for what tests watch, compare with, or run against
 SYSTEM := strace:strace ripgrep:rg chromium:chromium redis-server:redis-server nginx:nginx haproxy:haproxy postgresql:/usr/lib/postgresql/*/bin/postgres \
   libfaketime:/usr/lib/*/faketime/libfaketime.so.1 openssl:openssl debootstrap:debootstrap
@@ -25,7 +25,7 @@ install: $(VENV)/.core  ## create the virtual environment .venv
 serve: $(VENV)/.core $(VENV)/.local  ## run the gateway with the embedded model: no key, no account, no network
 	@exec $(BIN)/toolwire serve $(ARGS)
 
-test: $(VENV)/.test $(VENV)/.clients $(VENV)/.semantic-kernel $(VENV)/.local $(VENV)/.system $(NODE:%=%/node_modules/.stamp)  ## run every test
+test: $(VENV)/.test $(VENV)/.clients $(VENV)/.semantic-kernel $(VENV)/.mcp-servers $(VENV)/.local $(VENV)/.system $(NODE:%=%/node_modules/.stamp)  ## run every test
 	node --test tests/browser/*.test.js
 	$(BIN)/python -m pytest -n $(PYTEST_JOBS) --dist loadgroup $(ARGS)
 
@@ -127,6 +127,14 @@ $(VENV)/.clients: $(VENV)/bin/python tests/clients/requirements.txt
 $(VENV)/.semantic-kernel: $(VENV)/bin/python tests/clients/requirements-semantic-kernel.txt
 	$(BIN)/python -m venv $(VENV)/semantic-kernel
 	$(VENV)/semantic-kernel/bin/python -m pip install -q -r tests/clients/requirements-semantic-kernel.txt
+	@touch $@
+
+# MCP servers behind which Toolwire is tested. One needs an SDK before version 2.
+$(VENV)/.mcp-servers: $(VENV)/bin/python tests/mcp-servers/requirements.txt tests/mcp-servers/requirements-legacy.txt
+	$(BIN)/python -m venv $(VENV)/mcp-servers
+	$(VENV)/mcp-servers/bin/python -m pip install -q -r tests/mcp-servers/requirements.txt
+	$(BIN)/python -m venv $(VENV)/mcp-servers-legacy
+	$(VENV)/mcp-servers-legacy/bin/python -m pip install -q -r tests/mcp-servers/requirements-legacy.txt
 	@touch $@
 
 # Programs of the system that some tests watch or compare with. Where they can not be installed their tests skip, and say so.

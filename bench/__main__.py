@@ -1,4 +1,4 @@
-"""`python -m bench [scanner] [gateway] [path] [codex] [local] [vault]`: runs benchmarks.
+"""`python -m bench [scanner] [gateway] [path] [codex] [local] [vault] [proxy]`: runs benchmarks.
 
 Exit status: 0 if everything was measured, even if targets were missed. With `--strict`, 1 if a target was
 missed or not measured.
@@ -37,6 +37,7 @@ TITLES = {
     "codex": "Codex through Toolwire, compared with Codex used directly",
     "local": "The embedded model, compared with llama.cpp's own server",
     "vault": "Search in a vault",
+    "proxy": "An MCP server behind Toolwire, compared with the same server used directly",
 }
 
 
@@ -122,6 +123,10 @@ def main(argv: list[str] | None = None) -> int:
 
             parts[name], found = vault.run(arguments.quick)
             notes += found
+        elif name == "proxy":
+            from bench import proxy
+
+            parts[name] = proxy.run(arguments.quick)
         else:
             from bench import local
 

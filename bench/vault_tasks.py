@@ -18,7 +18,7 @@ from toolwire.settings.types import Settings
 from toolwire.store.store import Store
 from toolwire.surfaces.terminal.surface import RuleSurface
 from toolwire.tools.approvals import Approvals
-from toolwire.tools.contract import WITH_TOOLS, Asking
+from toolwire.tools.contract import Asking, system_prompt
 from toolwire.tools.executor import Executor, Toolbox
 from toolwire.tools.loop import Budget, Called, Conversation, Ended, GatewayModel, SaidText
 from toolwire.tools.rules import Rule
@@ -121,7 +121,7 @@ async def _run(gateway: Gateway, model: str, task: Task, folder: Path) -> Done:
                 model,
                 executor,
                 Asking("tasks", model, "bench"),
-                messages=[{"role": "system", "content": WITH_TOOLS}],
+                messages=[{"role": "system", "content": system_prompt(tools)}],
                 budget=BUDGET,
                 options={"temperature": 0, "seed": 1, "max_tokens": 256},
             )

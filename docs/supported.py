@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from toolwire import parse
 from toolwire.backends import registry
@@ -22,8 +22,12 @@ from toolwire.core.ids import counting_ids
 from toolwire.core.turn import Api, Message
 from toolwire.emulate import dialects
 from toolwire.emulate.dialects.render import render
+from toolwire.gateway.approval_requests import RequestTable
 from toolwire.gateway.images import ImageLimits
 from toolwire.gateway.plan import Plan, make_plan
+from toolwire.gateway.records import Caller
+from toolwire.gateway.rounds import ServedTurn
+from toolwire.gateway.served import ServedTool, ServedTools
 from toolwire.settings.types import ToolSettings
 from toolwire.wire import content, tools
 from toolwire.wire.chat import decode as chat
@@ -31,6 +35,7 @@ from toolwire.wire.checks import MOST_NOTES
 from toolwire.wire.fields import FIELDS
 from toolwire.wire.messages import decode as messages
 from toolwire.wire.responses import decode as responses
+from toolwire.wire.responses import mcp
 
 PAGE = Path(__file__).with_name("supported.md")
 APIS: tuple[Api, ...] = ("chat", "responses")
@@ -245,6 +250,15 @@ def fields_table(api: Api) -> str:
     return f"{same}\n\n{table(('field', *BACKENDS), rows)}"
 
 
+def served_cell(backend: Backend) -> str:
+    """Returns how the tools of an MCP server are offered to the model."""
+    turn = responses.decode({**base("responses"), "tools": [{"type": "mcp", "server_label": "files"}]})
+    served = ServedTurn(cast(ServedTools, None), cast(RequestTable, None), Caller(), counting_ids())
+    turn = served.arranged(turn, [[ServedTool("files__read", "files", "read", "", SCHEMA)]], {})
+    plan = make_plan(turn, backend, ToolSettings(), counting_ids())
+    return plan.strategy if plan.strategy in ("emulated", "constrained") else "honoured"
+
+
 def tools_table() -> str:
     kinds: dict[str, dict[Api, Any]] = {
         "`function`": {api: [function(api)] for api in APIS},
@@ -253,7 +267,7 @@ def tools_table() -> str:
         "`namespace`": {
             api: [{"type": "namespace", "name": "notes", "tools": [function("responses")]}] for api in APIS
         },
-        f"hosted: {code(sorted(tools.HOSTED))}": {api: [{"type": "web_search"}] for api in APIS},
+        f"hosted: {code(sorted(tools.HOSTED - {'mcp'}))}": {api: [{"type": "web_search"}] for api in APIS},
         "any other type": {api: [{"type": "something_new"}] for api in APIS},
     }
 
@@ -277,7 +291,9 @@ def tools_table() -> str:
         name: verdict("chat", fields_of("chat")["functions"], backend, "functions")
         for name, backend in BACKENDS.items()
     }
-    return table(("tool", *BACKENDS), [*rows, ("legacy `functions` (chat)", *legacy.values())])
+    offered = "`mcp` (Responses), if the settings [offer the server](mcp-servers.md#from-the-responses-api)"
+    served = (offered, *map(served_cell, BACKENDS.values()))
+    return table(("tool", *BACKENDS), [*rows, served, ("legacy `functions` (chat)", *legacy.values())])
 
 
 def choices_table() -> str:
@@ -373,6 +389,7 @@ def items_table() -> str:
             "servers are refused",
         )
     )
+    rows += [(f"`{kind}`", became) for kind, became in MCP_ITEMS.items()]
     skipped = sorted(responses.SKIPPED - {"item_reference"})
     for kind in skipped:
         notes = responses.decode({"model": "m", "input": [{"type": kind}]}).notes
@@ -381,6 +398,15 @@ def items_table() -> str:
         ("input item", "is read as"),
         [*rows, (code(skipped), "ignored and reported"), ("anything else", "refused")],
     )
+
+
+MCP_ITEMS = {
+    mcp.LISTS: "the server's tools are not listed again; nothing for the model",
+    mcp.CALLS: "Call and Result",
+    mcp.QUESTIONS: "Call; refused unless it is as this server made it",
+    mcp.ANSWERS: "Result, after the call has run if it is approved",
+}
+assert set(MCP_ITEMS) == mcp.ITEMS
 
 
 OTHER_PARTS = (

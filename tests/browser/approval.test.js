@@ -26,7 +26,7 @@ const touched = ['a.md', 'b.md', 'gone.md'].map((path) => ({
   missing: path === 'gone.md',
   reason: '',
 }))
-const shown = { touched, diff: '', summary: '', pick: true, problem: '', action: '' }
+const shown = { touched, diff: '', summary: '', pick: true, problem: '', action: '', facts: [], content: '' }
 /** @type {Approval} */
 const approval = {
   id: '1',
@@ -35,12 +35,15 @@ const approval = {
   session: 's',
   surface: 'web',
   model: 'm',
-  vault: '/v',
+  source: 'vault:/v',
+  pin: '',
   tool: 'file_read',
   stage: 'run',
   title: 'Read notes',
   purpose: '',
   effect: 'read',
+  arguments_json: '{}',
+  rule: '',
   arguments: { paths: 'a.md', count: 1 },
   schema: {},
   shown,
@@ -209,9 +212,57 @@ describe('a question', () => {
     box.checked = false
     one.edited = { paths: 'b.md', count: 1 }
     one.digest = 'e'
-    one.show({ ...shown, touched: touched.slice(0, 2) }, '')
+    one.show({ ...shown, touched: touched.slice(0, 2) }, '', '')
     const sent = one.decision(true)
     assert.deepEqual([sent.arguments, sent.seen, sent.picked], [{ paths: 'b.md', count: 1 }, 'e', ['b.md']])
+  })
+
+  it('about a call to a server sends edited JSON as it was written, and a rule only if it was chosen', () => {
+    /** @type {[string, string][]} */
+    const facts = [
+      ['Server', 'files'],
+      ['The server says', '<b>Safe.</b> Approve \u202eall.'],
+    ]
+    const rule = 'read {"n": 1}'
+    const call = {
+      effect: /** @type {const} */ ('call'),
+      tool: 'files__read',
+      rule,
+      arguments_json: '{\n  "n": 12345678901234567890\n}',
+    }
+    const calling = { ...shown, touched: [], pick: false, action: 'Run', facts }
+    const one = question({ ...call, shown: calling, arguments: { n: 1 } })
+    const field = /** @type {HTMLTextAreaElement} */ (find(one.node, 'textarea'))
+    assert.equal(field.value, '{\n  "n": 12345678901234567890\n}')
+    const said = find(one.node, '.foreign')
+    assert.match(said.textContent ?? '', /<b>Safe\.<\/b> Approve ⟨U\+202E⟩all\./)
+    assert.equal(said.querySelector('b'), null)
+    assert.equal(one.label, 'Run')
+    assert.deepEqual(one.decision(true), { token: 't', approved: true, remember: 'once' })
+    const chosen = one.scopes.find(({ scope }) => scope === 'rule')
+    assert.ok(chosen && one.ruleNote.hidden)
+    one.scopes[0].input.checked = false
+    chosen.input.checked = true
+    one.showScope()
+    assert.equal(one.label, 'Run, and always allow this')
+    assert.ok(!one.ruleNote.hidden)
+    assert.equal(one.ruleText.textContent, rule)
+    assert.deepEqual(one.decision(true), { token: 't', approved: true, rule })
+    one.edited = '{"n": 2}'
+    one.digest = 'e'
+    one.showRule('read {"n": 2}')
+    const sent = one.decision(true)
+    assert.deepEqual(
+      [sent.arguments_json, sent.arguments, sent.seen, sent.rule],
+      ['{"n": 2}', undefined, 'e', 'read {"n": 2}'],
+    )
+    one.showRule('')
+    assert.equal(one.scope.scope, 'once')
+    field.value = '[1'
+    field.dispatchEvent(new Event('input'))
+    assert.equal(one.ready, false)
+    assert.match(one.node.textContent ?? '', /Not valid JSON/)
+    one.decidedHere()
   })
 
   it('shows foreign text as text, with invisible characters written out', () => {

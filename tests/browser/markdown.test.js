@@ -360,6 +360,13 @@ describe('a stream', () => {
     assert.match(streamed(['a \ud83d', '\ude00 b']), /<p>a 😀 b<\/p>/)
   })
 
+  it('writes out characters that nobody sees', () => {
+    const pieces = ['a\u202e', 'b\u{e0041} `c\u2066`\n\n```\n\u200b', 'x\n```']
+    const text = streamed(pieces)
+    for (const code of ['202E', 'E0041', '2066', '200B']) assert.ok(text.includes(`⟨U+${code}⟩`), code)
+    assert.equal(/[\u202e\u2066\u200b]|\u{e0041}/u.test(text), false)
+  })
+
   it('joins a line end whose halves arrive apart', () => {
     assert.match(streamed(['a\r', '\nb']), /<p>a<br>b<\/p>/)
   })

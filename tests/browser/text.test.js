@@ -5,11 +5,12 @@ import './page.js'
 
 import assert from 'node:assert/strict'
 import { describe, it } from 'node:test'
-import { query } from '../../src/toolwire/surfaces/web/static/api.js'
+import { messageOf, query } from '../../src/toolwire/surfaces/web/static/api.js'
 import { Arguments } from '../../src/toolwire/surfaces/web/static/arguments.js'
 import { drawDiff, lines } from '../../src/toolwire/surfaces/web/static/diff.js'
+import { banner } from '../../src/toolwire/surfaces/web/static/dom.js'
 import { shortPath, timeLeft } from '../../src/toolwire/surfaces/web/static/inbox-entries.js'
-import { escaped, visible } from '../../src/toolwire/surfaces/web/static/invisible.js'
+import { escaped, prose, visible } from '../../src/toolwire/surfaces/web/static/invisible.js'
 import { linked } from '../../src/toolwire/surfaces/web/static/links.js'
 import { glob } from '../../src/toolwire/surfaces/web/static/settings-models.js'
 import { jsonTree } from '../../src/toolwire/surfaces/web/static/wire-json.js'
@@ -123,6 +124,19 @@ describe('invisible characters', () => {
     assert.equal(visible('😀'), '😀')
     assert.equal(visible('\ud83d!'), '⟨U+D83D⟩!')
     assert.equal(escaped('\udc00'), '\\udc00')
+  })
+
+  it('stay in prose only where emoji and words need them', () => {
+    assert.equal(
+      prose('a\u202eb\u{e0041}\r\n👩\u200d👩 ❤\ufe0f'),
+      'a⟨U+202E⟩b⟨U+E0041⟩\r\n👩\u200d👩 ❤\ufe0f',
+    )
+  })
+
+  it('are written out in the message of an error', () => {
+    assert.equal(messageOf(new Error('no file a\u202eb')), 'no file a⟨U+202E⟩b')
+    assert.equal(messageOf('a\u200bb'), 'a⟨U+200B⟩b')
+    assert.match(banner('a\u202eb', 'bad').textContent ?? '', /a⟨U\+202E⟩b/)
   })
 
   it('are escapes of JSON on the wire', () => {

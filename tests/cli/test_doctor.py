@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sqlite3
 from contextlib import closing
@@ -12,6 +13,8 @@ import pytest
 
 from toolwire.cli.main import main
 from toolwire.settings.extras import add_extra, own_command
+from toolwire.store.store import Store
+from toolwire.tools.mcp.pins import Pinned, Pins
 
 
 @pytest.fixture
@@ -139,3 +142,44 @@ def test_a_store_that_cannot_be_used_is_a_problem_and_an_old_one_is_not_changed(
             connection.execute(f"PRAGMA user_version = {version}")
         before = store.read_bytes()
         assert shown in run(config)[1] and store.read_bytes() == before
+
+
+SERVERS = """
+[models.demo]
+backend = "scripted"
+[mcp.files]
+command = ["sh", "-c", "exit 1"]
+allow = ["raed_file", "read_file path=/srv/**"]
+[mcp.wrong]
+command = ["sh"]
+deny = ["read path"]
+[mcp.gone]
+command = ["/no/such/program"]
+[mcp.secret]
+url = "http://127.0.0.1:9/mcp"
+headers = { Authorization = "env:NO_SUCH_SECRET" }
+"""
+
+
+async def test_mcp_servers_are_checked_without_starting_them(run: Any, tmp_path: Path) -> None:
+    store = Store(f"sqlite:///{tmp_path}/store.db")
+    definition = {"name": "read_file", "inputSchema": {"type": "object", "properties": {"path": {}}}}
+    async with store:
+        await Pins(store).first("mcp:files", [Pinned("read_file", "sha256:1", json.dumps(definition))])
+    config = f'[store]\nurl = "sqlite:///{tmp_path}/store.db"\n{SERVERS}'
+    status, page = await asyncio.to_thread(run, config, "--json")
+    found = [one for one in json.loads(page) if one["subject"].startswith("mcp ")]
+    told = {f"{one['subject']}: {one['mark']}": one["told"] for one in found}
+    assert status == 1
+    assert told == {
+        "mcp files: problem": (
+            'a rule has no effect: allow "raed_file": the server has no tool raed_file; '
+            "did you mean read_file?"
+        ),
+        "mcp files: ok": "1 known tool, see toolwire mcp list",
+        "mcp wrong: problem": "deny: the rule 'read path': path is not a condition; write ARGUMENT=VALUE",
+        "mcp gone: problem": "there is no program /no/such/program",
+        "mcp secret: problem": told["mcp secret: problem"],
+    }
+    assert "NO_SUCH_SECRET" in told["mcp secret: problem"]
+    assert all(one["fix"].startswith(("correct [mcp.", "install it")) for one in found if one["mark"] != "ok")

@@ -165,6 +165,12 @@ CHAT_FIELDS: dict[str, Mutate] = {
     ],
 }
 
+MCP_ENDS: dict[str, str] = {
+    "response.mcp_call.completed": "response.mcp_call.failed",
+    "response.mcp_call.failed": "response.mcp_call.completed",
+    "response.mcp_list_tools.completed": "response.mcp_list_tools.failed",
+}
+
 RESPONSES_FIELDS: dict[str, Mutate] = {
     **{
         f"{key} of the response dropped": field(f"response.{key}", DROP, at=-1)
@@ -267,6 +273,21 @@ RESPONSES_FIELDS: dict[str, Mutate] = {
     "logprobs dropped": field("logprobs", DROP),
     "delta null": field("delta", None),
     "delta altered": field("delta", other),
+    "server label dropped": field("item.server_label", DROP, kind=ADDED),
+    "server label changes": field("item.server_label", other, kind=ITEM_DONE),
+    "a listed tool without its schema": field("item.tools.0.input_schema", DROP),
+    "listed tools an object": field("item.tools", {}, kind=ITEM_DONE),
+    "an approval request changes": field(
+        "item.arguments", lambda old: old if old == "" else old + " ", kind=ITEM_DONE
+    ),
+    "output of a failed or completed call swapped": field(
+        "item.output", lambda old: None if old else "x", kind=ITEM_DONE
+    ),
+    "error of a call without type": field("item.error.type", DROP, kind=ITEM_DONE),
+    "error of a call of an unknown type": field("item.error.type", "oops", kind=ITEM_DONE),
+    "a call says another end than its event": lambda frames: [
+        {**frame, "type": MCP_ENDS.get(frame["type"], frame["type"])} for frame in frames
+    ],
 }
 
 
@@ -325,6 +346,8 @@ CHAT_ORDER: dict[str, Mutate] = {
 ENDINGS = (
     *("created", "in_progress", "output_item.added", "output_item.done", "part.added", "part.done"),
     *("_text.done", "arguments.done", "input.done", "refusal.done", ".delta"),
+    *("mcp_list_tools.in_progress", "mcp_list_tools.completed"),
+    *("mcp_call.in_progress", "mcp_call.completed", "mcp_call.failed"),
 )
 RESPONSES_ORDER: dict[str, Mutate] = {
     **{f"{ending} dropped": without(typed(ending)) for ending in ENDINGS},

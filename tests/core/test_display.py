@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import subprocess
 import sys
+import time
+import unicodedata
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from toolwire.core import display
-from toolwire.surfaces import cards
-from toolwire.surfaces.mcp import server as forms
+from toolwire.observe import logs
+from toolwire.surfaces import cards, conversation_note
+from toolwire.surfaces.mcp import forms
 from toolwire.surfaces.terminal.keyboard import Picker
 from toolwire.tools.contract import Approval, Outcome, Preview, ToolCall, Touched
 
@@ -66,6 +70,40 @@ def test_everything_that_nobody_sees_is_written_out() -> None:
         assert display.clean(written) == written
 
 
+VISIBLE_FORMATS = (
+    (0x600, 0x605),  # Arabic signs that are drawn around or above digits
+    (0x6DD, 0x6DD),
+    (0x890, 0x891),
+    (0x8E2, 0x8E2),
+    (0x110BD, 0x110BD),  # Kaithi number signs
+    (0x110CD, 0x110CD),
+)
+"""The only characters of Unicode's category Cf (format) that have a glyph."""
+
+
+def test_the_table_agrees_with_the_unicode_data_of_this_python() -> None:
+    """Also for characters that a later version of Unicode adds: they would be missing in the table."""
+    kept = {"\t", "\n", *letters(VISIBLE_FORMATS)}
+    for code in range(sys.maxunicode + 1):
+        letter = chr(code)
+        category, direction = unicodedata.category(letter), unicodedata.bidirectional(letter)
+        unseen = category in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp") and letter not in kept
+        turns = direction in ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI", "BN")
+        # A noncharacter can be in no text, and has no glyph.
+        none = code & 0xFFFE == 0xFFFE or 0xFDD0 <= code <= 0xFDEF
+        filler = unicodedata.name(letter, "").endswith(("HANGUL FILLER", "SCRIPT FILLER", "PATTERN BLANK"))
+        selector = "VARIATION SELECTOR" in unicodedata.name(letter, "")
+        if unseen or turns or none or filler or selector:
+            assert display.clean(letter) != letter, f"U+{code:04X}"
+
+
+def test_text_without_invisible_characters_is_shown_as_fast_as_before() -> None:
+    text = "Ein gewöhnlicher Satz, 漢字 und العربية.\n" * 20_000
+    began = time.process_time()
+    assert display.clean(text) == text and display.escaped(text) == text
+    assert time.process_time() - began < 0.5
+
+
 def test_ordinary_text_stays_as_it_is() -> None:
     known = {code for first, last in display.INVISIBLE for code in range(first, last + 1)}
     rest = "".join(chr(code) for code in range(sys.maxunicode + 1) if code not in known)
@@ -83,8 +121,8 @@ def test_prose_keeps_the_joiners_of_emoji_and_words_and_nothing_else() -> None:
 def test_the_pages_write_out_the_same_over_all_of_unicode(tmp_path: Path) -> None:
     (tmp_path / "invisible.mjs").write_text((STATIC / "invisible.js").read_text("utf-8"))
     code = """
-    import { visible, escaped } from './invisible.mjs'
-    const out = { marked: [], ignorable: [], wrong: [] }
+    import { visible, escaped, prose } from './invisible.mjs'
+    const out = { marked: [], ignorable: [], wrong: [], kept: [] }
     for (let code = 0; code <= 0x10ffff; code += 1) {
       const one = String.fromCodePoint(code)
       const hex = code.toString(16).toUpperCase().padStart(4, '0')
@@ -92,6 +130,7 @@ def test_the_pages_write_out_the_same_over_all_of_unicode(tmp_path: Path) -> Non
         out.marked.push(code)
         const same = code === 13 || JSON.parse(`"${escaped(one)}"`) === one
         if (visible(one) !== `⟨U+${hex}⟩` || !same) out.wrong.push(code)
+        if (prose(one) === one) out.kept.push(code)
       }
       if (/\\p{Default_Ignorable_Code_Point}/u.test(one)) out.ignorable.push(code)
     }
@@ -102,6 +141,7 @@ def test_the_pages_write_out_the_same_over_all_of_unicode(tmp_path: Path) -> Non
     assert done.returncode == 0, done.stderr
     found: dict[str, list[int]] = json.loads(done.stdout)
     assert found["wrong"] == []
+    assert found["kept"] == [13, 0x200C, 0x200D, *range(0xD800, 0xE000), *range(0xFE00, 0xFE10)]
     assert found["marked"] == [
         code for code in range(sys.maxunicode + 1) if display.clean(chr(code)) != chr(code)
     ]
@@ -119,8 +159,12 @@ EVIL = (
 
 def question(stage: Any = "run", **shown_: Any) -> Approval:
     touched = (Touched(EVIL, f"Notes/{EVIL}.md", 10, EVIL), Touched("gone", EVIL, missing=True, reason=EVIL))
+    facts = (("Server", EVIL), ("The server says", f"{EVIL}\n{EVIL}"), (EVIL, EVIL))
     preview = Preview(
-        touched, **{"diff": f"--- a\n+++ b\n@@ -1 +1 @@\n-{EVIL}\n+{EVIL}", "summary": EVIL, **shown_}
+        touched,
+        facts=facts,
+        content=f"{EVIL}\n{EVIL}",
+        **{"diff": f"--- a\n+++ b\n@@ -1 +1 @@\n-{EVIL}\n+{EVIL}", "summary": EVIL, **shown_},
     )
     arguments = {"filePath": EVIL, EVIL: [EVIL, {"deep": EVIL}], "one": {EVIL: 1}}
     return Approval(
@@ -170,3 +214,28 @@ def test_json_for_a_terminal_hides_nothing_and_loses_nothing() -> None:
     value = {"a": whole, whole: ["é 漢字", whole]}
     written = display.as_json(value)
     assert not hidden(written) and "é 漢字" in written and json.loads(written) == value
+
+
+def test_a_line_of_the_log_hides_nothing() -> None:
+    whole = "".join(letter for letter in EVIL if not "\ud800" <= letter <= "\udfff")
+    record = logging.LogRecord("toolwire.tools", logging.WARNING, "", 1, "said %s", (whole,), None)
+    for formatter in (logs.TextFormatter(), logs.JsonFormatter()):
+        line = formatter.format(record)
+        assert not hidden(line) and "\n" not in line
+    assert json.loads(line)["message"] == f"said {whole}"
+    fielded = logging.makeLogRecord({"fields": {"event": "request", "path": whole, "key_name": whole}})
+    for formatter in (logs.TextFormatter(), logs.JsonFormatter()):
+        assert not hidden(formatter.format(fielded))
+
+
+def test_a_note_of_a_conversation_hides_nothing_but_the_joiners_of_emoji_and_words() -> None:
+    calls = [{"id": "c", "function": {"name": EVIL, "arguments": json.dumps({EVIL: EVIL, "a": [EVIL]})}}]
+    messages: list[dict[str, Any]] = [
+        {"role": "user", "content": EVIL},
+        {"role": "assistant", "content": EVIL, "tool_calls": calls},
+        {"role": "user", "content": f"{EVIL}\r\nnext"},
+    ]
+    written = conversation_note.render(messages, EVIL, {"c": ({"a": EVIL}, {"a": EVIL, "b": EVIL})})
+    assert hidden(written) == {"\u200c", "\u200d", *map(chr, range(0xFE00, 0xFE10))}
+    with_calls = written[written.index("=begin-") : written.index("=end-")]
+    assert not hidden(with_calls)

@@ -38,6 +38,10 @@ BOOKKEEPING = {
     "input.summary": "reasoning is named as a whole: input.reasoning",
     "input.content": "so is its content",
     "input.encrypted_content": "and what its provider encrypted",
+    "input.tools.annotations": "a list of an MCP server's tools only says that they were listed",
+    "input.tools.description": "so the tools in it have no effect",
+    "input.error": "nor has the reason why there are none",
+    "input.approval_request_id": "says which request an MCP call was approved with",
 }
 """Sub-fields that have no effect by themselves, and why."""
 ID = "x"
@@ -89,7 +93,7 @@ def send(api: str, backend: str, body: Body) -> Outcome | None:
         upstream = render(plan.turn, "m", chosen.options, chosen.profile)
     except ToolwireError:
         return None
-    own = (turn.n, turn.include_usage, turn.previous_response_id, turn.generate)
+    own = (turn.n, turn.include_usage, turn.previous_response_id, turn.generate, turn.mcp)
     stored = (turn.store, dict(turn.metadata)) if api == "responses" else ()
     return Outcome((upstream, own, stored), dict(plan.report))
 

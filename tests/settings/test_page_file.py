@@ -11,6 +11,7 @@ from toolwire.settings import page_file
 from toolwire.settings.load import load
 from toolwire.settings.page_file import PageFileError, PageSettings
 from toolwire.settings.types import Settings
+from toolwire.tools.mcp.policy import Policy
 
 OPENAI = {"backend": "openai", "base_url": "http://h/v1", "model": "m"}
 
@@ -23,7 +24,8 @@ def loaded(folder: Path, config: str = "", **environ: str) -> Settings:
 
 def test_what_is_written_is_read_again_by_its_owner_alone(tmp_path: Path) -> None:
     path = tmp_path / "new" / page_file.FILE_NAME
-    kept = PageSettings('/notes "ü"', {"a.b": {"backend": "scripted"}, "q": OPENAI})
+    rules = {"files": ['read {"path": "/a\\n\\u007f ü"}', "list_*"], "a-b": ["x"]}
+    kept = PageSettings('/notes "ü"', {"a.b": {"backend": "scripted"}, "q": OPENAI}, rules)
     page_file.write(path, kept)
     assert page_file.read(path) == kept
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -48,7 +50,11 @@ def test_file_and_environment_override_the_page(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["not toml [", "[server]\nport = 1\n", "[models]\nx = 1\n", "[vault]\nroot = 1\n", "\x00", "vault = 2\n"],
+    [
+        *("not toml [", "[server]\nport = 1\n", "[models]\nx = 1\n", "[vault]\nroot = 1\n", "\x00"),
+        *("vault = 2\n", "mcp = 1\n", "[mcp]\nfiles = 1\n", "[mcp.files]\nallow = [1]\n"),
+        *('[mcp.files]\ncommand = ["sh"]\n', '[mcp.files]\nallow = ["x"]\ndeny = []\n'),
+    ],
 )
 def test_a_damaged_file_is_ignored_with_one_line_and_kept_when_the_page_writes(
     tmp_path: Path, text: str
@@ -75,3 +81,16 @@ def test_a_wrong_model_of_the_page_does_not_stop_the_others(tmp_path: Path) -> N
 @pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "postgresql://h/d"])
 def test_without_a_store_file_there_is_no_page_file(url: str) -> None:
     assert page_file.path_beside(url, {"HOME": "/home/me"}) is None
+
+
+def test_rules_of_the_page_add_to_those_of_a_configured_server(tmp_path: Path) -> None:
+    rules = {"files": ["read {}", "move_file"], "other": ["*"]}
+    page_file.write(tmp_path / page_file.FILE_NAME, PageSettings(rules=rules))
+    config = (
+        '[mcp.files]\ncommand = ["x"]\nallow = ["list_*"]\ndeny = ["read"]\n[mcp.web]\nurl = "http://h"\n'
+    )
+    files, web = loaded(tmp_path, config).mcp.servers
+    assert (files.allow, files.page_allow) == (("list_*",), ("read {}", "move_file"))
+    assert (web.name, web.page_allow) == ("web", ())  # the page cannot add a server
+    policy = Policy.of(files)
+    assert [policy.decide(tool, {}).action for tool in ("read", "move_file")] == ["deny", "allow"]

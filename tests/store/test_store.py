@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from toolwire.core.errors import ToolwireError
-from toolwire.core.items import decode_items, encode_items
+from toolwire.core.items import StoredItem, decode_items, encode_items
 from toolwire.core.turn import Call, ImagePart, Item, Message, OtherPart, Reasoning, Result, TextPart
 from toolwire.settings.extras import add_extra
 from toolwire.store import schema
@@ -180,7 +180,7 @@ async def test_a_deleted_response_is_not_found(store: Store) -> None:
 # --- chains -------------------------------------------------------------------------------------------------
 
 
-def texts(items: tuple[Item, ...] | None) -> list[str] | None:
+def texts(items: tuple[StoredItem, ...] | None) -> list[str] | None:
     return (
         None
         if items is None

@@ -30,13 +30,18 @@ STEP = (
     "CREATE TABLE extra (id TEXT NOT NULL PRIMARY KEY, at REAL) WITHOUT ROWID",
 )
 """A migration of a later version."""
+NOW = schema.FIRST + len(schema.MIGRATIONS)
 
 
 def test_the_first_version_never_changes() -> None:
     """Stores of this version exist. A later version adds a migration, and its hash here."""
     tables = hashlib.sha256("\n".join(schema.TABLES).encode()).hexdigest()[:12]
     steps = [hashlib.sha256("\n".join(step).encode()).hexdigest()[:12] for step in schema.MIGRATIONS]
-    assert (schema.FIRST, tables, steps) == (8, "737f698aa19e", ["8789c6c3426b"])
+    assert (schema.FIRST, tables, steps) == (
+        8,
+        "737f698aa19e",
+        ["8789c6c3426b", "b29549eeafa4", "047ecd3f89ad", "9261d1108f74", "b924aac01143"],
+    )
 
 
 # --- the contents of a store -------------------------------------------------------------------------------
@@ -131,7 +136,7 @@ async def test_a_store_of_version_8_opens_with_every_row(tmp_path: Path) -> None
         first, second = await records.get("appr_1"), await records.get("appr_2")
         assert first is not None and first.decision == Decision(True, remember="tool")
         assert second is not None and second.decision == Decision(False)
-        assert [grant.vault for grant in await records.grants()] == ["/vault"]
+        assert [grant.source for grant in await records.grants()] == ["vault:/vault"]
         assert [entry["number"] for entry in await records.audit()] == [1]
         conversation = await Conversations(store).get("c1")
         assert conversation is not None and conversation.title == "Tea"
@@ -216,7 +221,7 @@ async def test_a_step_that_fails_changes_nothing(store_url: str, monkeypatch: py
 @pytest.mark.parametrize(
     ("version", "reason"),
     [
-        (10, r"written by a newer Toolwire \(schema 10, this one knows 9\)$"),
+        (NOW + 1, rf"written by a newer Toolwire \(schema {NOW + 1}, this one knows {NOW}\)$"),
         (
             7,
             r"written by a Toolwire before 0\.1 \(schema 7, this one reads 8 and later\); use an empty "
@@ -239,14 +244,14 @@ async def test_a_version_that_cannot_be_read_is_refused_in_one_line_and_left_as_
         path = store_url.removeprefix("sqlite:///")
         connection = sqlite3.connect(path)
         assert connection.execute("PRAGMA user_version").fetchone() == (version,)
-        connection.execute("PRAGMA user_version = 9")
+        connection.execute(f"PRAGMA user_version = {NOW}")
         connection.close()
     else:
         import psycopg
 
         with psycopg.connect(store_url) as server:
             assert server.execute("SELECT version FROM toolwire_schema").fetchone() == (version,)
-            server.execute("UPDATE toolwire_schema SET version = 9")
+            server.execute("UPDATE toolwire_schema SET version = %s", (NOW,))
     async with Store(store_url) as again:
         assert await again.run(lambda c: held(c, found), "read") == rows
 

@@ -17,7 +17,7 @@ from toolwire.core.errors import ToolwireError
 from toolwire.core.ids import counting_ids
 from toolwire.store import sqlite
 from toolwire.store.store import Store
-from toolwire.tools.approvals import Approvals
+from toolwire.tools.approvals import Approvals, Question
 from toolwire.tools.consent import Proofs
 from toolwire.tools.contract import Approval, Asking, Decision, Preview, Stage, Touched
 
@@ -28,8 +28,8 @@ PICKS = Preview((Touched("a", "Projects/A.md", 10), Touched("b", "Projects/B.md"
 
 def question(
     tool: str = "file_read", stage: Stage = "run", shown: Preview | None = None, **arguments: Any
-) -> tuple[str, Stage, Any, Preview]:
-    return tool, stage, arguments, shown or Preview()
+) -> Question:
+    return Question(tool, stage, arguments, shown or Preview())
 
 
 def folder(*paths: str) -> Preview:
@@ -302,7 +302,7 @@ async def test_an_approval_whose_grant_cannot_be_stored_is_not_an_approval(store
     approvals = Approvals(store, ids=lambda prefix: "grant_same" if prefix == "grant_" else ids(prefix))
     forever = Decision(True, remember="tool")
     assert (await asked(approvals, forever)).status == "approved"
-    made = approvals._made(ASKING, *question("note_write"))
+    made = approvals._made(ASKING, question("note_write"))
     await approvals.records.add([made])
     with pytest.raises(ToolwireError, match="could not write"):
         await approvals.decide(made.id, made.token, forever, by="test")
@@ -457,7 +457,7 @@ async def test_an_approval_that_does_not_match_its_question_grants_nothing(
 
 @pytest.mark.parametrize("scope", ["session", "folder", "tool"])
 async def test_a_grant_is_limited_to_its_vault_and_model(approvals: Approvals, scope: Any) -> None:
-    asking = replace(ASKING, vault="/home/p/work")
+    asking = replace(ASKING, source="vault:/home/p/work")
     await asked(
         approvals,
         replace(YES, remember=scope, folder="Projects"),
@@ -466,7 +466,7 @@ async def test_a_grant_is_limited_to_its_vault_and_model(approvals: Approvals, s
     )
     assert await covered(approvals, shown=folder("Projects/B.md"), asking=asking)
     assert not await covered(
-        approvals, shown=folder("Projects/B.md"), asking=replace(asking, vault="/home/p/private")
+        approvals, shown=folder("Projects/B.md"), asking=replace(asking, source="vault:/home/p/private")
     )
     assert not await covered(
         approvals, shown=folder("Projects/B.md"), asking=replace(asking, model="a hosted one")

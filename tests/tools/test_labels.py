@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from doubles import __path__ as doubles
-from toolwire.tools.contract import Preview, Touched, approve_label, place_of
+from toolwire.surfaces.web import __path__ as web
+from toolwire.tools.contract import FOREIGN, Preview, Touched, approve_label, place_of
 from toolwire.tools.vault_lookups import Library
 from toolwire.tools.vault_tools import tools_of
 
@@ -22,6 +23,11 @@ def test_an_approval_is_named_by_what_it_does(case: dict[str, Any]) -> None:
     gone = Touched("gone", "gone.md", missing=True)
     shown = Preview((*files, gone), "", "", case["pick"], case.get("problem", ""), case["action"])
     assert approve_label(shown, case["stage"], case["picked"]) == case["label"]
+
+
+def test_the_pages_know_the_labels_of_a_servers_own_words() -> None:
+    script = (Path(web[0]) / "static" / "facts.js").read_text("utf-8")
+    assert f"new Set({[*FOREIGN]!r})" in script
 
 
 @pytest.fixture

@@ -11,17 +11,19 @@ from pathlib import Path
 import pytest
 
 from toolwire.store.store import Store
-from toolwire.tools.approvals import Approvals, has_ended, this_process
+from toolwire.tools.approvals import Approvals
+from toolwire.tools.requester import has_ended, this_process
 
 ASKS = """
 import asyncio, sys
 from toolwire.store.store import Store
-from toolwire.tools.approvals import Approvals, this_process
+from toolwire.tools.approvals import Approvals, Question
+from toolwire.tools.requester import this_process
 from toolwire.tools.contract import Asking, Preview
 
 async def main():
     asking = Asking("s", "m", "web")
-    question = ("file_read", "run", {"path": "a.md"}, Preview())
+    question = Question("file_read", "run", {"path": "a.md"}, Preview())
     task = asyncio.ensure_future(Approvals(Store(sys.argv[1])).ask(asking, [question], None))
     approvals = Approvals(Store(sys.argv[1]))
     while not task.done() and not any(one.requester == this_process() for one in await approvals.pending()):

@@ -35,7 +35,7 @@ class Visitor:
         self.person = Person(approvals, *decisions)
         self.vault = vault
         self.outcomes: list[str] = []
-        asking = Asking("tour_1", tour.MODEL, "test", vault=str(vault.root))
+        asking = Asking("tour_1", tour.MODEL, "test", source=f"vault:{vault.root}")
         tools = Executor(vault.toolbox, approvals, self.person)
         self.conversation = Conversation(GatewayModel(gateway), tour.MODEL, tools, asking)
 

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from http.cookies import SimpleCookie
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,15 +29,15 @@ import pytest
 from toolwire.core.errors import ToolwireError
 from toolwire.store.store import Store
 from toolwire.surfaces.web.code import NO_AUTHORITY
-from toolwire.tools.approvals import Approvals
+from toolwire.tools.approvals import Approvals, Question
 from toolwire.tools.consent import OTHER_PROGRAM, Proofs, Signer, decision_text, sealed, unsealed
 from toolwire.tools.contract import Approval, Asking, Decision, Grant, Preview, Touched
 
 YES = Decision(True)
 CODE = "correct horse"
-ASKING = Asking("s", "demo", "chat", vault="/notes")
+ASKING = Asking("s", "demo", "chat", source="vault:/notes")
 SHOWN = Preview((Touched("a", "P/A.md", 10),), diff="+x")
-QUESTION: Any = ("note_write", "run", {"path": "P/A.md"}, SHOWN)
+QUESTION = Question("note_write", "run", {"path": "P/A.md"}, SHOWN)
 
 
 class Place:
@@ -141,15 +141,15 @@ class Place:
 ASKER = """
 import asyncio, sys
 from toolwire.store.store import Store
-from toolwire.tools.approvals import Approvals
+from toolwire.tools.approvals import Approvals, Question
 from toolwire.tools.contract import Asking, Preview, Touched
 
 async def ask(url):
     async with Store(url) as store:
         approvals = Approvals(store, lifetime_s=60)
         shown = Preview((Touched("a", "P/A.md", 10),), diff="+x")
-        asking = Asking("s", "demo", "chat", vault="/notes")
-        question = ("note_write", "run", {"path": "P/A.md"}, shown)
+        asking = Asking("s", "demo", "chat", source="vault:/notes")
+        question = Question("note_write", "run", {"path": "P/A.md"}, shown)
         (decided,) = await approvals.ask(asking, [question], None)
         print(decided.status)
 
@@ -265,7 +265,7 @@ async def test_a_grant_written_into_the_store(place: Place) -> None:
     async with Store(place.url) as store:
         approvals = Approvals(store, lifetime_s=0.3)
         grant = Grant(
-            "grant_1", 1.0, "", "tool", "note_write", "run", "", "appr_0", vault="/notes", model="demo"
+            "grant_1", 1.0, "", "tool", "note_write", "run", "", "appr_0", source="vault:/notes", model="demo"
         )
         await store.run(lambda c: c.execute(INSERT_GRANT, tuple(asdict(grant).values())), "write")
         (asked,) = await approvals.ask(ASKING, [QUESTION], None)
@@ -285,7 +285,8 @@ async def test_a_grant_written_into_the_store(place: Place) -> None:
         assert await approvals.valid_grants() == [], "a revoked grant does not return"
 
 
-INSERT_GRANT = f"INSERT INTO grants VALUES ({', '.join('?' * 12)})"
+COLUMNS = [one.name for one in fields(Grant)]
+INSERT_GRANT = f"INSERT INTO grants ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
 
 
 # --- the web pages ---
@@ -413,7 +414,7 @@ def test_a_code_that_another_program_stores_does_not_count_on_a_running_server(p
     place.offer("link:" + hashlib.sha256(b"z" * 32).hexdigest(), "offered:open")
     attacker = Browser(address).enter(f"/ui/enter?token={'z' * 32}")
     status, answer = attacker.api("POST", "/session/code", {"code": "the attacker's code"})
-    assert status == 403 and "outside of this server" in answer["error"]["message"]
+    assert status == 403 and "Another program set this code" in answer["error"]["message"]
     assert attacker.approve(id)[0] == 403
 
 
@@ -502,7 +503,8 @@ CHANGES: list[Callable[[Approval, Decision, str], tuple[Approval, Decision, str]
     lambda a, d, by: (replace(a, owner="key"), d, by),
     lambda a, d, by: (replace(a, session="t"), d, by),
     lambda a, d, by: (replace(a, model="n"), d, by),
-    lambda a, d, by: (replace(a, vault="/other"), d, by),
+    lambda a, d, by: (replace(a, source="vault:/other"), d, by),
+    lambda a, d, by: (replace(a, pin="sha256:1"), d, by),
     lambda a, d, by: (replace(a, tool="note_edit"), d, by),
     lambda a, d, by: (replace(a, stage="share"), d, by),
     lambda a, d, by: (replace(a, expires_at=9.5), d, by),

@@ -313,8 +313,8 @@ def _toml(config: dict[str, Any]) -> str:
     lines = []
     for section, table in config.items():
         tables = (
-            {f"models.{json.dumps(id)}": options for id, options in table.items()}
-            if section == "models"
+            {f"{section}.{json.dumps(id)}": options for id, options in table.items()}
+            if section in ("models", "mcp")
             else {section: table}
         )
         for name, values in tables.items():

@@ -17,7 +17,7 @@ READ = {"m": {"script": 'call file_read {"filePaths": ["Tea.md", "Coffee.md"]}\n
 REQUESTER = """
 import asyncio, json, sys
 from toolwire.store.store import Store
-from toolwire.tools.approvals import Approvals
+from toolwire.tools.approvals import Approvals, Question
 from toolwire.tools.contract import Asking, Preview, Touched
 
 given = json.loads(sys.argv[1])
@@ -25,8 +25,8 @@ given = json.loads(sys.argv[1])
 async def main():
     store = Store(given["store"])
     shown = Preview((Touched("Tea.md", "Tea.md", 40), Touched("Milk.md", "Milk.md", 60)), pick=True)
-    asking = Asking("mcp_session", given["model"], "mcp", vault="/home/ada/Other vault")
-    question = ("file_read", "run", {"filePaths": ["Tea.md", "Milk.md"]}, shown)
+    asking = Asking("mcp_session", given["model"], "mcp", source="vault:/home/ada/Other vault")
+    question = Question("file_read", "run", {"filePaths": ["Tea.md", "Milk.md"]}, shown)
     (decided,) = await Approvals(store, lifetime_s=given["lifetime_s"]).ask(asking, [question], None)
     decision = decided.decision.to_json() if decided.decision else {}
     print(json.dumps({"status": decided.status, "by": decided.decided_by, **decision}))

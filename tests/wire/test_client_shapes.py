@@ -17,7 +17,8 @@ import pytest
 from matrix import BY_NAME, VERSIONS
 from simple import PLANS, SPOKEN, misplaced, native, written
 from toolwire.backends.openai.render import render
-from toolwire.core.turn import Item, Turn
+from toolwire.core.items import StoredItem
+from toolwire.core.turn import Turn
 from toolwire.emulate.prompt import Form, text_only, transcript
 from toolwire.wire.chat import decode as chat
 from toolwire.wire.responses import decode as responses
@@ -38,7 +39,7 @@ def decoded(loop: dict[str, Any]) -> list[Turn]:
     """The turns of a loop, each with what the server has stored before it."""
     if loop["wire"] == "chat":
         return [chat.decode(one["request"]) for one in loop["turns"]]
-    stored: dict[str | None, tuple[Item, ...]] = {None: ()}
+    stored: dict[str | None, tuple[StoredItem, ...]] = {None: ()}
     out: list[Turn] = []
     for one in loop["turns"]:
         request = one["request"]

@@ -74,7 +74,7 @@ RESPONSES_SEED: dict[str, Any] = {
     "tools": [
         {"type": "function", "name": "look"},
         {"type": "custom", "name": "patch"},
-        {"type": "mcp", "server_label": "x"},
+        {"type": "mcp", "server_label": "x", "server_url": "https://x.example/", "headers": {"A": "b"}},
     ],
     "tool_choice": {"type": "function", "name": "look"},
     "include": ["reasoning.encrypted_content"],
@@ -98,6 +98,17 @@ RESPONSES_SEED: dict[str, Any] = {
         {"type": "custom_tool_call", "call_id": "c2", "name": "patch", "input": "x"},
         {"type": "custom_tool_call_output", "call_id": "c2", "output": "x"},
         {"type": "item_reference", "id": "msg_1"},
+        {"type": "mcp_list_tools", "id": "mcpl_1", "server_label": "x", "tools": []},
+        *(
+            {"type": "mcp_approval_request", "id": id, "server_label": "x", "name": "t", "arguments": "{}"}
+            for id in ("mcpr_1", "mcpr_2")
+        ),
+        {"type": "mcp_approval_response", "approval_request_id": "mcpr_1", "approve": True},
+        {"type": "mcp_approval_response", "approval_request_id": "mcpr_2", "approve": False, "reason": "no"},
+        {
+            **{"type": "mcp_call", "id": "mcp_1", "server_label": "x", "name": "t", "arguments": "{}"},
+            **{"approval_request_id": "mcpr_1", "output": "done", "error": None, "status": "completed"},
+        },
     ],
 }
 
@@ -222,4 +233,4 @@ def test_any_object_gives_a_turn_or_a_refusal(request: dict[str, Any], named: bo
 
 def test_the_seeds_themselves_decode() -> None:
     assert len(chat.decode(CHAT_SEED).items) == 6
-    assert len(responses.decode(RESPONSES_SEED).items) == 6
+    assert len(responses.decode(RESPONSES_SEED).items) == 10

@@ -19,6 +19,10 @@ from toolwire.core.events import (
     Event,
     Failure,
     Finish,
+    McpAsk,
+    McpCall,
+    McpResult,
+    McpTools,
     Refusal,
     Signature,
     Text,
@@ -207,6 +211,7 @@ def test_ids_are_minted_only_where_the_backend_gave_none() -> None:
 
 def test_the_table_has_an_answer_for_every_state_and_symbol() -> None:
     kinds = {"text", "refusal", "thought", "summary", "redacted", "block", "function", "custom"}
+    kinds |= {"mcp", "mcp_call"}
     assert set(TABLE) == {"idle", *kinds, "ended"}
     assert len({frozenset(row) for row in TABLE.values()}) == 1
 
@@ -268,6 +273,25 @@ def test_every_run_with_anthropics_own_events_gives_a_legal_order(events: list[E
     assert re.fullmatch("(O[DS]*C)*[EF]", letters(steps))
     others = Order(counting_ids()).feed([*events, Finish("stop")])
     assert re.fullmatch("(OD*C)*[EF]", letters(others))
+
+
+served_events: st.SearchStrategy[Event] = st.sampled_from(
+    [
+        *(McpTools("mcpl_1", "s", ()), McpAsk("mcpr_1", "s", "t", "{}"), McpCall("mcp_1", "s", "t", "{}")),
+        *(McpResult("x"), McpResult(None, {"type": "http_error", "code": 500, "message": "x"})),
+    ]
+)
+
+
+@given(st.lists(st.one_of(wild_events, served_events, served_events, ends), max_size=20))
+def test_every_run_with_served_calls_gives_a_legal_order_and_only_a_result_completes_a_call(
+    events: list[Event],
+) -> None:
+    steps = Order(counting_ids()).feed([*events, Finish("stop")])
+    assert re.fullmatch("(OD*C)*[EF]", letters(steps))
+    for step in steps:
+        if isinstance(step, Close) and step.item.kind == "mcp_call":
+            assert (step.status == "completed") is (step.result is not None)
 
 
 @given(st.lists(wild_events, max_size=20), ends)

@@ -17,6 +17,10 @@ from toolwire.core.events import (
     Event,
     Failure,
     Finish,
+    McpAsk,
+    McpCall,
+    McpResult,
+    McpTools,
     Refusal,
     Text,
     Thought,
@@ -78,6 +82,18 @@ ONE_CALL: list[Event] = [
     USAGE,
     Finish(),
 ]
+SERVER = {"type": "mcp", "server_label": "files", "server_url": "https://mcp.example.com/"}
+SERVED = {"tools": [{**SERVER, "allowed_tools": None, "headers": None, "require_approval": "always"}]}
+PATHS = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
+READS = {
+    **{"name": "read", "description": "Reads a file.", "input_schema": PATHS},
+    "annotations": {"read_only": True},
+}
+LISTED = McpTools("mcpl_1", "files", (READS,))
+CALLED = ("files", "read", '{"path":"a.md"}')
+READ = McpCall("mcp_1", *CALLED)
+SAID: list[Event] = [Text("It says Hello."), USAGE, Finish()]
+MISSING = {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": "no such file"}]}
 GOLDENS: dict[str, tuple[list[Event], Turn]] = {
     "resp_text": ([Text("Hel"), Text("lo"), USAGE, Finish()], turn()),
     "resp_one_tool": (ONE_CALL, turn()),
@@ -138,6 +154,16 @@ GOLDENS: dict[str, tuple[list[Event], Turn]] = {
     ),
     "resp_previous": ([Text("It is 21C."), USAGE, Finish()], turn(previous_response_id="resp_0")),
     "resp_failed": ([Text("par"), Failure("server", "backend died")], turn()),
+    "resp_mcp_call": ([LISTED, READ, McpResult("Hello"), *SAID], turn(echo=SERVED)),
+    "resp_mcp_ask": ([LISTED, McpAsk("mcpr_1", *CALLED), USAGE, Finish()], turn(echo=SERVED)),
+    "resp_mcp_approved": (
+        [McpCall("mcp_1", *CALLED, "mcpr_1"), McpResult("Hello"), *SAID],
+        turn(echo=SERVED),
+    ),
+    "resp_mcp_failed": (
+        [LISTED, READ, McpResult(None, MISSING), Text("It is missing."), USAGE, Finish()],
+        turn(echo=SERVED),
+    ),
 }
 
 

@@ -66,6 +66,8 @@ class KeyGrant:
     tools: bool = True
     admin: bool = False
     limits: KeyLimits = NO_LIMITS
+    approve: bool = False
+    """Whether the client's own approval of an MCP call counts like that of a person at the server."""
     limited: bool = field(init=False, default=False)
     """Whether turns of this key must be admitted by `RateLimits` before they run."""
 
@@ -88,7 +90,7 @@ class KeyGrant:
         """
         if not self.may_use(model, turn.model):
             raise no_model(turn.model)
-        if turn.tools and not self.tools:
+        if not self.tools and (turn.tools or (turn.mcp is not None and turn.mcp.servers)):
             raise ToolwireError(
                 "permission",
                 "This API key may not use tools; ask without tools, or with another key.",
@@ -179,7 +181,11 @@ class StoredKey:
         models = tuple(self.scopes.get("models") or ("*",))
         limits = KeyLimits.of(settings, self.limits)
         grant = KeyGrant(
-            models, bool(self.scopes.get("tools", True)), bool(self.scopes.get("admin", False)), limits
+            models,
+            bool(self.scopes.get("tools", True)),
+            bool(self.scopes.get("admin", False)),
+            limits,
+            bool(self.scopes.get("approve", False)),
         )
         return KeyHolder(self.identity, None if grant.plain else grant, self.name)
 

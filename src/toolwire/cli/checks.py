@@ -255,6 +255,35 @@ async def _vault(settings: Settings) -> Findings:
         yield ok("vault", f"{root}, for {', '.join(settings.vault.models) or 'no model'}")
 
 
+async def _mcp(settings: Settings) -> Findings:
+    """Checks the MCP servers: settings, programs, and rules against the tools that were last agreed to."""
+    from toolwire.tools.mcp.known import known_tools
+    from toolwire.tools.mcp.policy import Policy
+
+    if settings.mcp.servers and importlib.util.find_spec("mcp_types") is None:
+        yield missing("mcp", "MCP servers are configured, and the extra is not installed", add_extra("mcp"))
+    for server in settings.mcp.servers:
+        subject, table = f"mcp {server.name}", f"[mcp.{server.name}] in {server.where or 'the settings'}"
+        try:
+            policy = Policy.of(server)
+        except ConfigError as error:
+            yield problem(subject, str(error).removeprefix(f"[mcp.{server.name}] "), f"correct {table}")
+            continue
+        program = server.command[0] if server.command else ""
+        paths = os.environ.get("PATH"), server.env.get("PATH")
+        here = os.path.join(server.folder, program)  # where a command with a relative path is looked for
+        if server.problem:
+            yield problem(subject, server.problem, f"correct {table}")
+        elif program and not any((*(shutil.which(program, path=one) for one in paths), shutil.which(here))):
+            yield problem(subject, f"there is no program {program}", f"install it, or correct {table}")
+        else:
+            tools = await asyncio.to_thread(known_tools, settings.store.url, server.source)
+            for line in policy.dead(tools) if tools else ():
+                yield problem(subject, f"a rule has no effect: {line}", f"correct {table}")
+            known = f"{counted(len(tools), 'known tool')}, " if tools else ""
+            yield ok(subject, f"{known}see toolwire mcp list")
+
+
 async def _address(settings: Settings) -> Findings:
     """Checks what `toolwire serve` checks before it listens: address, port, TLS files, proxies, nodes."""
     from toolwire.access.gate import Proxies
@@ -295,6 +324,23 @@ async def _tracing(settings: Settings) -> Findings:
     if tracing := tracing_of(settings):
         await tracing.close()
         yield ok("tracing", "traces are sent to the collector in telemetry.otlp")
+
+
+async def _notices(settings: Settings) -> Findings:
+    """Checks the settings of each notice, without sending a message."""
+    from toolwire.cli.notices import warnings
+
+    for notice in settings.notices:
+        subject = f"notice {notice.name}"
+        if notice.problem:
+            yield problem(subject, notice.problem, f"correct [notices.{notice.name}] in {notice.where}")
+            continue
+        wrong = await warnings(settings, notice)
+        for told, fix in wrong:
+            yield problem(subject, told, fix)
+        if not wrong:
+            how = f"toolwire notices test {notice.name} sends a test message"
+            yield ok(subject, f"{notice.kind}, level {notice.level}; {how}")
 
 
 PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
@@ -355,10 +401,12 @@ CHECKS: tuple[Callable[[Settings], Findings], ...] = (
     _agents,
     _servers,
     _keys,
+    _mcp,
     _vault,
     _store,
     _redis,
     _tracing,
+    _notices,
     _address,
     _proxies,
 )

@@ -43,6 +43,8 @@ def keys_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--admin", action="store_true", help="add: the key opens the web pages and sees the usage of all keys"
     )
+    yes = "add: a yes of its client counts when an MCP tool asks (the Responses tool mcp)"
+    add("--approve", action="store_true", help=yes)
     for limit, (what, _) in LIMITS.items():
         add(_option(limit), metavar="N", type=int, help=f"add: at most N {what}; 0: no limit")
     grace = f"rotate: how long the old key still works: 90s, 30m, 24h, 7d; default {GRACE}"
@@ -74,6 +76,8 @@ Output = tuple[Any, Sequence[str]]
 async def _add(records: KeyRecords, arguments: argparse.Namespace) -> Output:
     models = [one.strip() for given in arguments.models or () for one in given.split(",") if one.strip()]
     scopes = {"models": models or ["*"], "tools": not arguments.no_tools, "admin": arguments.admin}
+    if arguments.approve:
+        scopes["approve"] = True
     limits = {name: getattr(arguments, name) for name in LIMITS if getattr(arguments, name) is not None}
     for name, value in limits.items():
         if value < 0:
@@ -173,8 +177,7 @@ def _scopes(key: StoredKey) -> str:
     scopes = ["all models" if models == "*" else models]
     if not key.scopes.get("tools", True):
         scopes.append("no tools")
-    if key.scopes.get("admin"):
-        scopes.append("admin")
+    scopes += [name for name in ("admin", "approve") if key.scopes.get(name)]
     return ", ".join(scopes)
 
 

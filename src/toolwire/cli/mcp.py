@@ -1,6 +1,7 @@
-"""`toolwire mcp --vault DIR`: an MCP server with the vault's tools.
+"""`toolwire mcp`: an MCP server with the tools of a vault and of other MCP servers.
 
-Each call needs an approval.
+Each call needs an approval, or a rule that allows it. `toolwire mcp list`, `agree` and `explain` are in their
+own modules.
 """
 
 from __future__ import annotations
@@ -9,30 +10,44 @@ import argparse
 import asyncio
 import json
 import os
+import re
 import secrets
 import signal
 import sys
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import replace
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
+from toolwire.core.display import one_line
 from toolwire.settings.extras import add_extra
 from toolwire.settings.load import load, secret
-from toolwire.settings.types import ConfigError, Settings
+from toolwire.settings.mcp import NAME, NAMES
+from toolwire.settings.types import ConfigError, McpServerSettings, McpSettings, Settings
 from toolwire.tools.approvals import LIFETIME_S
 
 if TYPE_CHECKING:
-    from toolwire.surfaces.mcp.server import VaultServer
+    from toolwire.surfaces.mcp.server import ToolServer
 
 HOST, PORT = "127.0.0.1", 8789
+SUBCOMMANDS = ("list", "explain", "agree")
+OF_COMMAND = ("name", "env", "allow", "ask", "deny")
+"""Options that are about the server after `--`."""
 
 
 def mcp_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = (
+        "%(prog)s [options] [-- COMMAND ...] | list | agree SERVER | explain SERVER TOOL [ARGUMENTS]"
+    )
     add = parser.add_argument
-    add("--vault", metavar="DIR", required=True, help="the folder of notes whose tools are offered")
+    add("--vault", metavar="DIR", help="offer the tools of this folder of notes")
+    servers = "offer the tools of this server of the settings, [mcp.NAME]; may be repeated"
+    add("--server", metavar="NAME", action="append", default=[], help=servers)
     add("--http", action="store_true", help="serve streamable HTTP with a bearer instead of stdio")
     add("--host", metavar="H", help=f"with --http: address to listen on; default {HOST}")
     add("--port", metavar="P", type=int, help=f"with --http: port, 0 picks a free one; default {PORT}")
@@ -45,6 +60,48 @@ def mcp_arguments(parser: argparse.ArgumentParser) -> None:
     question.add_argument("--no-inbox", action="store_false", dest="inbox", default=None, help=form)
     lifetime = "seconds that a question waits for its decision; default 600"
     add("--lifetime", metavar="S", type=float, default=LIFETIME_S, help=lifetime)
+    wait = "seconds after which a call that waits in the inbox ends; sent again, it gets the decision"
+    add("--wait", metavar="S", type=float, help=wait)
+    add("--name", metavar="NAME", help="with a command: the server's name; default: from the command")
+    env = "with a command: pass this variable of the environment on; may be repeated"
+    add("--env", metavar="VARIABLE", action="append", help=env)
+    for action, does in (("allow", "runs without a question"), ("ask", "is asked"), ("deny", "is refused")):
+        rule = f"with a command: a call that fits this rule {does}; may be repeated"
+        add(f"--{action}", metavar="RULE", action="append", help=rule)
+    command = "start this MCP server and offer its tools; or the URL of one"
+    add("command", nargs="*", metavar="-- COMMAND", help=command)
+    _split_command(parser)
+
+
+def _split_command(parser: argparse.ArgumentParser) -> None:
+    """Keeps everything after `--` together, and hands subcommands their own arguments."""
+    parse = parser.parse_known_args
+
+    def parsed(given: Sequence[str] | None = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        words = list(given or ())
+        if words and words[0] in SUBCOMMANDS:
+            return _subcommand(parser, words[0], words[1:], namespace)
+        at = words.index("--") if "--" in words else len(words)
+        found, others = parse(words[:at], namespace)
+        if found.command:
+            parser.error(f"unknown word {found.command[0]!r}; write the command of a server after --")
+        found.command = words[at + 1 :]
+        return found, others
+
+    parser.parse_known_args = parsed  # type: ignore[method-assign, assignment]
+
+
+def _subcommand(
+    parser: argparse.ArgumentParser, name: str, words: Sequence[str], namespace: Any
+) -> tuple[Any, list[str]]:
+    module = import_module(f"toolwire.cli.mcp_{name}")
+    sub = type(parser)(prog=f"{parser.prog} {name}", description=module.__doc__)
+    for option, kwargs in (("--config", {"metavar": "F"}), ("--debug", {"action": "store_true"})):
+        sub.add_argument(option, **kwargs)  # type: ignore[arg-type]
+    getattr(module, f"{name}_arguments")(sub)
+    found, others = sub.parse_known_args(words, namespace)
+    found.run = getattr(module, f"run_{name}")
+    return found, others
 
 
 def run_mcp(arguments: argparse.Namespace) -> int:
@@ -52,65 +109,167 @@ def run_mcp(arguments: argparse.Namespace) -> int:
     from toolwire.tools.consent import hide_memory
 
     hide_memory()
-    root = Path(arguments.vault).expanduser()
-    if not root.is_dir():
+    _check(arguments)
+    root = Path(arguments.vault).expanduser() if arguments.vault is not None else None
+    if root is not None and not root.is_dir():
         raise ConfigError(f"--vault: {root} is not a folder")
-    if not arguments.lifetime > 0:
-        raise ConfigError("--lifetime: expected more than 0 seconds")
-    for name in ("host", "port", "bearer"):
-        if not arguments.http and getattr(arguments, name) is not None:
-            raise ConfigError(f"--{name}: only with --http")
     bearer = _bearer(arguments.bearer) if arguments.http else ""
     settings = load(arguments.config, os.environ, {})
+    servers = _chosen(arguments, settings.mcp)
     if find_spec("mcp") is None:
         raise ConfigError(f"toolwire mcp needs the MCP SDK: {add_extra('mcp')}")
     configure("warning")
-    vault = _opened(arguments, settings, root.resolve())
+    served = _opened(arguments, settings, _Offered(root.resolve() if root is not None else None, servers))
     if arguments.http:
-        return asyncio.run(_serve_http(arguments, vault, settings, bearer))
-    return asyncio.run(_serve_stdio(vault, root.resolve()))
+        return asyncio.run(_serve_http(arguments, served, settings, bearer))
+    return asyncio.run(_serve_stdio(served, arguments))
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """Raises `ConfigError` for options that do not fit together."""
+    if arguments.vault is None and not arguments.server and not arguments.command:
+        raise ConfigError("mcp: name what to offer: --vault DIR, --server NAME, or -- COMMAND of a server")
+    if not arguments.lifetime > 0:
+        raise ConfigError("--lifetime: expected more than 0 seconds")
+    if arguments.wait is not None and not 0 < arguments.wait < arguments.lifetime:
+        raise ConfigError(
+            f"--wait: expected more than 0 and less than {arguments.lifetime:g} seconds (--lifetime)"
+        )
+    if arguments.wait is not None and arguments.inbox is False:
+        raise ConfigError("--wait: only for questions in the inbox, and --no-inbox turns it off")
+    for name in ("host", "port", "bearer"):
+        if not arguments.http and getattr(arguments, name) is not None:
+            raise ConfigError(f"--{name}: only with --http")
+    for name in OF_COMMAND:
+        if not arguments.command and getattr(arguments, name) is not None:
+            raise ConfigError(f"--{name}: only for a server that you name after --; others: [mcp.NAME]")
+
+
+# --- which servers
+
+
+def _chosen(arguments: argparse.Namespace, configured: McpSettings) -> tuple[McpServerSettings, ...]:
+    """Returns the servers that are offered: those of the settings that were named, and that of `--`."""
+    by_name = {server.name: server for server in configured.servers}
+    chosen = []
+    for name in dict.fromkeys(arguments.server):
+        if name not in by_name:
+            close = get_close_matches(name, by_name, 1)
+            known = f"known: {', '.join(by_name)}" if by_name else "the settings have no table [mcp.NAME]"
+            raise ConfigError(f"--server {name}: {f'did you mean {close[0]}?' if close else known}")
+        chosen.append(by_name[name])
+    if arguments.command:
+        ad_hoc = _ad_hoc(arguments)
+        if ad_hoc.name in by_name:
+            taken = f"[mcp.{ad_hoc.name}] is another server of your settings"
+            raise ConfigError(f"mcp: {taken}; use --server {ad_hoc.name}, or choose another --name")
+        chosen.append(ad_hoc)
+    return tuple(chosen)
+
+
+def _ad_hoc(arguments: argparse.Namespace) -> McpServerSettings:
+    words = tuple(arguments.command)
+    name = arguments.name if arguments.name is not None else server_name(words)
+    if not NAME.fullmatch(name) or "__" in name:
+        raise ConfigError(f"--name {name}: {NAMES}")
+    env = {}
+    for variable in arguments.env or ():
+        if variable not in os.environ:
+            raise ConfigError(f"--env {variable}: this variable is not set")
+        env[variable] = os.environ[variable]
+    remote = words[0].startswith(("http://", "https://")) and len(words) == 1
+    given: dict[str, Any] = {"url": words[0]} if remote else {"command": words, "folder": os.getcwd()}
+    given |= {action: tuple(getattr(arguments, action) or ()) for action in ("allow", "ask", "deny")}
+    return McpServerSettings(name, env=env, secret=tuple(env.values()), ad_hoc=True, **given)
+
+
+_STARTERS = re.compile(r"npx|bunx|uvx|uv|pipx|pnpm|yarn|bun|deno|node|docker|podman|python[\d.]*")
+_STEPS = ("run", "tool", "dlx", "exec", "x")
+_AFFIX = re.compile(r"^(mcp[-_])?(server[-_])?|([-_]mcp)?([-_]server)?$")
+
+
+def server_name(words: Sequence[str]) -> str:
+    """Returns a name for a server that has none: `npx -y @scope/server-files@1.2 /srv` is "files"."""
+    if words[0].startswith(("http://", "https://")):
+        found = (urlsplit(words[0]).hostname or "").removeprefix("mcp.").removeprefix("www.")
+    else:
+        program, *rest = [Path(words[0]).name, *words[1:]]
+        if _STARTERS.fullmatch(program):
+            plain = (word for word in rest if not word.startswith("-") and word not in _STEPS)
+            program = next(plain, program)
+        scope, _, found = re.sub(r"(?<=.)@.*", "", program.removeprefix("@")).rpartition("/")
+        found = Path(scope).name if scope and found in ("mcp", "server", "mcp-server") else found
+        found = re.sub(r"\.(py|m?js|ts|exe|sh)$", "", found)
+    found = re.sub(r"[^A-Za-z0-9-]+", "-", found).strip("-")
+    return (_AFFIX.sub("", found).strip("-") or found or "server")[:32].strip("-")
+
+
+@dataclass(frozen=True, slots=True)
+class _Offered:
+    """What one server offers: the tools of a vault, and those of servers."""
+
+    vault: Path | None
+    servers: tuple[McpServerSettings, ...]
 
 
 @asynccontextmanager
 async def _opened(
-    arguments: argparse.Namespace, settings: Settings, root: Path
-) -> AsyncIterator[VaultServer]:
-    """Opens the vault and the store, and yields the server.
+    arguments: argparse.Namespace, settings: Settings, offered: _Offered
+) -> AsyncIterator[ToolServer]:
+    """Opens the vault, the store and the servers, and yields the server.
 
-    At the end, every running call is cancelled and every open question expires.
+    At the end, every running call is cancelled, every open question expires, and the servers end.
     """
     from toolwire.store.store import Store
-    from toolwire.surfaces.mcp.server import VaultServer
+    from toolwire.surfaces.mcp.server import ToolServer, Ways
+    from toolwire.surfaces.notices.notifier import notices_of
     from toolwire.tools.approvals import Approvals
     from toolwire.tools.consent import Proofs
-    from toolwire.tools.executor import Toolbox
+    from toolwire.tools.contract import source_of_vault
+    from toolwire.tools.mcp.servers import McpServers
     from toolwire.tools.vault_tools import opened
     from toolwire.vault.policy import PathRefused
 
     try:
-        async with Store(settings.store.url) as store, opened(settings, root) as tools:
+        async with AsyncExitStack() as stack:
+            store = await stack.enter_async_context(Store(settings.store.url))
+            tools: Sequence[Any] = ()
+            if offered.vault is not None:
+                tools = await stack.enter_async_context(opened(settings, offered.vault))
+            servers = None
+            if offered.servers:
+                servers = McpServers(replace(settings.mcp, servers=offered.servers), store)
+                stack.push_async_callback(servers.close)
             proofs = Proofs(store, unproven=settings.approvals.command_line == "open")
             approvals = Approvals(store, lifetime_s=arguments.lifetime, proofs=proofs)
-            ways = {"form": arguments.inbox is not True, "inbox": arguments.inbox is not False}
-            server = VaultServer(Toolbox(tools), approvals, vault=str(root), notify=_say, **ways)
-            try:
-                yield server
-            finally:
-                await server.calls.close()
+            if (notices := notices_of(settings.notices, store, approvals, _say)) is not None:
+                approvals.notices = notices
+                stack.push_async_callback(notices.close)
+            ways = Ways(arguments.inbox is not True, arguments.inbox is not False, arguments.wait)
+            source = source_of_vault(str(offered.vault or ""))
+            server = ToolServer(approvals, tools, servers, source=source, ways=ways, notify=_say)
+            stack.push_async_callback(server.close)
+            yield server
     except PathRefused as refused:
         raise ConfigError(str(refused)) from None
 
 
 def _say(line: str) -> None:
-    print(f"toolwire mcp: {line}", file=sys.stderr, flush=True)
+    print(f"toolwire mcp: {one_line(line, 1000)}", file=sys.stderr, flush=True)
 
 
 # --- stdio
 
 
-def _explain(vault: Path) -> None:
+def _explain(arguments: argparse.Namespace) -> None:
     """Explains to a person at a terminal why nothing happens."""
-    client = json.dumps({"command": "toolwire", "args": ["mcp", "--vault", str(vault)]}, ensure_ascii=False)
+    given = ["mcp"]
+    if arguments.vault is not None:
+        given += ["--vault", str(Path(arguments.vault).expanduser().resolve())]
+    for name in arguments.server:
+        given += ["--server", name]
+    given += ["--", *arguments.command] if arguments.command else []
+    client = json.dumps({"command": "toolwire", "args": given}, ensure_ascii=False)
     for line in (
         "this is an MCP server: it waits for a client's messages on standard input.",
         "Clients such as Claude Desktop or Cursor start the server themselves. Add this to their settings:",
@@ -120,12 +279,12 @@ def _explain(vault: Path) -> None:
         _say(line)
 
 
-async def _serve_stdio(opened: AbstractAsyncContextManager[VaultServer], vault: Path) -> int:
+async def _serve_stdio(opened: AbstractAsyncContextManager[ToolServer], arguments: argparse.Namespace) -> int:
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     if sys.stdin.isatty():
-        _explain(vault)
+        _explain(arguments)
     from mcp.server.stdio import stdio_server
 
     async def serve() -> None:
@@ -149,7 +308,7 @@ async def _serve_stdio(opened: AbstractAsyncContextManager[VaultServer], vault: 
 
 async def _serve_http(
     arguments: argparse.Namespace,
-    opened: AbstractAsyncContextManager[VaultServer],
+    opened: AbstractAsyncContextManager[ToolServer],
     settings: Settings,
     bearer: str,
 ) -> int:
@@ -158,10 +317,10 @@ async def _serve_http(
 
     host = HOST if arguments.host is None else arguments.host
     server_settings = replace(settings.server, host=host)
-    async with opened as vault:
+    async with opened as here:
         sockets = bind(host, PORT if arguments.port is None else arguments.port)
         try:
-            app: Any = HttpApp(vault, server_settings, bearer)
+            app: Any = HttpApp(here, server_settings, bearer)
             shown = f"[{host.strip('[]')}]" if ":" in host else host
             line = f"listening on http://{shown}:{sockets[0].getsockname()[1]}{PATH}"
             if arguments.bearer is None:

@@ -19,6 +19,7 @@ INVISIBLE: tuple[tuple[int, int], ...] = (
     (0xAD, 0xAD),  # soft hyphen
     (0x34F, 0x34F),  # combining grapheme joiner
     (0x61C, 0x61C),  # Arabic letter mark
+    (0x70F, 0x70F),  # Syriac abbreviation mark
     (0x115F, 0x1160),  # Hangul fillers
     (0x17B4, 0x17B5),  # Khmer inherent vowels
     (0x180B, 0x180F),  # Mongolian variation selectors and vowel separator
@@ -35,9 +36,11 @@ INVISIBLE: tuple[tuple[int, int], ...] = (
     (0xFFF0, 0xFFFC),  # unassigned, interlinear annotation, object replacement
     (0xFFFE, 0xFFFF),  # noncharacters
     (0x13430, 0x13442),  # Egyptian format controls and blanks
+    (0x16FE4, 0x16FE4),  # Khitan filler
     (0x1BCA0, 0x1BCA3),  # shorthand format controls
     (0x1D159, 0x1D159),  # null notehead
     (0x1D173, 0x1D17A),  # musical format controls
+    *((plane + 0xFFFE, plane + 0xFFFF) for plane in range(0x10000, 0xF0000, 0x10000)),  # noncharacters
     (0xE0000, 0xE0FFF),  # tags and variation selectors
     (0xF0000, 0x10FFFF),  # private use
 )
@@ -64,6 +67,11 @@ def clean(text: str) -> str:
     return _UNSEEN.sub(_written_out, text.replace("\r\n", "\n"))
 
 
+def hides(text: str) -> bool:
+    """Whether the text has characters that `clean` writes out."""
+    return _UNSEEN.search(text) is not None
+
+
 def prose(text: str) -> str:
     """Returns the text like `clean`, but keeps the joiners inside emoji and words.
 
@@ -84,7 +92,12 @@ def one_line(text: str, width: int = 200) -> str:
 
 def as_json(value: Any) -> str:
     """Returns the value as JSON on one line, with invisible characters escaped."""
-    return _UNSEEN.sub(_escaped, json.dumps(value, ensure_ascii=False))
+    return escaped(json.dumps(value, ensure_ascii=False))
+
+
+def escaped(text: str) -> str:
+    """Returns JSON text with invisible characters as escapes."""
+    return text if text.isascii() and "\x7f" not in text else _UNSEEN.sub(_escaped, text)
 
 
 def _escaped(found: re.Match[str]) -> str:

@@ -60,12 +60,14 @@ KINDS: dict[str, Kind] = {
     "model_not_found": _prompt(404, "model_not_found"),
     "method": _request(405, "method_not_supported"),
     "conflict": _request(409, "conflict"),
+    "gone": _request(410, "gone"),
     # limits
     "rate_limit": Kind(429, "rate_limit_error", "rate_limit_exceeded", "rate_limit_exceeded"),
     "requests_limit": Kind(429, "requests", "rate_limit_exceeded", "rate_limit_exceeded"),
     "tokens_limit": Kind(429, "tokens", "rate_limit_exceeded", "rate_limit_exceeded"),
     "quota": Kind(429, "insufficient_quota", "insufficient_quota", "rate_limit_exceeded"),
-    # the model and its server
+    # the model and its server, and other servers
+    "external_connector": Kind(424, "external_connector_error", "http_error"),
     "no_tool_call": _server(502, "tool_call_not_produced"),
     "invalid_tool_call": _server(502, "invalid_tool_call"),
     "tools_unsupported": _server(502, "tools_unsupported"),

@@ -119,12 +119,51 @@ class CallEnd:
 
 
 @dataclass(frozen=True, slots=True)
+class McpTools:
+    """The tools of an MCP server that are offered to the model. `tools` are objects of the Responses API."""
+
+    id: str
+    server: str
+    tools: tuple[Mapping[str, Any], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class McpAsk:
+    """A call of a server's tool that waits for the client's approval."""
+
+    id: str
+    server: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class McpCall:
+    """The gateway calls a tool of an MCP server. `approval`: the request that the client granted."""
+
+    id: str
+    server: str
+    name: str
+    arguments: str
+    approval: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class McpResult:
+    """The result of the call before it. With an `error`, there is no output."""
+
+    output: str | None
+    error: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Dropped:
     """Something that was deliberately not sent to the client.
 
     `kind` is `tail`, `cap`, `duplicate`, `parallel`, `first`, `late`, `retry` (a rejected attempt), `phantom`
-    (a call that never got a name), or, for a client whose API has neither, `block` or `citation`. `count` is
-    a number of calls, blocks or citations, or of characters for text.
+    (a call that never got a name), `cut` (a call of an MCP server, because the answer was cut), or, for a
+    client whose API has neither, `block` or `citation`. `count` is a number of calls, blocks or citations, or
+    of characters for text.
     """
 
     kind: str
@@ -222,6 +261,10 @@ Event = (
     | CallBegin
     | CallArgs
     | CallEnd
+    | McpTools
+    | McpAsk
+    | McpCall
+    | McpResult
     | Dropped
     | Usage
     | Finish

@@ -12,13 +12,17 @@ from typing import Any
 
 import msgspec
 
+from toolwire.core.mcp import McpListed
 from toolwire.core.turn import Call, ImagePart, Item, Message, OtherPart, Reasoning, Result, TextPart
 
+StoredItem = Item | McpListed
+"""An item of a stored response."""
 _CLASSES: dict[str, type[Any]] = {
     "message": Message,
     "call": Call,
     "result": Result,
     "reasoning": Reasoning,
+    "mcp_listed": McpListed,
     "text": TextPart,
     "image": ImagePart,
     "other": OtherPart,
@@ -28,11 +32,11 @@ _TUPLES = frozenset({"parts", "summary", "content"})
 _DEFAULTS = {cls: {field.name: field.default for field in fields(cls)} for cls in _TAGS}
 
 
-def encode_items(items: Sequence[Item]) -> bytes:
+def encode_items(items: Sequence[StoredItem]) -> bytes:
     return msgspec.json.encode([_plain(item) for item in items])
 
 
-def decode_items(raw: bytes) -> tuple[Item, ...]:
+def decode_items(raw: bytes) -> tuple[StoredItem, ...]:
     return tuple(_revive(entry) for entry in msgspec.json.decode(raw))
 
 

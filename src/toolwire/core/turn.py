@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from toolwire.core.events import CallKind, Failure
+from toolwire.core.mcp import McpPart
 
 Json = Any
 Role = Literal["system", "developer", "user", "assistant"]
@@ -256,10 +257,9 @@ class Turn:
     only_spoken: Failure | None = None
     """Why only a backend that speaks the request's API can serve it, e.g. a choice of a server's tool."""
     headers: Mapping[str, str] = field(default_factory=dict, compare=False)
-    """Headers that are part of the request, for a backend that speaks the client's API.
-
-    These are `anthropic-version` and `anthropic-beta`.
-    """
+    """Headers that are part of the request, for the same backend: `anthropic-version`, `anthropic-beta`."""
+    mcp: McpPart | None = None
+    """The MCP servers whose tools the gateway calls itself; None for nearly all requests."""
     caller: str = ""
     """The id of the API key that made the request. Agents keep the conversations of different keys apart."""
     constraint: Constraint | None = None

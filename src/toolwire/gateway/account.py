@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from toolwire.access.limits import Ticket
 from toolwire.backends.base import Batch
 from toolwire.core.errors import status_of
-from toolwire.core.events import CallBegin, Dropped, Failure, Finish, Usage
+from toolwire.core.events import CallBegin, Dropped, Failure, Finish, McpAsk, McpCall, Usage
 from toolwire.core.policy import Policy
 from toolwire.gateway.records import TurnSummary
 from toolwire.observe.tracing import Contents
@@ -18,13 +18,15 @@ from toolwire.observe.tracing import Contents
 if TYPE_CHECKING:
     from toolwire.gateway.run import Run
 
+CALLS = frozenset({CallBegin, McpCall, McpAsk})
 Headers = tuple[tuple[bytes, bytes], ...]
 
 
 class Account:
     """Calls and usage of one turn.
 
-    `saw` gets each batch that is sent; `policies` has the policy of each choice, None if it has no rules.
+    `saw` gets each batch that is sent. `policies` has the policies by choice and part of the answer; None if
+    there are no rules.
     """
 
     __slots__ = (
@@ -50,7 +52,7 @@ class Account:
         """The texts of the turn; None unless telemetry or the log wants them."""
         self.ticket: Ticket | None = None
         """The part of the key's limits that this turn has reserved; None if the key has no limits."""
-        self.policies: dict[int, Policy | None] = {}
+        self.policies: dict[tuple[int, int], Policy | None] = {}
         self.dropped: dict[str, int] = {}
         """The number of dropped characters or calls, by reason. The policies count here too."""
         self.call_names: list[str] = []
@@ -71,7 +73,7 @@ class Account:
             self.contents.saw(batch, choice)
         for event in batch:
             kind = type(event)
-            if kind is CallBegin:
+            if kind in CALLS:
                 self.call_names.append(event.name)  # type: ignore[union-attr]
                 self.call_ids.append(event.id or "")  # type: ignore[union-attr]
                 self.call_times.append(perf_counter() - self._started)
@@ -80,8 +82,12 @@ class Account:
                 self.repeats = self.repeats or event.repeats  # type: ignore[union-attr]
             elif kind is Usage:
                 self._usages[choice] = event  # type: ignore[assignment]
-            elif kind is Dropped and self.policies[choice] is None:
+            elif kind is Dropped and self._policy(choice) is None:
                 self.dropped[event.kind] = self.dropped.get(event.kind, 0) + event.count  # type: ignore[union-attr]
+
+    def _policy(self, choice: int) -> Policy | None:
+        """Returns the policy of the last part of a choice."""
+        return next(policy for (at, _), policy in reversed(self.policies.items()) if at == choice)
 
     def settled(self, ran: bool, answered: bool) -> Usage:
         """Settles the key's limits and returns the usage of all choices together.
@@ -97,7 +103,7 @@ class Account:
         truncated, mode = False, "off"
         for policy in filter(None, self.policies.values()):
             truncated = truncated or policy.truncated
-            mode = policy.rules.stop_after
+            mode = policy.rules.stop_after if mode == "off" else mode
         return len(self.call_names), truncated, mode
 
     def comment(self) -> str:

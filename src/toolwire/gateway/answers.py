@@ -156,6 +156,7 @@ _PREFIXES = {
     "function_call_output": "fco_",
     "reasoning": "rs_",
     "custom_tool_call": "ctc_",
+    "mcp_approval_response": "mcpa_",
 }
 
 

@@ -26,8 +26,10 @@ from toolwire.backends.base import Backend, CountingBackend, frames
 from toolwire.core.errors import ToolwireError
 from toolwire.core.events import Event, Failure
 from toolwire.core.ids import IdFactory, random_id
-from toolwire.core.turn import Api, Item, Turn
+from toolwire.core.items import StoredItem
+from toolwire.core.turn import Api, Turn
 from toolwire.gateway.answers import EventsAnswer
+from toolwire.gateway.approval_requests import ApprovalRequests, RequestTable
 from toolwire.gateway.catalog import Catalog
 from toolwire.gateway.compaction import Compaction, Seals, check_input
 from toolwire.gateway.images import ImageFetcher, checked, fetched_images
@@ -35,7 +37,9 @@ from toolwire.gateway.parked import Parking
 from toolwire.gateway.plan import make_plan
 from toolwire.gateway.queue import Queues
 from toolwire.gateway.records import JSON, Answer, Caller, OnSlow, TurnSummary
+from toolwire.gateway.rounds import ServedTurn, unserved
 from toolwire.gateway.run import Run
+from toolwire.gateway.served import ServedTools
 from toolwire.observe.journal import Journal
 from toolwire.observe.trace import Trace
 from toolwire.observe.tracing import Tracing, tracing_of
@@ -83,6 +87,9 @@ class Gateway:
         """Usage by key, model and hour."""
         self.limits = RateLimits(settings, self.usage)
         self.queues = Queues(settings.limits)
+        self.served_tools: ServedTools | None = None
+        """Runs the tools of MCP servers for clients; None: there are none."""
+        self.approval_requests: RequestTable | None = None if store is None else ApprovalRequests(store)
         self.observers: list[Callable[[TurnSummary], None]] = [self.usage.observe]
         self.journal = Journal.of(settings, store.path if store is not None else None)
         """Records of the last turns; None if the settings disable the journal."""
@@ -166,6 +173,8 @@ class Gateway:
             if caller.grant is not None:
                 run.account.ticket = await self._admit(caller.grant, turn, id, caller.key_id)
             run.body, run.answering = body, answering
+            if turn.mcp is not None:
+                turn = await self._with_servers(run, turn)
             plan = await run.plans(turn, backend, self._missing(turn, id) if backend is None else None)
             assert run.turn is not None
             turn = run.turn
@@ -332,6 +341,13 @@ class Gateway:
             trace.looked_up(references=found)
         return decode_responses.resolved(body, found)
 
+    async def _with_servers(self, run: Run, turn: Turn) -> Turn:
+        """Returns the turn with the tools of the MCP servers that the request names."""
+        if self.served_tools is None or self.approval_requests is None or not turn.generate:
+            return unserved(turn)
+        run.served = ServedTurn(self.served_tools, self.approval_requests, run.caller, run.ids, run.clock)
+        return await run.in_time(run.served.begin(turn, run.trace))
+
     async def _parsed(self, raw: bytes) -> dict[str, Any]:
         """Parses the JSON object of a request.
 
@@ -355,7 +371,7 @@ class Gateway:
             decode = partial(decode_responses.decode, body, previous, caller.key_id, is_open)
         return await asyncio.to_thread(decode) if size >= LARGE_BODY else decode()
 
-    async def _previous(self, id: str | None, caller: Caller, trace: Trace | None) -> tuple[Item, ...]:
+    async def _previous(self, id: str | None, caller: Caller, trace: Trace | None) -> tuple[StoredItem, ...]:
         if id is None:
             return ()
         chain = caller.memory.recall(id) if caller.memory is not None else None

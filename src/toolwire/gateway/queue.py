@@ -175,6 +175,10 @@ class QueueSlot:
             self._gone = True
             self._queues.left(self, self._began)
 
+    def again(self) -> QueueSlot | None:
+        """Joins the same queue anew, after `leave`. Raises as `join` does."""
+        return self._queues.join(self.model, self.key_id)
+
     def start(self, now: float) -> None:
         self._began = now
         self._wake()

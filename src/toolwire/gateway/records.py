@@ -9,18 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from toolwire.core.turn import (
-    Api,
-    Call,
-    ImagePart,
-    Item,
-    Message,
-    OtherPart,
-    Reasoning,
-    Result,
-    TextPart,
-    Turn,
-)
+from toolwire.core.items import StoredItem
+from toolwire.core.mcp import McpListed
+from toolwire.core.turn import Api, Call, ImagePart, Message, OtherPart, Reasoning, Result, TextPart, Turn
 
 if TYPE_CHECKING:
     from toolwire.access.keys import KeyGrant
@@ -141,26 +132,26 @@ class Memory:
         self._kept: dict[str, _Kept] = {}
         """The last response of each lane, by lane name, oldest first."""
         self._lane = ""
-        self._before: tuple[Item, ...] = ()
-        self.loose: tuple[Item, ...] = ()
+        self._before: tuple[StoredItem, ...] = ()
+        self.loose: tuple[StoredItem, ...] = ()
         """The conversation before the current turn, if the store does not have it; otherwise empty."""
 
     def enter(self, lane: str) -> None:
         """Sets the lane (the conversation on the connection) of the next turn."""
         self._lane = lane
 
-    def begin(self, before: tuple[Item, ...] = (), previous: str | None = None) -> None:
+    def begin(self, before: tuple[StoredItem, ...] = (), previous: str | None = None) -> None:
         """Begins a turn that continues the items `before`, which end with the response `previous`."""
         self._before = before
         self.loose = (
             before if any(kept.id == previous and not kept.stored for kept in self._kept.values()) else ()
         )
 
-    def recall(self, id: str) -> tuple[Item, ...] | None:
-        """Returns the conversation that ends with this response; None if the response is not remembered."""
+    def recall(self, id: str) -> tuple[StoredItem, ...] | None:
+        """Returns the conversation that ends with this response; None if it is not remembered."""
         return next((kept.items for kept in self._kept.values() if kept.id == id), None)
 
-    def keep(self, id: str, items: tuple[Item, ...], stored: bool = False) -> None:
+    def keep(self, id: str, items: tuple[StoredItem, ...], stored: bool = False) -> None:
         """Remembers the response that ended the current turn, with the whole conversation before it.
 
         `items` are the input and the output of the turn. `stored`: the store has the response too.
@@ -179,17 +170,19 @@ class Memory:
 
 class _Kept(NamedTuple):
     id: str
-    items: tuple[Item, ...]
+    items: tuple[StoredItem, ...]
     size: int
     stored: bool
     """Whether the store has the response and everything before it."""
 
 
-def _size(item: Item) -> int:
+def _size(item: StoredItem) -> int:
     if isinstance(item, Call):
         return len(item.arguments) + len(item.name) + len(item.call_id)
     if isinstance(item, Reasoning):
         return sum(map(len, (*item.summary, *item.content))) + len(item.encrypted or "")
+    if isinstance(item, McpListed):
+        return len(item.server)
     assert isinstance(item, Message | Result)
     return sum(_part_size(part) for part in item.parts)
 

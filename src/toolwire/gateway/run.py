@@ -2,9 +2,10 @@
 
     batch = await source.pull()  ─▶  block = stages.feed(batch)  ─▶  yield block
 
-A `RunSource` is one run of the backend. The loop reads one source at a time. Five things decide which source
-it reads next: waiting in the queue, resuming a parked run, a second attempt for a required call, and the
-fallback to another strategy or, before the first byte, to another model.
+A `RunSource` is one run of the backend. The loop reads one source at a time. Six things decide which source
+it reads next: waiting in the queue, resuming a parked run, a second attempt for a required call, the fallback
+to another strategy or, before the first byte, to another model, and calls that the gateway serves itself
+(`served.py`): they are a source, and the model's next run is one.
 
 A failure before the first byte of the answer is an HTTP error (`ToolwireError`). A later failure is sent in
 the stream. Closing the stream cancels the run.
@@ -31,8 +32,11 @@ from toolwire.gateway.parked import Claim, brings_results
 from toolwire.gateway.plan import Plan, make_plan
 from toolwire.gateway.queue import QueueSlot
 from toolwire.gateway.records import EVENT_STREAM, JSON, Answer, Caller, OnSlow
-from toolwire.gateway.source import Opened, RunSource, Timeouts, failed, nothing, side_by_side
-from toolwire.gateway.stages import RequiredCall, Stages
+from toolwire.gateway.rounds import ServedTurn
+from toolwire.gateway.served import TakenCalls
+from toolwire.gateway.serving import first, go_on
+from toolwire.gateway.source import Opened, RunSource, Timeouts, nothing, read_slowly, side_by_side
+from toolwire.gateway.stages import NOTHING, RequiredCall, Stages
 from toolwire.observe.trace import Trace
 from toolwire.observe.tracing import Contents
 from toolwire.wire.obsidian import ObsidianXml
@@ -42,8 +46,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("toolwire.gateway")
 T = TypeVar("T")
-LONGEST_S = 0.001
-"""How many seconds the loop works on a long batch before other turns may run."""
 
 
 class Run:
@@ -64,7 +66,11 @@ class Run:
     kind = "new"
     """The value of the header `x-toolwire-turn`: `new`, `resumed` or `replayed`."""
     first_byte: float | None = None
+    served: ServedTurn | None = None
+    """The MCP servers that the request names; None for nearly all requests."""
     committed = _observed = _asked_again = False
+    used = NOTHING
+    """The usage of the runs before the current one."""
     _others: list[str] | None = None
     _asked = ""
     """The id of the requested model."""
@@ -85,7 +91,7 @@ class Run:
         gateway.catalog.users.add(self)
         limits = gateway.settings.limits
         has_limits = limits.first_token_s or limits.idle_s or limits.total_s
-        self._timeouts = Timeouts(limits) if has_limits else None
+        self.timeouts = Timeouts(limits) if has_limits else None
         self.account = Account(self.started, Contents() if gateway.contents_wanted else None)
         self.output_mode = caller.output_mode or gateway.settings.tools.output_mode
         self._siblings = object()  # the parks of all choices of this turn share this object
@@ -159,7 +165,8 @@ class Run:
         self.turn = turn
         plan = make_plan(turn, self.backend, self._gateway.settings.tools, self.ids)
         self.plan = plan = plan.by_fallback() if self.fell_back else plan
-        self._report = plan.report_header() if plan.report else ""
+        if self.served is None or not self.served.has_run:  # the headers may have been sent
+            self._report = plan.report_header() if plan.report else ""
         if self.trace is not None:
             self.trace.planned(turn, plan, self._report)
         return plan
@@ -183,7 +190,7 @@ class Run:
 
     def in_time(self, work: Awaitable[T]) -> Awaitable[T]:
         """Runs `work` within the time limit of the whole turn."""
-        return work if self._timeouts is None else self._timeouts.whole(work)
+        return work if self.timeouts is None else self.timeouts.whole(work)
 
     # --- the loop ---
 
@@ -195,17 +202,12 @@ class Run:
         trace, grace_s = self.trace, self._gateway.settings.tools.stop_grace_ms / 1000
         assert self.plan is not None
         with self if alone else nullcontext():  # with several choices, `_loops` enters `self` once for all
-            refusal = await self._admission() if alone and self.place is not None else None
-            stages = self._stages(self.plan, choice)
-            source = (
-                self._source(self.plan, self.plan.turn, choice, claim=self.claim)
-                if refusal is None
-                else failed(refusal)
-            )
+            refusal = await self.admission() if alone and self.place is not None else None
+            source, stages = first(self, self.plan, choice, refusal)
             stages.begin(parks=source.live is not None)
             try:
                 while True:
-                    following: RunSource | None = None
+                    following: tuple[RunSource, Stages] | None = None
                     batch: Batch | None
                     try:
                         batch = await (
@@ -230,7 +232,7 @@ class Run:
                     elif stages.is_direct or stages.is_quick(batch):
                         block = stages.feed(batch)
                     else:
-                        block = await self._read_slowly(stages, batch)
+                        block = await read_slowly(stages, batch)
                     source.is_silent = source.is_silent and not batch
                     if stages.over:
                         following, more = await self._over(source, stages)
@@ -241,8 +243,8 @@ class Run:
                             trace.sent(block)
                         yield block
                     if following is not None:
-                        unfit, source = source, following
-                        await unfit.close()
+                        ended, (source, stages) = source, following
+                        await ended.close()
                     elif stages.over:
                         source.is_complete = stages.is_complete
                         break
@@ -256,7 +258,7 @@ class Run:
         answer = self.answer
         assert answer is not None
         with self:
-            refusal = await self._admission() if self.place is not None else None
+            refusal = await self.admission() if self.place is not None else None
             if refusal is None:
                 loops = side_by_side(partial(self._loop, alone=False), choices, answer)
                 async with aclosing(loops) as blocks:
@@ -280,28 +282,19 @@ class Run:
             self.trace.sent(last)
         return last
 
-    def _stages(self, plan: Plan, choice: int) -> Stages:
+    def stages(self, plan: Plan, choice: int) -> Stages:
         assert self.answer is not None
         tools = self._gateway.settings.tools
         xml = ObsidianXml(tools.delimiter) if self.output_mode == "obsidian-xml" else None
         alone = self.turn is not None and self.turn.n == 1
-        return Stages(plan, self.answer, self.account, self.ids, choice, alone, xml)
-
-    async def _read_slowly(self, stages: Stages, batch: Batch) -> bytes:
-        """Feeds a batch with a long text in slices. Other turns run in between."""
-        blocks, began = [], perf_counter()
-        for part in stages.slices(batch):
-            blocks.append(stages.feed(part))
-            if stages.over:
-                break
-            if perf_counter() - began > LONGEST_S:
-                await asyncio.sleep(0)
-                began = perf_counter()
-        return b"".join(blocks)
+        if (served := self.served) is None:
+            return Stages(plan, self.answer, self.account, self.ids, choice, alone, xml)
+        more = (TakenCalls(served.names), served.opening, self.used, served.rounds)
+        return Stages(plan, self.answer, self.account, self.ids, choice, alone, xml, *more)
 
     # --- which source is read ---
 
-    async def _admission(self) -> Failure | None:
+    async def admission(self) -> Failure | None:
         """Waits until the queue admits the turn and returns None, or returns the failure if it refuses."""
         assert self.place is not None
         try:
@@ -310,7 +303,7 @@ class Run:
             return error.failure
         return None
 
-    def _source(
+    def source(
         self, plan: Plan, turn: Turn, choice: int, how: str = "", claim: Claim | None = None
     ) -> RunSource:
         """Starts a run of the backend, or continues the parked run of `claim`.
@@ -328,7 +321,7 @@ class Run:
         else:
             batches = self.backend.run(turn) if turn.generate else nothing()
         number = 0 if self.trace is None else self.trace.begin_run(how or "run", choice)
-        return RunSource(turn.model, batches, number, live, claim, self._timeouts)
+        return RunSource(turn.model, batches, number, live, claim, self.timeouts)
 
     async def _instead(
         self, source: RunSource, failure: Failure, stages: Stages
@@ -342,7 +335,7 @@ class Run:
         plan, choice = stages.plan, stages.choice
         if source.claim is not None and failure.kind != "timeout":  # the run died while it was parked
             self._is("replayed")
-            return self._source(plan, plan.turn, choice), stages
+            return self.source(plan, plan.turn, choice), stages
         if failure.kind != "tools_unsupported":
             return await self._fall_back(failure, choice)
         try:
@@ -352,7 +345,7 @@ class Run:
         if (again.strategy, again.report) == (plan.strategy, plan.report):
             self.plan = plan
             return failure
-        return self._source(again, again.turn, choice), self._stages(again, choice)
+        return self.source(again, again.turn, choice), self.stages(again, choice)
 
     async def _fall_back(self, failure: Failure, choice: int) -> tuple[RunSource, Stages] | Failure:
         """Returns a run of the next model that may answer instead; the failure if no model is left.
@@ -361,7 +354,8 @@ class Run:
         another's. For the same reason, a turn with several choices keeps its model.
         """
         assert self.turn is not None and self._decoded is not None
-        sent = self.first_byte is not None or self._asked_again
+        ran = self.served is not None and self.served.has_run
+        sent = self.first_byte is not None or self._asked_again or ran
         if sent or self.turn.n > 1 or failure.kind not in FALLS_BACK or not self._fallbacks():
             return failure
         if self.place is not None:
@@ -371,10 +365,10 @@ class Run:
             plan = await self.plans(self._decoded, None, failure)
         except ToolwireError as error:
             return error.failure
-        refusal = await self._admission() if self.place is not None else None
+        refusal = await self.admission() if self.place is not None else None
         if refusal is not None:
             return await self._fall_back(refusal, choice)
-        return self._source(plan, plan.turn, choice), self._stages(plan, choice)
+        return self.source(plan, plan.turn, choice), self.stages(plan, choice)
 
     def _ask_again(self, rejected: RequiredCall, stages: Stages) -> RunSource:
         """Starts the second attempt, after a call was missing or did not fit its strict schema."""
@@ -385,21 +379,23 @@ class Run:
         if self.trace is not None:
             self.trace.report = self._report
         turn = stages.plan.retry(rejected.answer, rejected.issues)
-        return self._source(stages.plan, turn, stages.choice, "retry")
+        return self.source(stages.plan, turn, stages.choice, "retry")
 
-    async def _over(self, source: RunSource, stages: Stages) -> tuple[RunSource | None, bytes]:
-        """Handles the end of a run: parks the run, starts a second attempt, or fails.
+    async def _over(self, source: RunSource, stages: Stages) -> tuple[tuple[RunSource, Stages] | None, bytes]:
+        """Handles the end of a run: parks it, tries again, serves its calls, or fails.
 
-        Returns the next source (None if there is none) and a last block for the client. Raises the failure if
-        the client has not received anything of the answer yet.
+        Returns the next source with its stages (None if there is none) and a last block for the client.
+        Raises the failure if nothing of the answer was sent yet.
         """
         following, block = None, b""
         if (rejected := stages.rejected) is None:
-            if source.live is not None:
+            if (taken := stages.taken) is not None and taken.held is not None:
+                following = await go_on(self, source, stages, taken)
+            elif source.live is not None:
                 await self._park(source, source.live, stages)
         elif stages.may_ask_again:
-            following = self._ask_again(rejected, stages)
-            block = stages.ask_again(following.live is not None)
+            again = self._ask_again(rejected, stages)
+            following, block = (again, stages), stages.ask_again(again.live is not None)
         else:
             block = stages.fail(rejected.failure)
         assert self.answer is not None

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
+from time import perf_counter
 from typing import TypeVar
 
 from toolwire.backends.base import Batch, LiveRun
@@ -13,6 +14,8 @@ from toolwire.core.errors import ToolwireError
 from toolwire.core.events import CallArgs, CallBegin, Failure, Finish, Refusal, Text, Thought, Usage
 from toolwire.gateway.answers import Answering
 from toolwire.gateway.parked import Claim
+from toolwire.gateway.rounds import Round
+from toolwire.gateway.stages import Stages
 from toolwire.settings.types import LimitSettings
 
 log = logging.getLogger("toolwire.gateway")
@@ -22,6 +25,8 @@ MOST_AT_ONCE = 8
 """How many runs of one request are active at a time, so that a request cannot flood a backend."""
 MOST_WAITING = 64
 """How many blocks all runs together may be ahead of the client."""
+LONGEST_S = 0.001
+"""How many seconds the loop works on a long batch before other turns may run."""
 CUT = Failure("backend_cut", "The model's answer broke off before it was complete.")
 
 
@@ -191,6 +196,27 @@ class Opened:
         await self._rest.aclose()
 
 
+class ServedSource(RunSource):
+    """A round of calls that the gateway serves itself. The time limits of a model do not apply to it."""
+
+    def __init__(
+        self, batches: AsyncGenerator[Batch, None], number: int, round: Round, timeouts: Timeouts | None
+    ) -> None:
+        super().__init__("", batches, number, timeouts=timeouts)
+        self.round = round
+        self.is_silent = False  # nothing may replace it
+
+    async def pull(self, grace_s: float) -> Batch:
+        following = self.batches.__anext__()
+        return await (following if self._timeouts is None else self._timeouts.whole(following))
+
+    def ended_by(self, error: Exception) -> Batch | None:
+        if isinstance(error, ToolwireError):
+            return [error.failure]
+        log.error("a round of calls failed", exc_info=error)
+        return [Failure("server", "The tools of MCP servers could not be called.")]
+
+
 async def nothing() -> AsyncGenerator[Batch, None]:
     """Yields the events of a request that stores its input and generates no answer."""
     yield [Usage(0, 0), Finish("stop")]
@@ -203,6 +229,22 @@ def failed(failure: Failure) -> RunSource:
         yield [failure]
 
     return RunSource("", run())
+
+
+# --- long batches ---
+
+
+async def read_slowly(stages: Stages, batch: Batch) -> bytes:
+    """Feeds a batch with a long text in slices. Other turns run in between."""
+    blocks, began = [], perf_counter()
+    for part in stages.slices(batch):
+        blocks.append(stages.feed(part))
+        if stages.over:
+            break
+        if perf_counter() - began > LONGEST_S:
+            await asyncio.sleep(0)
+            began = perf_counter()
+    return b"".join(blocks)
 
 
 # --- several choices ---

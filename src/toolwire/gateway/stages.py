@@ -20,6 +20,7 @@ from toolwire.core.policy import NO_RULES, Policy
 from toolwire.gateway.account import Account
 from toolwire.gateway.interpret import Interpreter
 from toolwire.gateway.plan import Plan
+from toolwire.gateway.served import TakenCalls
 from toolwire.wire.obsidian import ObsidianXml
 
 HELD_LIMIT = 4 * 1024 * 1024
@@ -30,6 +31,7 @@ An attempt with more text is rejected, as an attempt without a call.
 EVENT_SIZE = 100
 """The number of characters that an event counts as, in addition to its text."""
 _TEXT = frozenset({Text})
+NOTHING = Usage(0, 0)
 SLICE = 256
 """How many characters of a long text are read at once. Other turns may run between two slices."""
 
@@ -56,17 +58,27 @@ class Stages:
         choice: int = 0,
         alone: bool = True,
         xml: ObsidianXml | None = None,
+        taken: TakenCalls | None = None,
+        opening: list[Event] | None = None,
+        used: Usage = NOTHING,
+        part: int = 0,
     ) -> None:
-        """`alone`: the answer has only this choice."""
+        """`alone`: the answer has only this choice.
+
+        `taken` takes the calls that the gateway serves itself. `opening`: the events with which the answer
+        begins. `used`: the usage of earlier runs of this answer. `part`: how many rounds came before.
+        """
+        self.taken, self._opening = taken, opening
         self.plan, self.choice = plan, choice
         self.policy = None if plan.rules == NO_RULES else Policy(plan.rules, account.dropped)
-        account.policies[choice] = self.policy
+        if not part or self.policy is not None:
+            account.policies[choice, part] = self.policy
         self._writer, self._account, self._ids, self._alone, self._xml = writer, account, ids, alone, xml
         is_counted = account.ticket is not None or account.contents is not None  # each text, not only usage
         self._say = self._say_and_count if is_counted else writer.say
         self._has_logprobs = plan.turn.sampling.logprobs is not None
         self._attempts = 0
-        self._used = Usage(0, 0)
+        self._used = used
         self.is_direct = False
         """Whether text goes straight to the writer (the shortcut)."""
 
@@ -106,6 +118,8 @@ class Stages:
             return self._say(events[0].text)
         if self._required is not None:
             events = self._required.feed(events)
+        elif self._used is not NOTHING:
+            events = [self._used + one if isinstance(one, Usage) else one for one in events]
         return self._send(events)
 
     def is_quick(self, batch: list[Event]) -> bool:
@@ -180,6 +194,11 @@ class Stages:
             events = policy.feed(events)
             if policy.cut:
                 events = [*events, *policy.end()]
+        if self.taken is not None:
+            events = self.taken.feed(events)
+        if self._opening and events:
+            events = [*self._opening, *events]
+            self._opening.clear()
         if self._xml is not None:
             events = self._xml.feed(events)
         self._account.saw(events, self.choice)
@@ -210,6 +229,7 @@ class Stages:
             and is_open
             and (policy is None or policy.passes_text)
             and self._xml is None
+            and self.taken is None
             and not self._parks
             and not self._has_logprobs  # the shortcut sends text without them
         )

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
-from toolwire.core.display import as_json, clean
+from toolwire.core.display import as_json, clean, escaped
 from toolwire.core.ids import is_own
 from toolwire.wire.sse import encode, scrub
 
@@ -325,7 +325,7 @@ def say(text: str, **fields: Any) -> None:
 def as_object(fields: dict[str, Any], at: float | None = None) -> str:
     """Returns the fields as a JSON line, with the time first."""
     moment = datetime.fromtimestamp(time.time() if at is None else at, UTC).isoformat(timespec="milliseconds")
-    return encode({"time": moment.replace("+00:00", "Z"), **fields}).decode()
+    return escaped(encode({"time": moment.replace("+00:00", "Z"), **fields}).decode())
 
 
 def _masked(fields: dict[str, Any], mask: Mask | None) -> dict[str, Any]:

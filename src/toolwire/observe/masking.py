@@ -158,6 +158,8 @@ class Mask:
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, Mapping):
+            if value.get("type") == "mcp" and isinstance(value.get("headers"), Mapping):
+                value = {**value, "headers": dict.fromkeys(value["headers"], MASK)}  # a client's credentials
             return {self.text(key): self._member(key, inner) for key, inner in value.items()}
         if isinstance(value, list | tuple):
             return [self.value(inner) for inner in value]
@@ -212,6 +214,11 @@ def secrets_of(settings: Settings) -> Iterator[str]:
         yield settings.server.node_secret
     for url in (settings.store.url, settings.store.redis, settings.telemetry.otlp):
         yield from _of_url(url)
+    for notice in settings.notices:
+        yield from notice.hidden
+    for server in settings.mcp.servers:
+        yield from server.secret
+        yield from _of_url(server.url)
     for model in settings.models:
         for name, value in model.options.items():
             yield from _secrets_in(value, name in model.secret or name == "headers" or _is_secret(name))

@@ -28,6 +28,10 @@ from toolwire.core.events import (
     Event,
     Failure,
     Finish,
+    McpAsk,
+    McpCall,
+    McpResult,
+    McpTools,
     Refusal,
     Signature,
     Text,
@@ -35,11 +39,13 @@ from toolwire.core.events import (
     Usage,
 )
 from toolwire.core.ids import IdFactory
-from toolwire.core.items import decode_items, encode_items
+from toolwire.core.items import StoredItem, decode_items, encode_items
+from toolwire.core.policy import NO_RULES
 from toolwire.core.turn import ImagePart, Item, Message, Result, Turn
 from toolwire.gateway.account import Account
 from toolwire.gateway.plan import Plan, make_plan
 from toolwire.gateway.stages import Stages
+from toolwire.observe.recorded_servers import TOOLS, RecordedRounds
 from toolwire.observe.trace import FRAME, SENT, Trace
 from toolwire.settings.types import ToolSettings
 from toolwire.wire.body import parse
@@ -55,7 +61,7 @@ EVENTS: dict[str, type[Any]] = {
     cls.__name__: cls
     for cls in (
         *(Text, Thought, Signature, Block, Citation, Border, Refusal, CallBegin, CallArgs, CallEnd),
-        *(Dropped, Usage, Finish, Failure),
+        *(McpTools, McpAsk, McpCall, McpResult, Dropped, Usage, Finish, Failure),
     )
 }
 STOPPED = {"type": "Stopped"}
@@ -165,6 +171,8 @@ def _request(trace: Trace, tools: ToolSettings) -> dict[str, Json]:
         out["previous"] = json.loads(encode_items(trace.previous))
     if trace.references:
         out["references"] = dict(trace.references)
+    if trace.served:
+        out["served"] = json.loads(json.dumps(trace.served, default=str))
     if trace.offers:
         out["effort"], out["images"] = trace.effort, dict(trace.images or {})
     return out
@@ -216,7 +224,7 @@ def turn_of(request: dict[str, Json]) -> Turn | None:
     return with_images(turn, request.get("images") or {})
 
 
-def previous_of(request: dict[str, Json]) -> tuple[Item, ...]:
+def previous_of(request: dict[str, Json]) -> tuple[StoredItem, ...]:
     """Returns the earlier conversation that a recorded request refers to."""
     return decode_items(json.dumps(request["previous"]).encode()) if request.get("previous") else ()
 
@@ -264,7 +272,7 @@ def minted(recorded: list[str]) -> IdFactory:
 
     def mint(prefix: str) -> str:
         for place, id in enumerate(left):
-            if id.startswith(prefix):
+            if id.startswith(prefix) and (prefix or id.isalnum()):
                 return left.pop(place)
         extra[prefix] += 1
         return f"{prefix}replay{extra[prefix]}"
@@ -289,52 +297,93 @@ class _Events:
 
 def _compute(recording: Recording, turn: Turn) -> None:
     """Plans the turn for each recorded offer, and runs its batches through the stages."""
-    request, runs, settings = recording.request, recording.end["runs"], tool_settings(recording.request)
-    ids, account, writer = minted(recording.end["ids"]), Account(0.0, None), _Events(recording.events)
-    offers = offers_of(request)
-    xml = (request.get("output_mode") or settings.output_mode) == "obsidian-xml"
+    runs, computing = recording.end["runs"], _Computing(recording, turn)
     last = {run["choice"]: number for number, run in enumerate(runs)}
-    plans: list[Plan] = []
-    stages: dict[int, Stages] = {}
     heard: set[int] = set()
-
-    def planned(number: int) -> Plan:
-        while len(plans) <= number:
-            plans.append(make_plan(turn, cast(Backend, offers[len(plans)]), settings, ids))
-            recording.plans.append(_plan(plans[-1], turn))
-        return plans[number]
-
-    def begin(how: str, choice: int, plan: int) -> None:
-        chosen = planned(plan)
-        if how == "retry":
-            recording.plans.append(_plan(chosen.retried(), turn))
-            stages[choice].ask_again(parks=chosen.strategy == "parked")
-            return
-        if choice not in stages or stages[choice].plan is not chosen:
-            mode = ObsidianXml(settings.delimiter) if xml else None
-            stages[choice] = Stages(chosen, writer, account, ids, choice, turn.n == 1, mode)
-        stages[choice].begin(parks=how not in ("run", "failed"))
-
-    planned(0)
     for ms, number, events in recording.batches:
-        choice, writer.now, is_first = runs[number]["choice"], ms, number not in heard
+        choice, computing.writer.now, is_first = runs[number]["choice"], ms, number not in heard
         if is_first:
             heard.add(number)
-            begin(**runs[number])
+            computing.begin(**runs[number])
+        stages = computing.stages[choice]
         if events == [STOPPED]:
-            stages[choice].stop()
+            stages.stop()
             continue
         batch = [event_of(event) for event in events]
         is_last = last[choice] == number
         if is_first and not is_last and batch and isinstance(batch[0], Failure):
             continue  # this run failed before it began to answer, and another one replaced it
-        stages[choice].feed(batch)
-        rejected = stages[choice].rejected
-        if rejected is not None and is_last and not stages[choice].may_ask_again:
-            stages[choice].fail(rejected.failure)
-    if account.drops_logprobs or account.repeats:
-        answered = plans[-1].as_answered(account.drops_logprobs, account.repeats)
-        recording.plans.append(_plan(answered, turn))
+        computing.feed(runs[number]["how"], stages, batch)
+        if stages.rejected is not None and is_last and not stages.may_ask_again:
+            stages.fail(stages.rejected.failure)
+    computing.end()
+
+
+class _Computing:
+    """The plans and stages of a recorded turn."""
+
+    def __init__(self, recording: Recording, turn: Turn) -> None:
+        request = recording.request
+        self._recording, self._settings = recording, tool_settings(request)
+        self._ids, self._account = minted(recording.end["ids"]), Account(0.0, None)
+        self._offers = offers_of(request)
+        self._xml = (request.get("output_mode") or self._settings.output_mode) == "obsidian-xml"
+        self._plans: list[Plan] = []
+        self.writer = _Events(recording.events)
+        self.stages: dict[int, Stages] = {}
+        self._rounds: RecordedRounds | None = None
+        if request.get("served"):
+            self._rounds = RecordedRounds(request["served"], recording.batches, self._ids)
+            turn = self._rounds.arranged(turn)
+        self._turn = turn
+        if self._rounds is None or self._rounds.begins_with_run:
+            self._planned(0)
+
+    def begin(self, how: str, choice: int, plan: int) -> None:
+        """Begins a run."""
+        if self._rounds is not None:
+            if how == TOOLS:
+                self._begin_round(self._rounds, choice)
+                return
+            self._turn = self._rounds.begins(self._turn)
+        chosen = self._planned(plan)
+        if how == "retry":
+            self._recording.plans.append(_plan(chosen.retried(), self._turn))
+            self.stages[choice].ask_again(parks=chosen.strategy == "parked")
+            return
+        if choice not in self.stages or self.stages[choice].plan is not chosen:
+            mode = ObsidianXml(self._settings.delimiter) if self._xml else None
+            alone = self._turn.n == 1
+            more = () if self._rounds is None else (self._rounds.taken(), self._rounds.opening)
+            shared = (chosen, self.writer, self._account, self._ids, choice, alone, mode)
+            self.stages[choice] = Stages(*shared, *more)
+        self.stages[choice].begin(parks=how not in ("run", "failed"))
+
+    def _begin_round(self, rounds: RecordedRounds, choice: int) -> None:
+        """Begins a round of calls that the gateway served itself."""
+        before = self.stages.get(choice)
+        taken = rounds.calls(None if before is None else before.taken)
+        shared = (Plan("none", self._turn, NO_RULES), self.writer, self._account, self._ids, choice)
+        self.stages[choice] = Stages(*shared, taken=taken, opening=rounds.opening, part=1)
+        self.stages[choice].begin()
+
+    def feed(self, how: str, stages: Stages, batch: list[Event]) -> None:
+        if self._rounds is not None and how == TOOLS:
+            self._rounds.feed(batch)
+        stages.feed(batch)
+
+    def end(self) -> None:
+        account = self._account
+        if account.drops_logprobs or account.repeats:
+            answered = self._plans[-1].as_answered(account.drops_logprobs, account.repeats)
+            self._recording.plans.append(_plan(answered, self._turn))
+
+    def _planned(self, number: int) -> Plan:
+        while len(self._plans) <= number:
+            offer = cast(Backend, self._offers[len(self._plans)])
+            self._plans.append(make_plan(self._turn, offer, self._settings, self._ids))
+            self._recording.plans.append(_plan(self._plans[-1], self._turn))
+        return self._plans[number]
 
 
 def _plan(plan: Plan, turn: Turn) -> dict[str, Json]:
@@ -434,6 +483,9 @@ def got(recording: Recording) -> dict[str, Json]:
             calls[choice, event["index"]] = {"id": id, "name": name, "arguments": []}
         elif kind == "CallArgs" and (choice, event["index"]) in calls:
             calls[choice, event["index"]]["arguments"].append(event["delta"])
+        elif kind in ("McpCall", "McpAsk"):
+            name, key = f"{event['server']}: {event['name']}", (choice, -1 - len(calls))
+            calls[key] = {"id": event["id"], "name": name, "arguments": [event["arguments"]]}
     said = ["".join(texts[choice]) for choice in sorted(texts)]
     if len(said) > 1:
         said = [f"--- choice {number} ---\n{text}" for number, text in enumerate(said, 1)]

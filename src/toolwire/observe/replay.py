@@ -18,10 +18,12 @@ from toolwire.backends.base import Batch
 from toolwire.core.capabilities import Capabilities, Strategy
 from toolwire.core.errors import ToolwireError, error_object
 from toolwire.core.events import Failure
-from toolwire.core.turn import Item, Result, Turn
+from toolwire.core.items import StoredItem
+from toolwire.core.turn import Result, Turn
 from toolwire.gateway.compaction import Seals
 from toolwire.gateway.images import ImageFetcher
 from toolwire.gateway.pipeline import Caller, Gateway
+from toolwire.observe.recorded_servers import TOOLS, RecordedServers
 from toolwire.observe.recording import (
     STOPPED,
     UNFIT,
@@ -123,13 +125,19 @@ async def _run(recording: Recording) -> tuple[str, str, str | None]:
     )
     images = _RecordedImages(request.get("images") or {}, None if played.runs else played.failure)
     gateway.images = cast(ImageFetcher, images)
+    grant = None
+    if request.get("served"):
+        servers = RecordedServers(request["served"], recording.batches)
+        gateway.served_tools = gateway.approval_requests = servers
+        grant = servers.caller_grant
     gateway.seals = cast(Seals, _RecordedSeals(request.get("references") or {}))
+    caller = Caller(output_mode=request.get("output_mode"), grant=grant)
     raw = json.dumps(request["body"]).encode() if "body" in request else request["raw"].encode()
     blocks: list[bytes] = []
     reports: list[str] = []
 
     async def answered() -> str:
-        answer = await gateway.respond(request["api"], raw, Caller(output_mode=request.get("output_mode")))
+        answer = await gateway.respond(request["api"], raw, caller)
         reports.append(dict(answer.headers)[b"x-toolwire-report"].decode())
         if answer.stream is None:
             blocks.append(answer.body or b"")
@@ -217,8 +225,9 @@ class _ReplayedBackend:
             for number, how in enumerate(runs)
             if how == "failed" or (how == "resume" and "open" in runs[number + 1 :])
         }
-        self.runs = deque(number for number in range(len(runs)) if number not in died)
-        rows = [row for row in recording.batches if row[1] not in died and row[2] != [STOPPED]]
+        not_ours = died | {number for number, how in enumerate(runs) if how == TOOLS}
+        self.runs = deque(number for number in range(len(runs)) if number not in not_ours)
+        rows = [row for row in recording.batches if row[1] not in not_ours and row[2] != [STOPPED]]
         self._rows = deque((run, [event_of(event) for event in events]) for _, run, events in rows)
         self._left = Counter(run for run, _ in self._rows)
         self._over: set[int] = set()
@@ -310,7 +319,7 @@ class _RecordedStore:
     def __init__(self, request: dict[str, Any], full: bool) -> None:
         self._request, self._full = request, full
 
-    async def chain(self, id: str, key_id: str) -> tuple[Item, ...] | None:
+    async def chain(self, id: str, key_id: str) -> tuple[StoredItem, ...] | None:
         return previous_of(self._request) if "previous" in self._request else None
 
     async def referenced(self, ids: list[str], key_id: str) -> dict[str, Any]:

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from toolwire.core.capabilities import Capabilities, Strategy
     from toolwire.core.events import Event, Failure
     from toolwire.core.ids import IdFactory
-    from toolwire.core.turn import Api, Item, Turn
+    from toolwire.core.items import StoredItem
+    from toolwire.core.turn import Api, Turn
     from toolwire.gateway.plan import Plan
     from toolwire.gateway.records import Caller
 
@@ -88,11 +89,13 @@ class Trace(msgspec.Struct, eq=False, weakref=True):
     """The backend's strategy and capabilities at each time when the turn was planned."""
     effort: str | None = None
     open_responses: bool = False
-    previous: tuple[Item, ...] | None = None
+    previous: tuple[StoredItem, ...] | None = None
     """The earlier conversation that the request refers to."""
     references: Mapping[str, Any] | None = None
     images: Mapping[str, str] | None = None
     """The images that were fetched, by URL."""
+    served: Mapping[str, Any] | None = None
+    """What the MCP servers of the request offered."""
     # what the backend sent and what the client received
     rows: list[tuple[float, int, Any]] = []
     runs: tuple[RecordedRun, ...] = ()
@@ -146,15 +149,17 @@ class Trace(msgspec.Struct, eq=False, weakref=True):
     def looked_up(
         self,
         *,
-        previous: tuple[Item, ...] | None = None,
+        previous: tuple[StoredItem, ...] | None = None,
         references: Mapping[str, Any] | None = None,
         images: Mapping[str, str] | None = None,
+        served: Mapping[str, Any] | None = None,
     ) -> None:
         """Records data to which the request refers, but which it does not contain."""
         self.previous = previous or self.previous
         self.references, self.images = references or self.references, images or self.images
+        self.served = served or self.served
         items = sum(map(_item_bytes, previous or ()))
-        self._uncounted += weight(references or {}) + weight(images or {}) + items
+        self._uncounted += weight(references or {}) + weight(images or {}) + weight(served or {}) + items
         self.weigh()
 
     def resumes(self, turn_id: str, waited_s: float) -> None:
@@ -197,6 +202,7 @@ class Trace(msgspec.Struct, eq=False, weakref=True):
             self._uncounted += ROW_BYTES
             for event in batch or ():
                 text = getattr(event, "text", "") or getattr(event, "delta", "")
+                text = text or getattr(event, "output", "") or ""  # of an MCP call
                 self._uncounted += EVENT_BYTES + len(text)
             if self._uncounted > EACH_BYTES:
                 self.weigh()
@@ -235,7 +241,7 @@ class Trace(msgspec.Struct, eq=False, weakref=True):
     def forget(self) -> None:
         """Drops all contents. Earlier snapshots keep theirs."""
         self.recording = False
-        self.raw = self.previous = self.references = self.images = None
+        self.raw = self.previous = self.references = self.images = self.served = None
         self.rows, self.runs = [], ()
         self.size = self._uncounted = 0
 

@@ -14,12 +14,14 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from toolwire.settings import page_file
+from toolwire.settings.mcp import read_mcp, with_page_rules
 from toolwire.settings.models import read_models
+from toolwire.settings.notices import read_notices
 from toolwire.settings.types import (
     DEFAULT_MODELS,
     SECTIONS,
@@ -76,8 +78,10 @@ SEED_FLAGS: tuple[tuple[str, Key, dict[str, str] | None], ...] = (
 )
 
 
-TABLES = [*SECTIONS, "models", "aliases"]
+TABLES = [*SECTIONS, "mcp", "models", "aliases", "notices"]
 """The tables of the settings file."""
+NAMED = ("models", "mcp", "notices")
+"""Tables of named tables, such as `[models.ID]`."""
 
 
 def load(
@@ -101,16 +105,21 @@ def load(
             in_file = _from_file(file, problems)
     given = _layered({}, in_file, environ, overrides, problems)
     url = _section("store", StoreSettings, given, environ, [] if problems is not None else None).url
-    page, page_where, page_problem = _from_page(url, environ)
+    page, page_where, page_problem, page_rules = _from_page(url, environ)
     if page:
         given = _layered(page, in_file, environ, overrides, [] if problems is not None else None)
     sections = {name: _section(name, cls, given, environ, problems) for name, cls in SECTIONS.items()}
     models = read_models(given, environ, problems) or DEFAULT_MODELS
     if page:
         models = tuple(sorted(models, key=lambda model: model.where == page_where))  # the page's models last
+    unnamed = "" if path or environ.get("TOOLWIRE_CONFIG") else FILE_NAME
+    mcp = with_page_rules(read_mcp(given, environ, problems, unnamed=unnamed), page_rules)
+    notices = read_notices(given, environ, problems, unnamed=unnamed)
     ids = None if page_problem else [model.id for model in models]
     settings = Settings(
         **sections,
+        mcp=mcp,
+        notices=notices,
         models=models,
         aliases=_aliases(given, ids, problems),
         file=str(file.resolve()) if file is not None else "",
@@ -144,18 +153,21 @@ def _layered(
     return given
 
 
-def _from_page(store_url: str, environ: Mapping[str, str]) -> tuple[dict[Key, Given], str, str]:
-    """Returns the settings page's layer, the path of its file, and why the file is ignored, or ""."""
+def _from_page(
+    store_url: str, environ: Mapping[str, str]
+) -> tuple[dict[Key, Given], str, str, Mapping[str, Sequence[str]]]:
+    """Returns the settings page's layer, the path of its file, why it is ignored or "", and its rules."""
     path = page_file.path_beside(store_url, environ)
     if path is None:
-        return {}, "", ""
+        return {}, "", "", {}
     out: dict[Key, Given] = {}
     try:
-        for section, table in page_file.read(path).tables().items():
-            out.update(_flatten((section,), table, str(path), path.parent))
+        page = page_file.read(path)
     except page_file.PageFileError as error:
-        return {}, str(path), f"{path} {error}; it is ignored"
-    return out, str(path), ""
+        return {}, str(path), f"{path} {error}; it is ignored", {}
+    for section, table in page.tables().items():
+        out.update(_flatten((section,), table, str(path), path.parent))
+    return out, str(path), "", page.rules
 
 
 def _origins(given: Mapping[Key, Given], page_where: str) -> dict[str, str]:
@@ -228,18 +240,21 @@ def _owner(key: str) -> str:
 
 
 def _flatten(path: Key, table: Mapping[str, Any], where: str, folder: Path | None = None) -> dict[Key, Given]:
-    """Returns the values of a table by path. Each option of a model has its own path.
+    """Returns the values of a table by path. Each option of a table in `NAMED` has its own path.
 
-    A model that is not a table, or is an empty table, has the path ("models", ID, "").
+    A model that is not a table, or is an empty table, has the path ("models", ID, ""). The same holds for the
+    others.
     """
-    if path != ("models",):
+    if path[0] not in NAMED or len(path) > 1:
         return {(*path, key): Given(value, where, folder=folder) for key, value in table.items()}
     out: dict[Key, Given] = {}
-    for model, options in table.items():
-        if isinstance(options, dict) and options:
-            out.update(_flatten(("models", model), options, where, folder))
+    for name, options in table.items():
+        if path == ("mcp",) and name == "urls":
+            out["mcp", name] = Given(options, where)
+        elif isinstance(options, dict) and options:
+            out.update(_flatten((*path, name), options, where, folder))
         else:
-            out["models", model, ""] = Given(options, where)
+            out[*path, name, ""] = Given(options, where)
     return out
 
 
@@ -299,28 +314,31 @@ def _add_variable(given: dict[Key, Given], name: str, text: str) -> None:
     check_known(section, TABLES, where, "section")
     if len(parts) == 1:
         table = read_json(text, dict, "a JSON object", where)
-        if section == "models":
-            _remove(given, ("models",))
+        if section in NAMED:
+            _remove(given, (section,))
         given.update(_flatten((section,), table, where))
-    elif section == "models":
-        _add_model_environment(given, parts[1:], text, where)
+    elif section in NAMED and not (section == "mcp" and parts[1:] == ["URLS"]):
+        _add_named_environment(given, section, parts[1:], text, where)
     elif len(parts) == 2:
         given[(section, parts[1].lower())] = Given(text, where, text=True)
     else:
         raise ConfigError(f"{where}: unknown key; the names are TOOLWIRE_SECTION__KEY")
 
 
-def _add_model_environment(given: dict[Key, Given], parts: list[str], text: str, where: str) -> None:
-    known = {path[1] for path in given if path[0] == "models"}
+def _add_named_environment(
+    given: dict[Key, Given], section: str, parts: list[str], text: str, where: str
+) -> None:
+    """Adds a variable of one named table, such as a model: all of its table, or one key."""
+    known = {path[1] for path in given if path[0] == section and len(path) > 2}
     named = (id for id in known if id == parts[0] or re.sub(r"\W", "_", id).upper() == parts[0].upper())
-    model = next(named, parts[0].lower())
+    name = next(named, parts[0].lower())
     if len(parts) == 1:
-        _remove(given, ("models", model))
-        given.update(_flatten(("models",), {model: read_json(text, dict, "a JSON object", where)}, where))
+        _remove(given, (section, name))
+        given.update(_flatten((section,), {name: read_json(text, dict, "a JSON object", where)}, where))
     elif len(parts) == 2:
-        given[("models", model, parts[1].lower())] = Given(text, where, text=True)
+        given[(section, name, parts[1].lower())] = Given(text, where, text=True)
     else:
-        names = "the names are TOOLWIRE_MODELS__ID__KEY, a table is written as JSON"
+        names = f"the names are TOOLWIRE_{section.upper()}__NAME__KEY, a table is written as JSON"
         raise ConfigError(f"{where}: unknown key; {names}")
 
 

@@ -1,8 +1,10 @@
 """The settings that the settings page changes, in a file of their own: `settings.page.toml`.
 
-The file lies beside the store and contains only `vault.root` and models. It is the lowest layer of the
-settings: the settings file, the environment and the command line override it. A key that a person pastes is
-in a private file of its own, and the settings contain only its path.
+The file lies beside the store and contains only `vault.root`, models, and allow rules for MCP servers. It is
+the lowest layer of the settings: the settings file, the environment and the command line override it. The
+rules add to those of a server that is configured elsewhere: this file can neither add a server nor loosen
+its deny and ask rules. A key that a person pastes is in a private file of its own, and the settings contain
+only its path.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ SECRETS_NAME = "page-secrets"
 LARGEST = 1024 * 1024
 HEADER = """\
 # Toolwire's settings page writes this file. Your own toolwire.toml, the environment and the command line
-# override it. A model with the same id in toolwire.toml replaces the one here.
+# override it. A model with the same id in toolwire.toml replaces the one here. Rules of MCP servers are those
+# for which you chose "Always allow exactly this call"; they add to yours.
 
 """
 
@@ -39,6 +42,8 @@ class PageSettings:
 
     root: str = ""
     models: dict[str, dict[str, Any]] = field(default_factory=dict)
+    rules: dict[str, list[str]] = field(default_factory=dict)
+    """Allow rules, by the name of the MCP server. They are no layer of the settings: they add to others."""
 
     def tables(self) -> dict[str, dict[str, Any]]:
         """Returns the settings as the tables of a settings file."""
@@ -77,9 +82,21 @@ def read(path: Path) -> PageSettings:
     tables = isinstance(models, dict) and all(
         id.strip() and isinstance(table, dict) for id, table in models.items()
     )
-    if document or vault or not isinstance(root, str) or not tables:
-        raise PageFileError("contains something else than vault.root and models")
-    return PageSettings(root, models)
+    rules = _rules(document.pop("mcp", {}))
+    if document or vault or not isinstance(root, str) or not tables or rules is None:
+        raise PageFileError("contains something else than vault.root, models and mcp.NAME.allow")
+    return PageSettings(root, models, rules)
+
+
+def _rules(tables: Any) -> dict[str, list[str]] | None:
+    """Returns the rules of each server; None if there is something else."""
+    found: dict[str, list[str]] = {}
+    for name, table in tables.items() if isinstance(tables, dict) else (("", None),):
+        given = table.get("allow") if isinstance(table, dict) and len(table) == 1 else None
+        if not isinstance(given, list) or not all(isinstance(one, str) for one in given):
+            return None
+        found[name] = given
+    return found
 
 
 def write(path: Path, settings: PageSettings) -> None:
@@ -91,6 +108,10 @@ def write(path: Path, settings: PageSettings) -> None:
         lines.append(f"[models.{toml_key(id)}]\n")
         lines += [f"{toml_key(key)} = {to_toml(value)}\n" for key, value in table.items()]
         lines.append("\n")
+    for name, rules in settings.rules.items():
+        if rules:
+            written = "".join(f"    {to_toml(rule)},\n" for rule in rules)
+            lines.append(f"[mcp.{toml_key(name)}]\nallow = [\n{written}]\n\n")
     try:
         _keep_damaged(path)
         _write_private(path, "".join(lines))

@@ -6,11 +6,12 @@ Precedence: command line, environment (`TOOLWIRE_SECTION__KEY`), file. Secrets a
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import lru_cache
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -103,6 +104,39 @@ class ApprovalSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class NoticeSettings:
+    """Where a message goes when an approval request waits: the table `[notices.NAME]`."""
+
+    name: str
+    kind: Literal["webhook", "ntfy"] = "webhook"
+    url: str = ""
+    """webhook: receives the messages. ntfy: the address of the server."""
+    secret: str = ""
+    """webhook: signs the messages, and the receiver's answers."""
+    topic: str = ""
+    token: str = ""
+    """ntfy: an access token. It should be able to write to the topic, but not to read it."""
+    level: Literal["notice", "link", "buttons"] = "notice"
+    """notice: the message says who asks for what; link: it has a link that decides; buttons: and buttons."""
+    detail: Literal["name", "full"] = "name"
+    """full: the message has the arguments, and what the call would touch."""
+    approve: bool = False
+    """Whether a button may also approve, if the message has the whole call."""
+    pages: str = ""
+    """The address of Toolwire's web pages, as the person who gets the message opens them."""
+    after_s: Annotated[float, Range(0, 3600)] = 10.0
+    """How long a question waits before the message is sent."""
+    terminal: bool = False
+    """Whether messages are also sent for questions of chat, ask and note in a terminal."""
+    hidden: tuple[str, ...] = field(default=(), repr=False)
+    """Values that are never shown: secret, topic and token, and a url that came from `env:` or `file:`."""
+    problem: str = ""
+    """Why no messages are sent, such as a missing secret; "" if the settings are valid."""
+    where: str = field(default="", compare=False)
+    """Where it is configured: a file or an environment variable."""
+
+
+@dataclass(frozen=True, slots=True)
 class StoreSettings:
     url: str = "sqlite:///~/.local/share/toolwire/toolwire.db"
     redis: str = ""
@@ -168,6 +202,62 @@ class ModelSettings:
     """Whether Toolwire found the model on this machine, so that it is not configured."""
 
 
+@dataclass(frozen=True, slots=True)
+class McpServerSettings:
+    """An MCP server: the table `[mcp.NAME]`. Either `command` (stdio) or `url` (streamable HTTP) is set."""
+
+    name: str
+    command: tuple[str, ...] = ()
+    url: str = ""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """The environment of the command. Besides this, it gets only `PATH` and the variables of the language."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    tools: tuple[str, ...] = ("*",)
+    """Patterns of the tools that are offered at all."""
+    default: Literal["ask", "allow", "deny"] = "ask"
+    """What becomes of a call that no rule fits."""
+    deny: tuple[str, ...] = ()
+    ask: tuple[str, ...] = ()
+    allow: tuple[str, ...] = ()
+    page_allow: tuple[str, ...] = ()
+    """Further allow rules, which the pages have saved (`settings/page_file.py`)."""
+    share: Literal["run", "ask"] = "run"
+    """"ask": a second question shows the result before the model sees it."""
+    api: bool = False
+    """Whether API clients may use the server, by its name, in the Responses tool `mcp`."""
+    start_s: Annotated[float, Range(0.1, 3600)] = 30.0
+    call_s: Annotated[float, Range(0.1, 86400)] = 60.0
+    ad_hoc: bool = False
+    """Named on a command line or by a client, not in the settings."""
+    folder: str = field(default="", compare=False)
+    """The working folder of the command: that of the settings file; "" for the person's home folder."""
+    secret: tuple[str, ...] = field(default=(), repr=False)
+    """Values that came from `env:` or `file:`, and all headers. They are never shown."""
+    problem: str = ""
+    """Why the server cannot be used, such as a missing secret; "" if its settings are valid."""
+    where: str = field(default="", compare=False)
+    """Where the server is configured: a file or an environment variable."""
+
+    @property
+    def source(self) -> str:
+        """What pins and remembered approvals are bound to.
+
+        Two servers that were named ad hoc may have the same name, so theirs contains the address too.
+        """
+        if not self.ad_hoc:
+            return f"mcp:{self.name}"
+        address = json.dumps([*self.command, self.url])
+        return f"mcp:{self.name}@{hashlib.sha256(address.encode()).hexdigest()[:12]}"
+
+
+@dataclass(frozen=True, slots=True)
+class McpSettings:
+    """MCP servers. `urls`: what API clients may name as `server_url` in the Responses tool `mcp`."""
+
+    servers: tuple[McpServerSettings, ...] = ()
+    urls: tuple[str, ...] = ()
+
+
 DEFAULT_MODELS = (ModelSettings("demo", "scripted"),)
 """The models if none is configured: only the demo, which needs no key, account or network."""
 
@@ -183,6 +273,8 @@ class Settings:
     store: StoreSettings = StoreSettings()
     limits: LimitSettings = LimitSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
+    mcp: McpSettings = McpSettings()
+    notices: tuple[NoticeSettings, ...] = ()
     models: tuple[ModelSettings, ...] = ()
     aliases: tuple[tuple[str, str], ...] = ()
     """Other names of models: a name or pattern, and the id of the model. The first match counts."""
@@ -197,8 +289,9 @@ class Settings:
 
 
 SECTIONS: dict[str, type[Any]] = {
-    one.name: type(one.default) for one in fields(Settings) if is_dataclass(one.default)
+    one.name: type(one.default) for one in fields(Settings) if is_dataclass(one.default) and one.name != "mcp"
 }
+"""The plain tables of the settings file, by name. `mcp`, `models` and `aliases` have names of their own."""
 
 
 @lru_cache(1024)
@@ -245,11 +338,38 @@ def print_config(settings: Settings) -> str:
             shown = _hide(value) if key in model.secret else _masked(key, value)
             lines.append(f"{toml_key(key)} = {to_toml(shown)}")
         lines.append("")
+    if settings.mcp != McpSettings():
+        lines += ["[mcp]", f"urls = {to_toml(settings.mcp.urls)}", ""]
+    for server in settings.mcp.servers:
+        lines += [*([f"# not available: {server.problem}"] if server.problem else []), *_mcp_lines(server)]
+    for notice in settings.notices:
+        if notice.problem:
+            lines.append(f"# not available: {notice.problem}")
+        lines.append(f"[notices.{notice.name}]")
+        given = {one.name: getattr(notice, one.name) for one in fields(notice)[1:-3]}
+        shown = {key: _hide(value) if value in notice.hidden else value for key, value in given.items()}
+        lines += [f"{key} = {to_toml(value)}" for key, value in shown.items() if value != ""]
+        lines.append("")
     if settings.aliases:
         lines.append("[aliases]")
         lines += [f"{toml_key(name)} = {to_toml(model)}" for name, model in settings.aliases]
         lines.append("")
     return "\n".join(lines)
+
+
+def _mcp_lines(server: McpServerSettings) -> list[str]:
+    lines = [f"[mcp.{toml_key(server.name)}]"]
+    server = replace(server, allow=(*server.allow, *server.page_allow), page_allow=())
+    for one in fields(server)[1:]:
+        value = getattr(server, one.name)
+        if one.compare and one.name not in ("secret", "problem", "ad_hoc") and value:
+            shown = (
+                {key: _hide(text) if text in server.secret else text for key, text in value.items()}
+                if isinstance(value, Mapping)
+                else value
+            )
+            lines.append(f"{one.name} = {to_toml(_masked(one.name, shown))}")
+    return [*lines, ""]
 
 
 def _masked(name: str, value: Any) -> Any:

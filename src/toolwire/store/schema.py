@@ -167,6 +167,74 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "ALTER TABLE grants ADD COLUMN proof TEXT NOT NULL DEFAULT ''",
         "ALTER TABLE web_sessions ADD COLUMN authority TEXT NOT NULL DEFAULT ''",
     ),
+    (
+        "ALTER TABLE approvals RENAME COLUMN vault TO source",
+        "ALTER TABLE approvals ADD COLUMN pin TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE approvals ADD COLUMN used_at REAL",
+        "UPDATE approvals SET source = 'vault:' || source WHERE source != ''",
+        "ALTER TABLE grants RENAME COLUMN vault TO source",
+        "ALTER TABLE grants ADD COLUMN pin TEXT NOT NULL DEFAULT ''",
+        "UPDATE grants SET source = 'vault:' || source WHERE source != ''",
+        "ALTER TABLE audit ADD COLUMN source TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE audit ADD COLUMN pin TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE audit ADD COLUMN decided_by TEXT NOT NULL DEFAULT ''",
+        """
+        CREATE TABLE mcp_pins (
+            server TEXT NOT NULL,
+            tool TEXT NOT NULL,
+            pin TEXT NOT NULL,
+            definition TEXT NOT NULL,
+            agreed_at REAL NOT NULL,
+            PRIMARY KEY (server, tool)
+        ) WITHOUT ROWID
+        """,
+    ),
+    (
+        """
+        CREATE TABLE mcp_withheld (
+            server TEXT NOT NULL,
+            tool TEXT NOT NULL,
+            pin TEXT NOT NULL,
+            why TEXT NOT NULL,
+            before TEXT NOT NULL,
+            after TEXT NOT NULL,
+            kept INTEGER NOT NULL DEFAULT 0,
+            PRIMARY KEY (server, tool)
+        ) WITHOUT ROWID
+        """,
+    ),
+    (
+        """
+        CREATE TABLE mcp_requests (
+            id TEXT NOT NULL PRIMARY KEY,
+            key_id TEXT NOT NULL,
+            expires_at REAL NOT NULL,
+            server TEXT NOT NULL,
+            tool TEXT NOT NULL,
+            pin TEXT NOT NULL,
+            arguments TEXT NOT NULL,
+            used_at REAL
+        ) WITHOUT ROWID
+        """,
+    ),
+    (
+        """
+        CREATE TABLE notice_links (
+            id TEXT NOT NULL PRIMARY KEY,
+            approval_id TEXT NOT NULL,
+            approval_token TEXT NOT NULL,
+            kind TEXT NOT NULL,
+            notice TEXT NOT NULL,
+            approves INTEGER NOT NULL,
+            sha256 TEXT NOT NULL,
+            created_at REAL NOT NULL,
+            expires_at REAL NOT NULL,
+            used_at REAL,
+            wrong INTEGER NOT NULL
+        ) WITHOUT ROWID
+        """,
+        "CREATE INDEX notice_links_by_time ON notice_links (expires_at)",
+    ),
 )
 """Entry n migrates a store from version `FIRST + n` to the next. Only add entries."""
 

@@ -23,7 +23,7 @@ from toolwire.core.errors import ToolwireError
 from toolwire.store.engine import Connection, engine_of
 
 if TYPE_CHECKING:
-    from toolwire.core.turn import Item
+    from toolwire.core.items import StoredItem
 
 log = logging.getLogger("toolwire.store")
 T = TypeVar("T")
@@ -49,7 +49,7 @@ class StoredResponse:
     previous_response_id: str | None
     response: bytes
     input_items: Sequence[dict[str, Any]]
-    items: tuple[Item, ...]
+    items: tuple[StoredItem, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ class Store:
         query = "DELETE FROM responses WHERE id = ? AND key_id = ?"
         return await self.run(lambda c: c.execute(query, (id, key_id)).rowcount == 1, "write")
 
-    async def chain(self, id: str, key_id: str) -> tuple[Item, ...] | None:
+    async def chain(self, id: str, key_id: str) -> tuple[StoredItem, ...] | None:
         """Returns all items of the conversation that ends with this response, oldest first.
 
         Returns None if a response of the conversation is missing, or belongs to another key.
@@ -255,7 +255,7 @@ def _referenced(connection: Connection, ids: Sequence[str], key_id: str) -> dict
     return found
 
 
-def _chain(connection: Connection, id: str, key_id: str) -> tuple[Item, ...] | None:
+def _chain(connection: Connection, id: str, key_id: str) -> tuple[StoredItem, ...] | None:
     from toolwire.core.items import decode_items
 
     query = "SELECT previous_response_id, turn_items FROM responses WHERE id = ? AND key_id = ?"

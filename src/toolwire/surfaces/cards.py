@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from toolwire.core.display import LONGEST, as_json, clean, counted, one_line, size
 from toolwire.tools.contract import (
+    FOREIGN,
     Approval,
     Outcome,
     Preview,
@@ -45,7 +46,7 @@ def card(
     """
     name = one_line(approval.tool, 80)
     title = (
-        f"{name}: which results may be shared?"
+        f"{name}: {'may the result' if approval.shown.content else 'which results may'} be shared?"
         if approval.stage == "share"
         else f"{name}: {tool.title if tool else 'a tool call'}"
     )
@@ -53,6 +54,7 @@ def card(
     if tool is not None and approval.stage == "run":
         rows.append(("plain", one_line(tool.purpose)))
     rows.append(("dim", f"asked by {who(approval, here)} ({approval.id})"))
+    rows += _facts(approval.shown, whole)
     decided = approval.decision.arguments if approval.decision is not None else None
     rows += [("label", "Arguments"), *_arguments(approval.arguments, whole, decided)]
     rows += body(approval.shown, whole=whole)
@@ -94,6 +96,11 @@ def changes(written: str, edited: Edited | None) -> list[tuple[str, str | None, 
 def body(shown: Preview, *, whole: bool = False) -> list[Row]:
     """Returns rows for what a call would touch: files with sizes and snippets, and the diff."""
     rows: list[Row] = [("plain", one_line(shown.summary, 400))] if shown.summary else []
+    if shown.content:
+        lines = clean(shown.content).splitlines()
+        rows.append(("label", "Result, text of the server"))
+        rows += [("plain", f"  {line}") for line in (lines if whole else lines[:MOST_LINES])]
+        rows += _more(0 if whole else len(lines) - MOST_LINES, "line")
     if shown.touched:
         rows.append(("label", "Results" if any(one.snippet for one in shown.touched) else "Files"))
         some = shown.touched if whole else shown.touched[:MOST_LINES]
@@ -117,8 +124,30 @@ def clipped(approval: Approval) -> bool:
     return (
         len(shown.touched) > MOST_LINES
         or len(shown.diff.splitlines()) > MOST_LINES
+        or len(shown.content.splitlines()) > MOST_LINES
+        or any(len(text) > MOST_ARGUMENT for _, text in shown.facts)
         or longest > MOST_ARGUMENT
     )
+
+
+def _facts(shown: Preview, whole: bool) -> list[Row]:
+    """Returns rows for the facts of a call. What a server says of itself is marked as its words."""
+    rows: list[Row] = []
+    for label, text in shown.facts:
+        name, is_cut = one_line(label, 40), not whole and len(text) > MOST_ARGUMENT
+        if label in FOREIGN:
+            lines = clean(text[:MOST_ARGUMENT] if is_cut else text).splitlines()
+            rows += [
+                ("label", f"{name}, which Toolwire has not checked"),
+                *(("dim", f"  │ {it}") for it in lines),
+            ]
+        else:
+            rows.append(
+                ("plain", f"{name}: {one_line(text, MOST_ARGUMENT if is_cut else len(text) * LONGEST + 1)}")
+            )
+        if is_cut:
+            rows.append(("warning", f"  … {len(text):,} characters: v shows all"))
+    return rows
 
 
 def snippet(one: Touched, width: int) -> str:

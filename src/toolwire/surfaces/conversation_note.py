@@ -30,7 +30,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from toolwire.core.display import clean
+from toolwire.core.display import clean, prose
 from toolwire.surfaces import cards
 from toolwire.vault.frontmatter import Value, frontmatter, texts
 
@@ -160,7 +160,7 @@ def header(role: Role, level: int = HEADING, model: str = "") -> str:
 
 
 def _harmless(name: str) -> str:
-    return re.sub(r"[^\w./:@+-]", "_", name)[:100]
+    return re.sub(r"[^\w./:@+-]", "_", clean(name))[:100]
 
 
 class Guard:
@@ -175,7 +175,7 @@ class Guard:
 
     def feed(self, text: str) -> str:
         """Returns the text that can be written now. An end that could become a marker is held back."""
-        self._held += text.replace("\r", "")
+        self._held += prose(text.replace("\r", ""))
         keep = len(self._held)
         start = self._held.rfind("\n") + 1
         if (start or self._at_start) and self._could_be_mark(self._held[start:]):

@@ -14,85 +14,54 @@ import hashlib
 import hmac
 import json
 import logging
-import os
-import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
-from functools import cache, partial
-from pathlib import Path, PurePosixPath
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from math import inf
+from pathlib import PurePosixPath
 from typing import Any, Protocol
 
 from toolwire.core.errors import ToolwireError
 from toolwire.core.ids import IdFactory, random_id
 from toolwire.store.store import Store
-from toolwire.tools.consent import Proofs, Signer
+from toolwire.tools.consent import LinkKey, Proofs, Signer
 from toolwire.tools.contract import Approval, Arguments, Asking, Decision, Grant, Preview, Stage, Status
 from toolwire.tools.records import Records
+from toolwire.tools.requester import has_ended, this_process
 
 log = logging.getLogger("toolwire.approvals")
-
-# --- the process that asks ---
-#
-# A question records the process that waits for it, as `HOST/PID/STARTED`, so that the questions of a dead
-# process can be closed. The host includes the namespace of process ids, which containers have.
-
-
-@cache
-def this_process() -> str:
-    return f"{_host()}/{os.getpid()}/{_started(os.getpid())}"
-
-
-def has_ended(requester: str) -> bool:
-    """Whether a process has certainly ended; False if that is unknown.
-
-    `requester`: the process as `this_process` describes it.
-    """
-    host_and_process, _, started = requester.rpartition("/")
-    host, _, process = host_and_process.rpartition("/")
-    if not host or host != _host() or not process.isdigit():
-        return False
-    pid = int(process)
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    except (OSError, OverflowError):
-        pass  # the process of another user
-    now = _started(pid)
-    return bool(now and started) and now != started
-
-
-def _host() -> str:
-    try:
-        return f"{socket.gethostname()}:{os.readlink('/proc/self/ns/pid')}"
-    except OSError:
-        return socket.gethostname()
-
-
-def _started(pid: int) -> str:
-    """Returns the start time of a process from the kernel; "" if it is unknown.
-
-    It distinguishes the process from a later process with the same id.
-    """
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        return ""
-
 
 LIFETIME_S = 600.0
 KEPT_S = 30 * 86400.0
 """How long a decided question is kept, including what it showed of the person's notes."""
+FORGET_EVERY_S = 60.0
 LOOK_EVERY_S = 0.25
 """How often a waiting process checks whether another process has stored a decision."""
 MOST_WAITING = 50
 """How many questions of one session may wait for a decision at once."""
+AGREED, KEPT = "agreed", "kept"
+"""Events of the audit log: a person agreed to a tool's definition, or keeps the tool withheld."""
+MOST_NOTE = 200
+"""The most characters of a note, or of who decided, in the audit log."""
 
 
-Question = tuple[str, Stage, Arguments, Preview]
-"""The tool, the stage of the call, its arguments, and the preview of what it would touch."""
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked about one call.
+
+    `source` and `pin`: those of an MCP server's tool; else the source of the conversation counts. `rule`: the
+    rule that allows the call, so that nobody is asked.
+    """
+
+    tool: str
+    stage: Stage
+    arguments: Arguments
+    shown: Preview
+    source: str = ""
+    pin: str = ""
+    rule: str = ""
 
 
 class Surface(Protocol):
@@ -106,6 +75,18 @@ class Surface(Protocol):
 
         Returns False if questions without a decision expire now, True if they wait in the inbox.
         """
+        ...
+
+
+class Notifier(Protocol):
+    """Sends notices about waiting questions (`surfaces/notices`). It never delays them and never raises."""
+
+    def asked(self, approvals: Sequence[Approval]) -> None:
+        """Called when questions begin to wait."""
+        ...
+
+    def over(self, approvals: Sequence[Approval]) -> None:
+        """Called when nobody waits for their decisions any more."""
         ...
 
 
@@ -123,43 +104,61 @@ class Approvals:
     ) -> None:
         self.records = Records(store)
         self.proofs = proofs or Proofs(store)
+        self.notices: Notifier | None = None
         self._lifetime_s = lifetime_s
         self._clock = clock
         self._ids = ids
         self._news = asyncio.Event()
         """Set when a decision was stored, and then replaced by a new event."""
         self._revoked: set[str] = set()
-        """Grants that were revoked in this process. They never count again, even if the store has them."""
+        """Grants that were revoked in this process. They never count again, whatever the store says."""
+        self._forgot_at = -inf
+        self._taken: set[str] = set()
+        """Questions whose decision a later call took in this process. It never counts again."""
         self._deciding = asyncio.Lock()
 
     # --- asking ---
 
     async def ask(
-        self, asking: Asking, questions: Sequence[Question], surface: Surface | None
+        self,
+        asking: Asking,
+        questions: Sequence[Question],
+        surface: Surface | None,
+        wait_s: float | None = None,
     ) -> list[Approval]:
         """Asks several questions at once. Returns them in order, with the decisions.
 
-        Remembered grants answer without asking. A question has the status `refused` if too many questions of
-        this session already wait.
+        Rules and remembered grants answer without asking. A question has the status `refused` if too many
+        questions of this session already wait. With `wait_s`, a question whether a call may run is still
+        `pending` if there is no decision in that time, and stays so: see `_kept`.
         """
-        approvals = [self._made(asking, *question) for question in questions]
+        approvals = [self._made(asking, question, wait_s) for question in questions]
+        rules = {one.id: it.rule for one, it in zip(approvals, questions, strict=True) if it.rule}
         try:
-            return await self._asked(approvals, surface)
+            return await self._asked(approvals, rules, surface, wait_s)
         except BaseException:
-            # No question stays pending if nobody waits for its decision.
-            await asyncio.shield(self._lapse(approvals))
+            # No question stays pending if nobody waits for its decision, unless it is to be found again.
+            await asyncio.shield(self._lapse([one for one in approvals if one.requester]))
             raise
 
-    async def _asked(self, approvals: Sequence[Approval], surface: Surface | None) -> list[Approval]:
-        await self.records.forget(self._clock() - KEPT_S)
-        grants = await self.valid_grants()
-        covered = {
-            one.id: grant
+    async def _asked(
+        self,
+        approvals: Sequence[Approval],
+        rules: Mapping[str, str],
+        surface: Surface | None,
+        wait_s: float | None,
+    ) -> list[Approval]:
+        """`rules`: by id of the question, the rule that allows the call."""
+        await self._forget()
+        grants = await self.valid_grants() if len(rules) < len(approvals) else []
+        covered = {id: f"rule {rule}" for id, rule in rules.items()} | {
+            one.id: f"grant {grant.id}"
             for one in approvals
             if (grant := next((each for each in grants if each.covers(one)), None)) is not None
         }
         known = [self._granted(one, covered[one.id]) for one in approvals if one.id in covered]
-        asked = [one for one in approvals if one.id not in covered]
+        kept = [one for one in approvals if one.id not in covered and not one.requester]
+        asked = [one for one in approvals if one.id not in covered and one.requester]
         if asked:
             asked = asked[: await self.records.add(asked, MOST_WAITING)]
         if known:
@@ -167,7 +166,15 @@ class Approvals:
         if asked:
             await self._settle(asked, surface)
         decided = {one.id: one for one in known} | {one.id: await self._decided(one) for one in asked}
+        decided |= {one.id: await self._kept(one, surface, wait_s or 0.0) for one in kept}
         return [decided.get(one.id) or replace(one, status="refused") for one in approvals]
+
+    async def _forget(self) -> None:
+        """Deletes old decisions, now and then."""
+        now = self._clock()
+        if not self._forgot_at <= now < self._forgot_at + FORGET_EVERY_S:
+            self._forgot_at = now
+            await self.records.forget(now - KEPT_S)
 
     async def _decided(self, asked: Approval) -> Approval:
         """Returns the question with its stored decision. An approval without a valid proof means no.
@@ -194,8 +201,8 @@ class Approvals:
         grants = [one for one in await self.records.grants() if one.id not in self._revoked]
         return [one for one in grants if await self.proofs.proves_grant(one)]
 
-    def _granted(self, approval: Approval, grant: Grant) -> Approval:
-        """Returns the approval as decided by a grant.
+    def _granted(self, approval: Approval, by: str) -> Approval:
+        """Returns the approval as decided by a grant or a rule.
 
         Such an approval is never stored as pending, because a page that lists pending questions would ask the
         person again.
@@ -203,35 +210,90 @@ class Approvals:
         picked = approval.shown.pickable if approval.shown.pick else None
         decision = Decision(True, picked=picked, standing=True)
         _check(approval, decision)
-        by = f"grant {grant.id}"
         return replace(
             approval, status="approved", decided_at=self._clock(), decided_by=by, decision=decision
         )
 
-    def _made(
-        self, asking: Asking, tool: str, stage: Stage, arguments: Arguments, shown: Preview
-    ) -> Approval:
-        now = self._clock()
+    def _made(self, asking: Asking, question: Question, wait_s: float | None = None) -> Approval:
+        if question.source:
+            asking = replace(asking, source=question.source, pin=question.pin)
+        outlives = wait_s is not None and question.stage == "run"
+        lifetime_s = self._lifetime_s if wait_s is None or outlives else min(wait_s, self._lifetime_s)
         approval = Approval(
-            id=self._ids("appr_"),
-            created_at=now,
-            expires_at=now + self._lifetime_s,
-            tool=tool,
-            stage=stage,
-            arguments=dict(arguments),
-            shown=shown,
+            id="",
+            created_at=0.0,
+            expires_at=lifetime_s,
+            tool=question.tool,
+            stage=question.stage,
+            arguments=dict(question.arguments),
+            shown=question.shown,
             token="",
-            requester=this_process(),
+            requester="" if outlives else this_process(),
             **asdict(asking),
         )
-        return replace(approval, token=self.proofs.token(approval))
+        return self._anew(approval)
+
+    def _anew(self, approval: Approval) -> Approval:
+        """Returns the same question, asked now, with an id and a token of its own."""
+        now, lifetime_s = self._clock(), approval.expires_at - approval.created_at
+        asked = replace(approval, id=self._ids("appr_"), created_at=now, expires_at=now + lifetime_s)
+        return replace(asked, token=self.proofs.token(asked))
+
+    # --- questions that outlive their request ---
+
+    async def _kept(self, made: Approval, surface: Surface | None, wait_s: float) -> Approval:
+        """Asks a question for at most `wait_s`, and leaves it pending if there is no decision.
+
+        An identical call, now or later, finds the question again. A decision counts for one call: the first
+        that takes it. In the store, this is a condition of one UPDATE, so that two processes cannot both have
+        it; a process also remembers what it took, because other programs can write to the store.
+        """
+        until = asyncio.get_running_loop().time() + wait_s
+        while True:
+            asked = await self._found_again(made)
+            if asked is None:
+                if not await self.records.add([made], MOST_WAITING):
+                    return replace(made, status="refused")
+                asked = made
+            try:
+                async with asyncio.timeout_at(until):
+                    await self._shown([asked], surface)
+            except TimeoutError:
+                return asked
+            decided = await self._decided(asked)
+            if decided.status not in ("approved", "denied"):
+                return decided
+            if asked.id not in self._taken and await self.records.take(asked.id, self._clock()):
+                self._taken.add(asked.id)
+                return decided
+            made = self._anew(made)
+
+    async def _found_again(self, made: Approval) -> Approval | None:
+        """Returns the question of an earlier, identical call, if its decision has not been taken yet.
+
+        An approval counts only with a proof, so one that was given to an earlier process needs the code.
+        """
+        for found in await self.records.kept(made, self._clock()):
+            is_same = _content(found) == _content(made) and found.id not in self._taken
+            if is_same and (found.status != "approved" or await self.proofs.proves_decision(found, found)):
+                return found
+        return None
 
     async def _settle(self, approvals: Sequence[Approval], surface: Surface | None) -> None:
         """Asks on the surface, and waits until all questions are decided or expired.
 
         If the surface fails, the questions expire.
         """
+        try:
+            await self._shown(approvals, surface)
+        finally:
+            await asyncio.shield(self._lapse(approvals))
+
+    async def _shown(self, approvals: Sequence[Approval], surface: Surface | None) -> None:
+        """Asks on the surface, and waits until all questions are decided, or need not be any more."""
         others = asyncio.ensure_future(self.decided(approvals))
+        if self.notices is not None:
+            self.notices.asked(approvals)
         try:
             if surface is not None:
                 asking = asyncio.ensure_future(surface.ask(approvals))
@@ -246,9 +308,10 @@ class Approvals:
                     await asyncio.gather(asking, return_exceptions=True)
             await others
         finally:
+            if self.notices is not None:
+                self.notices.over(approvals)
             others.cancel()
             await asyncio.gather(others, return_exceptions=True)
-            await asyncio.shield(self._lapse(approvals))
 
     async def decided(self, approvals: Sequence[Approval]) -> None:
         """Waits until each question was decided, by any process, or has expired."""
@@ -278,19 +341,19 @@ class Approvals:
                 raise
 
     async def decide(
-        self, id: str, token: str, decision: Decision, *, by: str, signer: Signer | None = None
+        self, id: str, token: str, decision: Decision, *, by: str, signer: Signer | LinkKey | None = None
     ) -> Approval:
         """Stores a decision and returns the decided approval.
 
-        `signer`: the signer of the approval code, which is needed for questions of other processes. Raises
-        `ToolwireError` if the question is no longer pending, if `token` belongs to another question, or if
-        the code is needed.
+        `signer`: the signer of the approval code, or a link. Questions of other processes need one of them.
+        Raises `ToolwireError` if the question is no longer pending, if `token` belongs to another question,
+        if the code is needed, or if the link was used.
         """
         async with self._deciding:
             return await self._decide(id, token, decision, by, signer)
 
     async def _decide(
-        self, id: str, token: str, decision: Decision, by: str, signer: Signer | None
+        self, id: str, token: str, decision: Decision, by: str, signer: Signer | LinkKey | None
     ) -> Approval:
         approval = await self.records.get(id)
         if approval is None:
@@ -304,11 +367,13 @@ class Approvals:
             ended = "expired" if approval.status == "pending" else approval.status
             raise ToolwireError("conflict", f"The approval {id} is already {ended}.")
         proof = self.proofs.of_decision(approval, decision, by, signer)
+        link = signer if isinstance(signer, LinkKey) else None
+        code = signer if isinstance(signer, Signer) else None
         grant = self._grant(approval, decision) if decision.approved and decision.remember != "once" else None
         if grant is not None:
-            grant = replace(grant, proof=self.proofs.of_grant(grant, signer))
+            grant = replace(grant, proof=self.proofs.of_grant(grant, code))
         status: Status = "approved" if decision.approved else "denied"
-        decided = (id, token, status, now, by, decision, self._line, grant, proof)
+        decided = (id, token, status, now, by, decision, self._line, grant, proof, link)
         if not await self.records.decide(*decided):
             current = (await self.records.get(id) or approval).status
             raise ToolwireError("conflict", f"The approval {id} is already {current}.")
@@ -320,7 +385,8 @@ class Approvals:
         targets = {"session": approval.session, "folder": decision.folder.strip("/")}
         target = targets.get(decision.remember, "")
         what = (approval.owner, decision.remember, approval.tool, approval.stage, target, approval.id)
-        return Grant(self._ids("grant_"), self._clock(), *what, vault=approval.vault, model=approval.model)
+        where = (approval.source, approval.pin, approval.model)
+        return Grant(self._ids("grant_"), self._clock(), *what, None, *where)
 
     # --- looking ---
 
@@ -336,10 +402,17 @@ class Approvals:
         self._revoked.add(grant_id)
         return await self.records.revoke(grant_id, self._clock())
 
-    async def refused(self, asking: Asking, tool: str, arguments: str, note: str) -> None:
-        """Adds a call that was refused without a question to the audit log."""
+    async def noted(self, asking: Asking, event: str, tool: str) -> None:
+        """Adds a decision about the definition of a tool to the audit log."""
+        call = ("", asking.session, asking.surface, asking.model, tool[:80], "")
+        where = ("", asking.source, asking.pin, asking.surface)
+        await self.records.note((self._clock(), asking.owner, event, *call, "", 0, *where))
+
+    async def refused(self, asking: Asking, tool: str, arguments: str, note: str, by: str = "") -> None:
+        """Adds a call that was refused without a question to the audit log. `by`: the rule that did it."""
         call = ("", asking.session, asking.surface, asking.model, tool[:80], _sha(arguments))
-        await self.records.note((self._clock(), asking.owner, "refused", *call, "", 0, note[:200]))
+        where = (note[:MOST_NOTE], asking.source, asking.pin, by[:MOST_NOTE])
+        await self.records.note((self._clock(), asking.owner, "refused", *call, "", 0, *where))
 
     async def log_result(self, approval: Approval, event: str, result: Any = None, note: str = "") -> None:
         """Adds the result of a granted call to the audit log."""
@@ -356,10 +429,17 @@ class Approvals:
         asked = _sha(_dumps(arguments, separators=(",", ":")))
         call = (approval.id, approval.session, approval.surface, approval.model, approval.tool, asked)
         returned = (_sha(written) if written else "", len(written.encode("utf-8", "replace")))
-        return (self._clock(), approval.owner, event or approval.status, *call, *returned, note[:200])
+        by = (approval.decided_by or "")[:MOST_NOTE]
+        where = (note[:MOST_NOTE], approval.source, approval.pin, by)
+        return (self._clock(), approval.owner, event or approval.status, *call, *returned, *where)
 
 
 _dumps = partial(json.dumps, sort_keys=True, ensure_ascii=False, default=str)
+
+
+def _content(approval: Approval) -> str:
+    """Returns what two identical calls have in common: the arguments, and what the person is shown."""
+    return _dumps([dict(approval.arguments), approval.shown.to_json()])
 
 
 def _sha(text: str) -> str:
@@ -377,7 +457,7 @@ def _check(approval: Approval, decision: Decision) -> None:
     param, message = "picked", ""
     if decision.arguments is not None:
         if approval.stage == "share":
-            param, message = "arguments", "The search has already run; its arguments cannot be changed."
+            param, message = "arguments", "The call has already run; its arguments cannot be changed."
     elif not shown.pick and picked is not None:
         message = "There is nothing to pick from: approve or deny the whole call."
     elif shown.pick and picked is None:

@@ -1,9 +1,10 @@
 """Runs one turn's tool calls: asks for all of them together, then runs them in order.
 
-Law 11: what is granted is exactly what runs. The audit log has every decision, every run, and every call that
-was refused without a question. Before a grant the model learns nothing about the notes. Under a standing
-grant (a remembered one, or a rule) no person looks at the call. A change that fails then gets the same answer
-whatever the cause, because the cause could reveal content.
+Law 11: what is granted is exactly what runs. The rules of a tool decide first, and are judged again before
+the run: a call that they deny never runs, whoever has approved it. The audit log has every decision, every
+run, and every call that was refused without a question. Before a grant the model learns nothing about the
+notes. Under a standing grant (a remembered one, or a rule) no person looks at the call. A change that fails
+then gets the same answer whatever the cause, because the cause could reveal content.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
-import jsonschema_rs
-
+from toolwire.emulate.schemas.constrain import compile_schema
 from toolwire.tools.approvals import Approvals, Question, Surface
 from toolwire.tools.contract import (
     Approval,
@@ -27,6 +29,10 @@ from toolwire.tools.contract import (
     Narrowing,
     Outcome,
     Preview,
+    Progress,
+    Reporting,
+    Ruled,
+    Stage,
     Tool,
     ToolCall,
     ToolFailed,
@@ -37,12 +43,18 @@ log = logging.getLogger("toolwire.tools")
 
 CANCELLED = "User cancelled tool execution"
 NO_DECISION = "Nobody decided about this tool call in time; it did not run"
+UNDECIDED = (
+    "Waiting for the person's decision ({}). The call has not run. Send the same call again, with exactly "
+    "the same arguments, to get its result"
+)
 TOO_MANY = "Too many tool calls wait for a decision; this one was refused without asking and did not run"
 UNEXPECTED = "The tool failed unexpectedly; the details are in Toolwire's log"
 NOT_CHANGED = (
     "The change could not be made to the note as it is now. "
     "Read the note with file_read, then send the change again."
 )
+RULED_OUT = "Refused by a rule of the person's settings; it did not run"
+NOT_SHARED = "The call ran, but the person did not share its result"
 
 
 class Toolbox:
@@ -51,8 +63,16 @@ class Toolbox:
     def __init__(self, tools: Iterable[Tool]) -> None:
         self.tools: dict[str, Tool] = {tool.name: tool for tool in tools}
         self._validators = {
-            name: jsonschema_rs.validator_for(dict(tool.parameters)) for name, tool in self.tools.items()
+            name: compile_schema(tool.parameters, name)
+            for name, tool in self.tools.items()
+            if not isinstance(tool, Ruled)
         }
+
+    def joined(self, tools: Iterable[Tool]) -> Toolbox:
+        """Returns the same tools together with those of MCP servers, which check their own arguments."""
+        other = copy(self)
+        other.tools = {**self.tools, **{tool.name: tool for tool in tools}}
+        return other
 
     def definitions(self) -> list[dict[str, Any]]:
         """Returns the tools in the form of a chat request."""
@@ -63,12 +83,14 @@ class Toolbox:
         return [{"type": "function", "function": one} for one in functions]
 
     def arguments(self, name: str, written: str) -> Arguments:
-        """Returns the arguments of a call, with the schema's defaults filled in.
+        """Returns the arguments of a call. Those of Toolwire's own tools get the schema's defaults.
 
         `written`: the JSON text that the model wrote. Raises `ToolFailed` if it is invalid.
         """
         try:
-            value = json.loads(written or "{}")
+            value = json.loads(
+                written or "{}", object_pairs_hook=_object, parse_constant=_finite, parse_float=_finite
+            )
         except (ValueError, RecursionError):
             raise ToolFailed("the arguments are not valid JSON") from None
         if not isinstance(value, dict):
@@ -80,10 +102,16 @@ class Toolbox:
             json.dumps(dict(value), ensure_ascii=False).encode()
         except UnicodeEncodeError:  # the result would repeat this text, and no server accepts such a request
             raise ToolFailed("the arguments hold half a character (a lone surrogate)") from None
+        except (ValueError, RecursionError):
+            raise ToolFailed("the arguments are nested too deeply") from None
+        tool = self.tools[name]
+        if isinstance(tool, Ruled):
+            tool.check(value)
+            return dict(value)
         for error in self._validators[name].iter_errors(dict(value)):
             path = "/".join(str(step) for step in error.instance_path)
             raise ToolFailed(f"{path or 'arguments'}: {error.message[:200]}")
-        properties = self.tools[name].parameters.get("properties") or {}
+        properties = tool.parameters.get("properties") or {}
         return {**{key: one["default"] for key, one in properties.items() if "default" in one}, **value}
 
     async def preview(self, name: str, arguments: Arguments) -> Preview:
@@ -103,38 +131,75 @@ class Toolbox:
         return Preview(tuple(Touched(path, path) for path in paths), problem=problem)
 
 
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns a JSON object. Programs differ in which of two equal keys counts, so it may have none."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ToolFailed("the arguments have the same key twice")
+    return found
+
+
+def _finite(written: str) -> float:
+    value = float(written)
+    if not math.isfinite(value):
+        raise ToolFailed(f"the arguments contain {written[:40]}, which is not a JSON number")
+    return value
+
+
+class _RuledOut(ToolFailed):
+    """Raised if a rule forbids a call that was already approved. `rule`: as it is written."""
+
+    def __init__(self, rule: str, why: str) -> None:
+        super().__init__(RULED_OUT, why)
+        self.rule = rule
+
+
 @dataclass(slots=True)
 class _Planned:
-    """A call that could run, with its preview."""
+    """A call that could run, and what it would touch. `rule`: the rule that allows it, or ""."""
 
     call: ToolCall
     tool: Tool
     arguments: Arguments
     shown: Preview
+    rule: str = ""
+
+    def question(self) -> Question:
+        return _question(self.tool, "run", self.arguments, self.shown, self.rule)
+
+
+def _question(tool: Tool, stage: Stage, arguments: Arguments, shown: Preview, rule: str = "") -> Question:
+    where = (tool.source, tool.pin) if isinstance(tool, Ruled) else ("", "")
+    return Question(tool.name, stage, arguments, shown, *where, rule)
 
 
 @dataclass(slots=True)
 class Executor:
     """Runs the calls of a turn.
 
-    `surface`: where the person is asked; None if the questions wait in the inbox.
+    `surface`: where the person is asked; None if the questions wait in the inbox. `progress` gets the
+    progress that tools report.
     """
 
     toolbox: Toolbox
     approvals: Approvals
     surface: Surface | None
+    progress: Progress | None = None
+    wait_s: float | None = None
+    """How long a call waits for its decision, if a later, identical call may take the decision."""
 
     async def execute(self, calls: Sequence[ToolCall], asking: Asking) -> list[Outcome]:
         """Returns the outcome of every call, in order. Mistakes of a tool or a model never raise."""
         planned = [await self._plan(call, asking) for call in calls]
-        questions: list[Question] = [
-            (one.tool.name, "run", one.arguments, one.shown) for one in planned if isinstance(one, _Planned)
-        ]
-        decided = iter(await self.approvals.ask(asking, questions, self.surface) if questions else ())
+        questions = [one.question() for one in planned if isinstance(one, _Planned)]
+        decided = iter(await self._ask(asking, questions) if questions else ())
         return [
             await self._run(one, next(decided), asking) if isinstance(one, _Planned) else one
             for one in planned
         ]
+
+    async def _ask(self, asking: Asking, questions: Sequence[Question]) -> list[Approval]:
+        return await self.approvals.ask(asking, questions, self.surface, self.wait_s)
 
     async def _plan(self, call: ToolCall, asking: Asking) -> _Planned | Outcome:
         tool = self.toolbox.tools.get(call.name)
@@ -144,12 +209,27 @@ class Executor:
             return Outcome(call, {"error": message}, "unknown", message)
         try:
             arguments = self.toolbox.arguments(call.name, call.arguments)
-            return _Planned(call, tool, arguments, await self.toolbox.preview(call.name, arguments))
+            rule = ""
+            if isinstance(tool, Ruled):
+                ruling = tool.ruling(arguments)
+                rule = (ruling.rule or "default") if ruling.action == "allow" else ""
+                if ruling.action == "deny":
+                    return await self._denied(call, tool, ruling.rule, asking)
+            return _Planned(call, tool, arguments, await self.toolbox.preview(call.name, arguments), rule)
         except Exception as error:
             if not isinstance(error, ToolFailed):
                 log.exception("the tool %s could not be planned", call.name)
+            if isinstance(tool, Ruled):
+                asking = replace(asking, source=tool.source, pin=tool.pin)
             await self.approvals.refused(asking, call.name, call.arguments, "the call does not fit the tool")
             return _failed(call, error)
+
+    async def _denied(self, call: ToolCall, tool: Ruled, rule: str, asking: Asking) -> Outcome:
+        """Refuses a call that a rule denies. Nobody is asked."""
+        where = replace(asking, source=tool.source, pin=tool.pin)
+        await self.approvals.refused(where, call.name, call.arguments, "a rule denies it", f"rule {rule}")
+        notice = f"Tool execution cancelled: {call.name}: denied by the rule {rule}"
+        return Outcome(call, {"error": RULED_OUT}, "denied", notice)
 
     async def _run(self, planned: _Planned, approval: Approval, asking: Asking) -> Outcome:
         call, tool, decision = planned.call, planned.tool, approval.decision
@@ -171,47 +251,89 @@ class Executor:
                 picked = tuple(keys) if shown.pick else None
             if shown.problem:
                 raise ToolFailed(shown.problem if was_seen else UNEXPECTED, person=shown.problem)
+            _judge(tool, arguments, planned.rule)
             if decision.within and isinstance(tool, Narrowing):
                 tool = tool.within(decision.within)
+            elif self.progress is not None and isinstance(tool, Reporting):
+                tool = tool.reporting(self.progress)
             ran = await tool.run(arguments, picked, shown)
             result = {"result": ran.value, **_note(planned, decision, shown, picked)}
             shared = ran.shared
             if shared is None:
                 shared = tuple(one.path for one in shown.touched if picked is None or one.key in picked)
             if ran.found is not None:
-                question: Question = (tool.name, "share", arguments, ran.found)
-                (share,) = await self.approvals.ask(asking, [question], self.surface)
+                question = _question(tool, "share", arguments, ran.found)
+                (share,) = await self._ask(asking, [question])
                 if share.status != "approved" or share.decision is None:
                     await self.approvals.log_result(approval, "ran", note="nothing shared")
-                    return replace(await self._refused(call, share, asking), edited=edited)
+                    return replace(await self._unshared(call, tool, share, asking), edited=edited)
                 chosen = share.decision.picked or ()
                 shared = tuple(one.path for one in ran.found.touched if one.key in chosen)
-                # A rule for a folder must not reveal how many results are outside of it. A person may do so.
-                found = len(chosen if share.decision.standing else ran.found.touched)
-                result |= {"result": tool.share(ran, chosen), "found": found, "shared": len(chosen)}
+                result |= {"result": tool.share(ran, chosen), **_counts(ran.found, share.decision)}
         except asyncio.CancelledError:  # the call may have run: a thread cannot be stopped
             await asyncio.shield(self.approvals.log_result(approval, "stopped"))
             raise
         except Exception as error:
             if not isinstance(error, ToolFailed):
                 log.exception("the tool %s failed", call.name)
-            # The log gets only the type: the message may contain content.
-            await self.approvals.log_result(approval, "failed", note=type(error).__name__)
+            await self.approvals.log_result(approval, *_logged(error))
             for_model = NOT_CHANGED if tool.effect == "write" and not was_seen else ""
             return replace(_failed(call, error, for_model), edited=edited)
         await self.approvals.log_result(approval, "ran", result)
-        return Outcome(call, result, "done", shared=shared, unread=ran.unread, edited=edited)
+        return Outcome(call, result, "done", shared=shared, unread=ran.unread, raw=ran.raw, edited=edited)
+
+    async def _unshared(self, call: ToolCall, tool: Tool, share: Approval, asking: Asking) -> Outcome:
+        """Returns the outcome of a call that ran, and whose result the person did not share."""
+        refused = await self._refused(call, share, asking)
+        if tool.effect != "call":
+            return refused
+        return replace(refused, result={**refused.result, "error": NOT_SHARED})
 
     async def _refused(self, call: ToolCall, approval: Approval, asking: Asking) -> Outcome:
         notice = f"Tool execution cancelled: {call.name}"
         if approval.status == "refused":
             await self.approvals.refused(asking, call.name, call.arguments, "too many questions wait")
             return Outcome(call, {"error": TOO_MANY}, "failed", f"Tool execution error: {TOO_MANY}")
+        if approval.status == "pending":
+            return Outcome(call, {"error": UNDECIDED.format(approval.id)}, "waiting", notice)
         if approval.status == "denied":
             reason = approval.decision.reason if approval.decision is not None else ""
             result = {"error": CANCELLED} | ({"reason": reason} if reason else {})
             return Outcome(call, result, "denied", notice)
         return Outcome(call, {"error": NO_DECISION}, "expired", notice)
+
+
+def _judge(tool: Tool, arguments: Arguments, rule: str) -> None:
+    """Judges a call again, just before it runs: since the question, rules or arguments may have changed.
+
+    `rule`: the rule that allowed the call when it was planned. Raises if the call may not run.
+    """
+    if not isinstance(tool, Ruled):
+        return
+    ruling = tool.ruling(arguments)
+    if ruling.action == "deny":
+        raise _RuledOut(ruling.rule, f"denied by the rule {ruling.rule}")
+    if rule and ruling.action == "ask":
+        raise _RuledOut(ruling.rule, f"not run: the rule {rule} does not allow it any more")
+
+
+def _logged(error: Exception) -> tuple[str, None, str]:
+    """Returns event, result and note of a failure for the audit log: no message, it may contain content."""
+    if isinstance(error, _RuledOut):
+        return "refused", None, f"rule {error.rule}"
+    may_have_run = isinstance(error, ToolFailed) and error.may_have_run
+    return "stopped" if may_have_run else "failed", None, type(error).__name__
+
+
+def _counts(found: Preview, decision: Decision) -> dict[str, int]:
+    """Returns how many results there were and how many the model gets; empty if there was no choice.
+
+    A rule for a folder must not reveal how many results are outside of it. A person may do so.
+    """
+    if not found.pick:
+        return {}
+    shared = len(decision.picked or ())
+    return {"found": shared if decision.standing else len(found.touched), "shared": shared}
 
 
 def _note(
@@ -239,4 +361,6 @@ def _failed(call: ToolCall, error: Exception, for_model: str = "") -> Outcome:
         message, person = str(error), error.person
     else:
         message, person = UNEXPECTED, str(error) or type(error).__name__
-    return Outcome(call, {"error": for_model or message}, "failed", f"Tool execution error: {person}")
+    raw = error.raw if isinstance(error, ToolFailed) else None
+    notice = f"Tool execution error: {person}"
+    return Outcome(call, {"error": for_model or message}, "failed", notice, raw=raw)

@@ -3,6 +3,8 @@
 A rule is `TOOL`, or `TOOL:GLOB` for matching paths only. A rule for a search limits it to matching paths and
 shares the matching results. If a call would ask the person to pick, the matching things are picked. In any
 other call, everything that it touches must match.
+
+For the tools of MCP servers, `SERVER__TOOL`, a rule has the words of an allow rule: `tools/mcp/policy.py`.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from difflib import get_close_matches
 
 from toolwire.settings.types import ConfigError
 from toolwire.tools.contract import Approval, Decision, Effect
+from toolwire.tools.mcp import policy
 
 # --- patterns: `*` and `?` stay within one folder, `**` crosses folders, case counts ---
 
@@ -40,6 +43,8 @@ class Rule:
     tool: str
     glob: str = ""
     pattern: re.Pattern[str] | None = None
+    words: policy.Rule | None = None
+    """The rule, if it is for tools of MCP servers."""
 
     def allows(self, path: str) -> bool:
         return self.pattern is None or fits(self.pattern, path)
@@ -50,16 +55,24 @@ def parse(written: Iterable[str], known: Iterable[str]) -> list[Rule]:
     names = list(known)
     rules = []
     for one in written:
-        tool, colon, glob = one.partition(":")
-        if tool not in names:
+        words = _words(one) if "__" in one.partition(" ")[0] else None
+        tool, colon, glob = (words.tool_name, "", "") if words else one.partition(":")
+        if not (any(words.names(name) for name in names) if words else tool in names):
             near = get_close_matches(tool, names, 1)
             hint = f"known: {', '.join(names) or 'none, there is no vault'}"
             hint = f"did you mean {near[0]}?" if near else hint
             raise ConfigError(f"--allow {one}: there is no tool {tool or '(empty)'}; {hint}")
         if colon and not glob:
             raise ConfigError(f"--allow {one}: a pattern is missing after the colon")
-        rules.append(Rule(one, tool, glob, compiled(glob) if glob else None))
+        rules.append(Rule(one, tool, glob, compiled(glob) if glob else None, words))
     return rules
+
+
+def _words(written: str) -> policy.Rule:
+    try:
+        return policy.Rule.parse(written)
+    except ConfigError as error:
+        raise ConfigError(f"--allow: {error}") from None
 
 
 def decision(rules: Sequence[Rule], approval: Approval, effect: Effect | None) -> tuple[Decision, str]:
@@ -67,8 +80,13 @@ def decision(rules: Sequence[Rule], approval: Approval, effect: Effect | None) -
 
     A call that no rule covers is denied, with the reason.
     """
-    shown = approval.shown
-    meant = [rule for rule in rules if rule.tool == approval.tool]
+    shown, call = approval.shown, policy.Call(approval.tool, approval.arguments)
+    for rule in rules:
+        # A rule knows nothing of the result, so it does not share one that a person is to see first.
+        fitting_call = rule.words is not None and not rule.words.misfit(call, surely=True)
+        if fitting_call and approval.stage == "run":
+            return Decision(True, standing=True), f"rule {rule.written}"
+    meant = [rule for rule in rules if rule.words is None and rule.tool == approval.tool]
     whole = any(rule.pattern is None for rule in meant)
     fitting = tuple(one.key for one in shown.touched if any(rule.allows(one.path) for rule in meant))
     by = f"rule {', '.join(rule.written for rule in meant)}"

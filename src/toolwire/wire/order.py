@@ -32,6 +32,10 @@ from toolwire.core.events import (
     Failure,
     Finish,
     FinishReason,
+    McpAsk,
+    McpCall,
+    McpResult,
+    McpTools,
     Refusal,
     Signature,
     Text,
@@ -42,7 +46,9 @@ from toolwire.core.events import (
 from toolwire.core.ids import IdFactory
 from toolwire.wire.sse import scrub
 
-ItemKind = Literal["text", "refusal", "thought", "summary", "redacted", "block", "function", "custom"]
+ItemKind = Literal[
+    "text", "refusal", "thought", "summary", "redacted", "block", "function", "custom", "mcp", "mcp_call"
+]
 ItemStatus = Literal["completed", "incomplete"]
 
 CONTENT_KINDS: tuple[ItemKind, ...] = ("text", "refusal", "thought", "summary")
@@ -50,6 +56,8 @@ THOUGHT_KINDS: tuple[ItemKind, ...] = ("thought", "summary")
 WHOLE_KINDS: tuple[ItemKind, ...] = ("redacted", "block")
 """Items that arrive whole, and are opened and closed at once."""
 CALL_KINDS: tuple[ItemKind, ...] = ("function", "custom")
+MCP_CALL: ItemKind = "mcp_call"
+"""A call that the gateway makes itself: open until its result is known. `mcp` is any other such item."""
 EMPTY_ARGUMENTS = "{}"
 CUT = frozenset({"length", "content_filter"})
 """Finish reasons of an answer that is not complete."""
@@ -69,6 +77,8 @@ class Item(msgspec.Struct, frozen=True, gc=False):
     call_index: int = -1
     call_id: str = ""
     name: str = ""
+    mcp: McpTools | McpAsk | McpCall | None = None
+    """For an item about an MCP server: the event that it comes from."""
 
 
 class Open(msgspec.Struct, frozen=True, gc=False):
@@ -93,8 +103,11 @@ class Sign(msgspec.Struct, frozen=True, gc=False):
 
 
 class Close(msgspec.Struct, frozen=True, gc=False):
+    """`result`: of a call of an MCP server."""
+
     item: Item
     status: ItemStatus
+    result: McpResult | None = None
 
 
 class End(msgspec.Struct, frozen=True, gc=False):
@@ -134,6 +147,9 @@ _ROWS: dict[str, tuple[Actions, Actions, Actions, Actions]] = {
     "begin": ((OPEN,), (CLOSE, OPEN), (CLOSE, OPEN), (LATE,)),
     "args": ((LATE,), (LATE,), (DELTA,), (LATE,)),
     "end": ((), (), (CLOSE,), ()),
+    "mcp": ((OPEN, CLOSE), (CLOSE, OPEN, CLOSE), (CLOSE, OPEN, CLOSE), (LATE,)),
+    "mcp_call": ((OPEN,), (CLOSE, OPEN), (CLOSE, OPEN), (LATE,)),
+    "mcp_result": ((LATE,),) * 4,
     "finish": ((END,), (CLOSE, END), (CLOSE, END), (LATE,)),
     "cut": ((END,), (BREAK, END), (BREAK, END), (LATE,)),
     "failure": ((FAIL,), (BREAK, FAIL), (BREAK, FAIL), (LATE,)),
@@ -145,11 +161,11 @@ _ROWS: dict[str, tuple[Actions, Actions, Actions, Actions]] = {
 def _expanded() -> dict[str, dict[str, Actions]]:
     """Returns the table by state (`idle`, the kind of the open item, `ended`) and symbol.
 
-    It differs from `_ROWS` in two cases: content of the open item's own kind is a DELTA, and a signature
-    signs an open thought, as a citation does an open text.
+    It differs from `_ROWS` in three cases: content of the open item's own kind is a DELTA, a signature signs
+    an open thought, as a citation does an open text, and only its result completes a call of an MCP server.
     """
     columns: dict[str, int] = {"idle": 0, "ended": 3, **dict.fromkeys((*CONTENT_KINDS, *WHOLE_KINDS), 1)}
-    columns.update(dict.fromkeys(CALL_KINDS, 2))
+    columns.update(dict.fromkeys((*CALL_KINDS, "mcp", MCP_CALL), 2))
     table: dict[str, dict[str, Actions]] = {}
     for state, column in columns.items():
         table[state] = {symbol: cells[column] for symbol, cells in _ROWS.items()}
@@ -159,12 +175,27 @@ def _expanded() -> dict[str, dict[str, Actions]]:
         if state in THOUGHT_KINDS:
             table[state]["sign"] = (SIGN, CLOSE)
     table["text"]["cite"] = (SIGN,)
+    unfinished = table[MCP_CALL].items()
+    table[MCP_CALL] = {
+        symbol: tuple(BREAK if one is CLOSE else one for one in row) for symbol, row in unfinished
+    }
+    table[MCP_CALL] |= {"mcp_result": (CLOSE,), "args": (LATE,), "end": ()}
     return table
 
 
 TABLE = _expanded()
 IDLE, IN_TEXT, ENDED = TABLE["idle"], TABLE["text"], TABLE["ended"]
 """The rows of the table while nothing is open, while a text is open, and after the end."""
+
+
+_SYMBOLS: dict[type[Any], str] = {
+    McpTools: "mcp",
+    McpAsk: "mcp",
+    McpCall: "mcp_call",
+    McpResult: "mcp_result",
+    Failure: "failure",
+}
+"""The symbols of events that always have the same one."""
 
 
 # --- engine ---
@@ -255,9 +286,7 @@ class Order:
             self._drop(type(event).__name__.lower(), 1)
         elif isinstance(event, Dropped):
             self._drop(event.kind, event.count)
-        elif isinstance(event, Failure):
-            return "failure", ""
-        return "nothing", ""
+        return _SYMBOLS.get(type(event), "nothing"), ""
 
     def _act(self, action: str, event: Event, text: str, steps: list[Step]) -> None:
         """Performs an action other than DELTA and OPEN."""
@@ -266,7 +295,8 @@ class Order:
         elif action is CLOSE or action is BREAK:
             if self._bare and action is CLOSE and self._item.kind == "function":
                 steps.append(Delta(self._item, EMPTY_ARGUMENTS))
-            steps.append(Close(self._item, "completed" if action is CLOSE else "incomplete"))
+            result = event if isinstance(event, McpResult) else None
+            steps.append(Close(self._item, "completed" if action is CLOSE else "incomplete", result))
             self.row = IDLE
         elif action is END and isinstance(event, Finish):
             reason = event.reason if event.reason in CUT else "tool_calls" if self.calls else "stop"
@@ -285,6 +315,8 @@ class Order:
             self._item = Item(event.kind, self._items, self.calls, id, scrub(event.name))
             self.calls += 1
             self._source, self._bare = event.index, True
+        elif isinstance(event, McpTools | McpAsk | McpCall):
+            self._item = Item(MCP_CALL if type(event) is McpCall else "mcp", self._items, mcp=event)
         else:
             kind = "thought" if symbol == "sign" else symbol
             self._item = Item(kind, self._items)  # type: ignore[arg-type]

@@ -5,7 +5,8 @@
 | function, nested (chat) or flat (Responses)   | ToolSpec, on both APIs                                   |
 | custom, nested or flat                        | ToolSpec of kind `custom`; its grammar in the flat shape |
 | namespace                                     | its tools, each a ToolSpec with the namespace set        |
-| hosted (web_search, mcp, …) and unknown types | skipped, with a note                                     |
+| mcp (Responses)                               | McpServer, whose tools the gateway lists and calls       |
+| hosted (web_search, …) and unknown types      | skipped, with a note                                     |
 | legacy `functions`                            | ToolSpec; ignored with a note if `tools` are also sent   |
 
 A name that appears twice at the top level is refused; if a namespace is involved, the first one counts and
@@ -19,6 +20,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, cast
 
 from toolwire.core.errors import ToolwireError
+from toolwire.core.mcp import McpServer
 from toolwire.core.turn import Api, ToolChoice, ToolSpec
 from toolwire.wire.checks import (
     Note,
@@ -38,6 +40,7 @@ from toolwire.wire.checks import (
     shown,
     wrong_type,
 )
+from toolwire.wire.responses import mcp
 
 Choice = tuple[ToolChoice, Any]
 """A tool choice, and how a Responses object repeats it (None: the client sent no choice)."""
@@ -70,6 +73,10 @@ class RequestTools:
 
     def __init__(self, api: Api) -> None:
         self._flat = "name" if api == "chat" else None  # what a flat tool or choice must have
+        self.servers: dict[str, McpServer] = {}
+        """The MCP servers by label."""
+        self.chosen: list[tuple[str, str | None]] = []
+        """The server and the tool of each choice of a server's tool; no tool: all of the server."""
         self._specs: dict[str, ToolSpec] = {}
         self.echo: list[Any] = []
         self.notes: list[Note] = []
@@ -94,6 +101,9 @@ class RequestTools:
             elif kind == "namespace":
                 self._namespace(tool, path)
                 self.echo.append(tool)
+            elif kind == "mcp" and self._flat is None:
+                self._server(tool, path)
+                self.echo.append(mcp.echo(tool))
             else:
                 self._skip("tools", kind)
                 self.echo.append(tool)
@@ -121,6 +131,14 @@ class RequestTools:
         spec = _function(inner, path, namespace)
         wire = {"type": "function", "name": spec.name, "description": inner.get("description")}
         return spec, {**wire, "parameters": spec.parameters, "strict": spec.strict}
+
+    def _server(self, tool: dict[str, Any], path: str) -> None:
+        server = mcp.read_server(tool, path, self.notes)
+        if server is None:
+            self._skip("tools", "mcp")
+        elif self.servers.setdefault(server.label, server) is not server:
+            reason = f"duplicate label '{shown(server.label)}'. Each MCP server needs a unique label."
+            raise invalid(f"{path}.server_label", reason)
 
     def _namespace(self, tool: dict[str, Any], path: str) -> None:
         name = required_name(tool, path)
@@ -154,7 +172,7 @@ class RequestTools:
     # --- tool choice ---
 
     def choose(self, choice: Any) -> Choice:
-        default = ANYTHING if self._specs else NOTHING
+        default = ANYTHING if self._specs or self.servers else NOTHING
         if choice is None:
             return default, None
         if choice == REDACTED:
@@ -176,6 +194,9 @@ class RequestTools:
             return ToolChoice("required", name), {"type": kind, "name": name}
         if kind == "allowed_tools":
             return self._allowed(choice)
+        if kind == "mcp" and self.servers:
+            self._choose_server(choice, "tool_choice")
+            return ToolChoice("required"), choice
         if kind in HOSTED or kind in self._skipped:
             self._note("tool_choice", "ignored:hosted_tool")
             return default, choice
@@ -206,16 +227,26 @@ class RequestTools:
             kind = required_string(entry, "type", where)
             if kind in CALLABLE:
                 names[self._declared(kind, entry, where)] = kind
+            elif kind == "mcp" and self.servers:
+                self._choose_server(entry, where)
             else:
                 self._skip("tool_choice", kind)
         echo = {"type": "allowed_tools", "mode": mode, "tools": tools}
-        if names:
-            echo["tools"] = [{"type": kind, "name": name} for name, kind in names.items()]
+        if names or self.chosen:
+            of_servers = [entry for entry in tools if entry["type"] == "mcp" and self.servers]
+            echo["tools"] = [*({"type": kind, "name": name} for name, kind in names.items()), *of_servers]
             return ToolChoice(mode, None, tuple(names)), echo
         if mode == "required":
             reason = "a call is required, but none of the allowed tools can be served here."
             raise invalid(f"{path}.tools", reason)
         return NOTHING, echo
+
+    def _choose_server(self, entry: dict[str, Any], path: str) -> None:
+        label = required_string(entry, "server_label", path)
+        if label not in self.servers:
+            message = f"Tool choice '{shown(label)}' not found in 'tools' parameter."
+            raise ToolwireError("invalid_value", message, param=f"{path}.server_label")
+        self.chosen.append((label, optional(entry, "name", path)))
 
     def _declared(self, kind: str, entry: dict[str, Any], path: str) -> str:
         """Returns the name of the declared tool that a choice names, in the nested or flat form."""
@@ -232,7 +263,7 @@ class RequestTools:
         return name
 
     def _need_tools(self, path: str) -> None:
-        if not self._specs:
+        if not self._specs and not self.servers:
             raise invalid(path, "a call can only be demanded when 'tools' that can be served are specified.")
 
 

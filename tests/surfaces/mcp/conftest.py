@@ -22,11 +22,10 @@ from doubles.served import served
 from toolwire.settings.types import ServerSettings
 from toolwire.store.store import Store
 from toolwire.surfaces.mcp.http import PATH, HttpApp
-from toolwire.surfaces.mcp.server import VaultServer
+from toolwire.surfaces.mcp.server import ToolServer, Ways
 from toolwire.tools.approvals import Approvals
 from toolwire.tools.consent import Proofs
 from toolwire.tools.contract import Approval, Decision
-from toolwire.tools.executor import Toolbox
 from toolwire.tools.vault_lookups import Library
 from toolwire.tools.vault_tools import tools_of
 
@@ -80,7 +79,7 @@ class Form:
 
 @dataclass
 class Served:
-    server: VaultServer
+    server: ToolServer
     approvals: Approvals
     store_url: str
     vault: Path
@@ -103,19 +102,17 @@ async def serve(tmp_path: Path, vault: Path) -> AsyncIterator[Callable[..., Serv
     url = f"sqlite:///{tmp_path}/state/toolwire.db"
     store = Store(url)
     library = Library(vault, cache=tmp_path / "cache")
-    made: list[VaultServer] = []
+    made: list[ToolServer] = []
 
     def make(*, inbox: bool = True, form: bool = True, lifetime_s: float = 60.0) -> Served:
         told: list[str] = []
         approvals = Approvals(store, lifetime_s=lifetime_s)
-        made.append(
-            VaultServer(Toolbox(tools_of(library)), approvals, form=form, inbox=inbox, notify=told.append)
-        )
+        made.append(ToolServer(approvals, tools_of(library), ways=Ways(form, inbox), notify=told.append))
         return Served(made[-1], approvals, url, vault, told)
 
     yield make
     for one in made:
-        await one.calls.close()
+        await one.close()
     library.close()
     await store.close()
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from toolwire.surfaces.mcp import server as forms
+from toolwire.surfaces.mcp import forms
 from toolwire.tools.contract import Approval, Preview, Touched
 
 FILES = (

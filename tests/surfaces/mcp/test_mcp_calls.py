@@ -10,6 +10,7 @@ from typing import Any
 import mcp_types as types
 import pytest
 
+from toolwire.surfaces.mcp import results
 from toolwire.surfaces.mcp import server as mcp_server
 from toolwire.tools.contract import Decision
 
@@ -310,7 +311,7 @@ async def test_without_elicitation_and_without_inbox_the_call_is_refused(
     async with served.client(mode) as client:
         result = await client.call_tool("file_read", {"filePaths": ["Diary.md"]})
     assert result.is_error
-    assert text(result) == mcp_server.NO_CHANNEL
+    assert text(result) == results.NO_CHANNEL
     assert [one.status for one in await served.approvals.records.listed()] == ["expired"]
 
 
@@ -331,7 +332,7 @@ async def test_a_remembered_grant_counts_if_nobody_can_be_asked(
         assert data(await client.call_tool("vault_tags", {}))["result"] == {"tags": []}
         (grant,) = await silent.approvals.records.grants()
         assert await silent.approvals.revoke(grant.id)
-        assert text(await client.call_tool("vault_tags", {})) == mcp_server.NO_CHANNEL
+        assert text(await client.call_tool("vault_tags", {})) == results.NO_CHANNEL
 
 
 @both_eras

@@ -11,12 +11,15 @@ import signal
 import subprocess
 import sys
 import termios
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from mcp import Client
 
+from doubles.mcp_peer import __file__ as PEER
+from doubles.mcp_proxied import received
 from toolwire.cli.main import main
 from toolwire.cli.mcp import mcp_arguments, run_mcp
 from toolwire.settings.types import ConfigError
@@ -255,3 +258,68 @@ def _parsed(*written: str) -> argparse.Namespace:
     parser.add_argument("--config")
     mcp_arguments(parser)
     return parser.parse_args(written)
+
+
+def _living(word: str) -> list[int]:
+    """The processes whose command line contains this word."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):
+                if word.encode() in (entry / "cmdline").read_bytes():
+                    found.append(int(entry.name))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("end", "tool"),
+    [(signal.SIGKILL, "slow"), (signal.SIGKILL, "add_note"), (signal.SIGTERM, "slow"), (None, "slow")],
+    ids=["kill -9, running", "kill -9, waiting", "SIGTERM", "stdin closed"],
+)
+async def test_no_server_outlives_toolwire_and_no_call_runs_twice(
+    process: Any, inbox: Any, end: signal.Signals | None, tool: str
+) -> None:
+    log = process.tmp_path / f"stdin-{tool}.log"
+    command = [
+        sys.executable,
+        "-m",
+        "toolwire",
+        "mcp",
+        "--allow",
+        "slow",
+        "--wait",
+        "30",
+        "--",
+        sys.executable,
+    ]
+    server = await asyncio.create_subprocess_exec(
+        *command,
+        str(PEER),
+        str(log),
+        env=process.environment,
+        cwd=process.tmp_path,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    assert server.stdin is not None
+    call = ASKING[2].replace(b"vault_tags", b"peer__" + tool.encode())
+    for line in (*ASKING[:2], call):
+        server.stdin.write(line + b"\n")
+    if tool == "slow":  # allowed: it runs
+        while not received(log):
+            await asyncio.sleep(0.02)
+    else:
+        await inbox.next()
+    assert _living(str(log))
+    if end is None:
+        server.stdin.close()
+    else:
+        server.send_signal(end)
+    await asyncio.wait_for(server.wait(), 30)
+    async with asyncio.timeout(30):
+        while _living(str(log)):
+            await asyncio.sleep(0.05)
+    waiting = await inbox.approvals.pending()
+    assert [one.tool for one in waiting] == ([] if tool == "slow" else ["peer__add_note"])
+    assert len(received(log)) == (1 if tool == "slow" else 0)

@@ -12,7 +12,7 @@ import pytest
 
 from toolwire.cli.main import main
 from toolwire.store.store import Store
-from toolwire.tools.approvals import Approvals
+from toolwire.tools.approvals import Approvals, Question
 from toolwire.tools.contract import Approval, Asking, Preview, Touched
 
 SHOWN = Preview(
@@ -64,9 +64,9 @@ async def waiting(shell: Shell) -> AsyncIterator[Waiting]:
     """A question of some surface that nobody has answered."""
     store = Store(shell.url)
     approvals = Approvals(store)
-    question = ("file_read", "run", {"filePaths": ["P/A.md", "P/B.md", "gone.md"]}, SHOWN)
+    question = Question("file_read", "run", {"filePaths": ["P/A.md", "P/B.md", "gone.md"]}, SHOWN)
     asking = Asking("s", "qwen", "mcp")
-    task = asyncio.ensure_future(approvals.ask(asking, [question], None))  # type: ignore[list-item]
+    task = asyncio.ensure_future(approvals.ask(asking, [question], None))
     while not (found := await approvals.pending()):
         await asyncio.sleep(0)
     yield Waiting(found[0], task)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from toolwire.store.store import Store
-from toolwire.tools.approvals import Approvals
+from toolwire.tools.approvals import Approvals, Question
 from toolwire.tools.contract import Asking, Preview, Touched
 
 READ = 'call file_read {"filePaths": ["Tea.md", "Coffee.md", "None.md"]}\n---\nsay Read.'
@@ -159,9 +159,9 @@ async def test_questions_of_another_process_show_live_and_can_be_decided(
     async with open_house() as house, house.listening() as heard:
         elsewhere = Approvals(Store(f"sqlite:///{tmp_path}/store.db"))  # as an MCP server beside this one
         shown = Preview((Touched("A.md", "A.md", 3),), pick=True)
-        asking = Asking("mcp_1", "claude", "mcp", vault="/another/vault")
+        asking = Asking("mcp_1", "claude", "mcp", source="vault:/another/vault")
         asked = asyncio.ensure_future(
-            elsewhere.ask(asking, [("file_read", "run", {"filePaths": ["A.md"]}, shown)], None)
+            elsewhere.ask(asking, [Question("file_read", "run", {"filePaths": ["A.md"]}, shown)], None)
         )
         try:
             question = (await house.until(house.pending))[0]
@@ -189,7 +189,7 @@ async def test_an_undecided_question_expires_and_is_shown_as_expired(open_house:
         elsewhere = Approvals(store, lifetime_s=0.3)
         try:
             (decided,) = await elsewhere.ask(
-                Asking("s", "m", "mcp"), [("file_read", "run", {}, Preview())], None
+                Asking("s", "m", "mcp"), [Question("file_read", "run", {}, Preview())], None
             )
         finally:
             await store.close()

@@ -40,7 +40,7 @@ async def test_a_tour_needs_no_tool_calling_and_asks_like_any_conversation(
         assert state["entries"][1]["scripted"] == "scripted, for this tour"
         asked = await question(house, state["id"], "vault_search")
         assert asked["scripted"] == "scripted, for this tour" and asked["hint"].startswith("Step 1 of 5")
-        assert asked["editable"] and not Path(asked["vault"]).is_relative_to(vault)
+        assert asked["editable"] and not Path(asked["source"].removeprefix("vault:")).is_relative_to(vault)
         edited = {"query": "hotel", "limit": 10}
         shown = await house.call("POST", f"/approvals/{asked['id']}/preview", {"arguments": edited})
         await decide(house, asked, True, arguments=edited, seen=shown["digest"])
@@ -85,7 +85,7 @@ async def test_sample_vaults_are_deleted_with_their_tours_and_with_the_server(op
         for _ in range(tours.OPEN + 2):
             state = await begun(house)
             asked = await question(house, state["id"], "vault_search")
-            roots.append(Path(asked["vault"]))
+            roots.append(Path(asked["source"].removeprefix("vault:")))
             await house.call("POST", f"/conversations/{state['id']}/stop")
         assert [root.is_dir() for root in roots] == [False, False] + [True] * tours.OPEN
         await house.call("DELETE", f"/conversations/{state['id']}")
@@ -93,7 +93,8 @@ async def test_sample_vaults_are_deleted_with_their_tours_and_with_the_server(op
         # A tour whose vault was closed goes on with a new one.
         first = (await house.call("GET", "/conversations?limit=500"))["conversations"][-1]["id"]
         await house.call("POST", f"/conversations/{first}/turns", {"text": "Go on."}, status=202)
-        roots.append(Path((await question(house, first, "vault_search"))["vault"]))
+        asked = await question(house, first, "vault_search")
+        roots.append(Path(asked["source"].removeprefix("vault:")))
     assert not any(root.parent.exists() for root in roots)
 
 

@@ -7,11 +7,11 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jsonschema_rs
-
 from toolwire.backends.scripted.script import Step
 from toolwire.core.display import counted
+from toolwire.core.errors import ToolwireError
 from toolwire.core.turn import ToolSpec
+from toolwire.emulate.schemas.constrain import compile_schema
 
 DENIED = "User cancelled tool execution"
 ABOUT = "I am Toolwire's demo model: a script that lists what a tool returned, and understands none of it."
@@ -64,8 +64,8 @@ def vault_call(tools: Sequence[ToolSpec], user: str) -> Step | None:
 def _fits(tool: ToolSpec, arguments: dict[str, Any]) -> bool:
     """Returns whether the arguments match the schema. A client may have another tool of this name."""
     try:
-        return bool(jsonschema_rs.is_valid(dict(tool.parameters), arguments))
-    except (ValueError, RecursionError):
+        return bool(compile_schema(tool.parameters, "").is_valid(arguments))
+    except (ToolwireError, RecursionError):
         return False
 
 

@@ -11,6 +11,7 @@ import json
 from dataclasses import dataclass
 from typing import NoReturn
 
+from toolwire.conform.judge import mcp
 from toolwire.conform.judge.shape import (
     BRIEF_LOGPROBS,
     COUNT,
@@ -62,6 +63,7 @@ CHANNELS: tuple[Channel, ...] = (
     Channel("reasoning", "text", "response.reasoning_text", "reasoning_text", *_CONTENT, bare=True),
     Channel("function_call", "arguments", "response.function_call_arguments", name=True),
     Channel("custom_tool_call", "input", "response.custom_tool_call_input"),
+    Channel(mcp.CALLED, "arguments", "response.mcp_call_arguments"),
 )
 
 CALL_CHANNELS = {channel.item: channel for channel in CHANNELS if not channel.part}
@@ -94,6 +96,7 @@ def _events() -> dict[str, ObjectShape]:
     )
     for event, frame in (PART_ADDED | PART_DONE).items():
         shapes[event] = ObjectShape(event, {**common, **place, PART_INDEX[frame]: COUNT, "part": OBJECT})
+    shapes |= {event: ObjectShape(event, {**common, **place}) for event in mcp.MARKS}
     for channel in CHANNELS:
         where = {**common, **place}
         if channel.index:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from toolwire.conform.judge import mcp
 from toolwire.conform.judge.channels import (
     CALL_CHANNELS,
     CHANNELS,
@@ -46,12 +47,14 @@ from toolwire.conform.judge.shape import (
 ECHO_MAY_CHANGE = ("status", "output", "usage", "error", "incomplete_details", "completed_at", "service_tier")
 """Keys of a response that may differ between its first and its last event."""
 
+SHAPES = {**ITEMS, **mcp.ITEMS}
+JSON_CALLS = ("function_call", mcp.CALLED)
 LISTS = {(channel.item, channel.list) for channel in CHANNELS if channel.list}
 
 
 def check_item(findings: Findings, item: dict[str, Any]) -> bool:
     """Checks the item's own keys. Returns False if the item cannot be checked further."""
-    shape = ITEMS.get(str(item.get("type")))
+    shape = SHAPES.get(str(item.get("type")))
     if shape is None:
         findings.add("item_type", f"there is no item {item.get('type')!r} here")
         return False
@@ -110,9 +113,11 @@ def _finished_item(findings: Findings, options: Options, item: dict[str, Any], *
     findings.check(may_be_cut or not cut, "status", misplaced)
     call = CALL_CHANNELS.get(item["type"])
     if call is not None:
-        check_declared(findings, options, item["name"])
-        verdict = Growing(item[call.field]).verdict(json_expected=item["type"] == "function_call", cut=cut)
+        if item["type"] not in mcp.ITEMS:
+            check_declared(findings, options, item["name"])
+        verdict = Growing(item[call.field]).verdict(json_expected=item["type"] in JSON_CALLS, cut=cut)
         check_arguments(findings, item["name"], verdict)
+    mcp.finished(findings, item)
     for key in [key for owner, key in LISTS if owner == item["type"]]:
         for part in item.get(key, []):
             _finished_part(findings, item["type"], key, part)
@@ -127,7 +132,10 @@ def _finished_part(findings: Findings, item: str, key: str, part: Any) -> None:
     findings.add("part_type", f"{str(part)[:60]} does not belong into {key} of {item!r}")
 
 
-GROWS = ("status", "content", "summary", "arguments", "input", "encrypted_content")
+GROWS = (
+    *("status", "content", "summary", "arguments", "input", "encrypted_content"),
+    *("output", "error", "tools"),
+)
 """Keys of an item that differ between its first and its last event."""
 
 
@@ -151,6 +159,7 @@ class OpenItem:
         channel = CALL_CHANNELS.get(item["type"])
         self.text: OpenText | None = OpenText(channel, None) if channel else None
         self.is_call = channel is not None
+        self.marked: mcp.Marked | None = None
 
 
 class ResponsesJudge:
@@ -200,6 +209,8 @@ class ResponsesJudge:
             self._part_added(PART_ADDED[kind], frame)
         elif kind in PART_DONE:
             self._part_done(PART_DONE[kind], frame)
+        elif kind in mcp.MARKS:
+            self._mark(kind, frame)
         elif kind in DELTAS:
             self._delta(DELTAS[kind], frame)
         elif kind in DONES:
@@ -266,11 +277,17 @@ class ResponsesJudge:
         status = item.get("status", "in_progress")
         self._check(status == "in_progress", "status", f"an item opens with status {status!r}")
         filled = [key for key in GROWS if key not in ("status", "encrypted_content") and item.get(key)]
-        self._check(not filled, "opened_full", f"an item opens with {' and '.join(filled)} already in it")
+        self._check(
+            not filled or item["type"] == mcp.ASKED,
+            "opened_full",
+            f"an item opens with {' and '.join(filled)} already in it",
+        )
         self._fresh_ids(item)
-        if "name" in item:
+        if "name" in item and item["type"] not in mcp.ITEMS:
             check_declared(self._findings, self._options, item["name"])
         self._open = OpenItem(index, item)
+        if item["type"] in mcp.ITEMS:
+            self._open.marked = mcp.Marked(item, self._findings)
 
     def _fresh_ids(self, item: dict[str, Any]) -> None:
         for key in ("id", "call_id"):
@@ -302,13 +319,25 @@ class ResponsesJudge:
         self._check(not lost, "status", f"item {index} loses its status")
         if text is not None and opened.is_call and item["type"] == opened.item["type"]:
             self._same_text(item[text.channel.field], text, f"item {index}")
-            is_json, cut = item["type"] == "function_call", item.get("status") == "incomplete"
+            is_json, cut = item["type"] in JSON_CALLS, item.get("status") == "incomplete"
             verdict = text.growing.verdict(json_expected=is_json, cut=cut)
             check_arguments(self._findings, item["name"], verdict)
         for key, parts in opened.lists.items():
             same = item.get(key, []) == parts
             self._check(same, "text_differs", f"{key} of item {index} is not what its parts were")
+        if opened.marked is not None and item["type"] == opened.item["type"]:
+            opened.marked.done(item)
         self._items.append(item)
+
+    def _mark(self, kind: str, frame: dict[str, Any]) -> None:
+        """Checks an event that says how far an item about an MCP server is."""
+        opened = self._open
+        if opened is None or opened.marked is None:
+            self._add("not_open", f"{kind} where nothing of its kind is open")
+            return
+        for key, value in (("item_id", opened.item["id"]), ("output_index", opened.index)):
+            self._check(frame[key] == value, key, f"{key} {frame[key]!r} where {value!r} was due")
+        opened.marked.feed(*mcp.MARKS[kind], opened.text is not None and opened.text.done)
 
     # --- parts and texts ---
 
@@ -336,6 +365,8 @@ class ResponsesJudge:
             opened.text = OpenText(channel, len(opened.lists[channel.list]))
         text = self._text_of(channel, frame)
         if text is not None:
+            if opened is not None and opened.marked is not None:
+                opened.marked.arguments()
             self._check(not text.done, "delta_after_done", f"{frame['type']} after the text was done")
             text.growing.add(frame["delta"])
             text.tokens += [one["token"] for one in frame.get("logprobs", ())]

@@ -162,13 +162,14 @@ def _refuse(uri: str) -> Any:
     raise ValueError("a schema may only refer to its own definitions")
 
 
-def compile_schema(schema: Mapping[str, Any], param: str) -> Any:
-    """Returns the validator of a schema.
+def compile_schema(schema: Mapping[str, Any], param: str, *, linear: bool = False) -> Any:
+    """Returns the validator of a schema. Raises a 400 that names `param` if it is invalid.
 
-    Raises an error with status 400 that names `param` if the schema is invalid.
+    `linear`: refuse regular expressions that need backtracking, whose time may grow without bound.
     """
+    engine = jsonschema_rs.RegexOptions() if linear else None
     try:
-        return jsonschema_rs.validator_for(dict(schema), retriever=_refuse)
+        return jsonschema_rs.validator_for(dict(schema), retriever=_refuse, pattern_options=engine)
     except (ValueError, TypeError, RecursionError) as error:
         message = f"Invalid schema: {str(error).splitlines()[0][:200]}"
         raise ToolwireError("invalid_value", message, param=param, code="invalid_json_schema") from None

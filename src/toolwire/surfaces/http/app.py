@@ -40,6 +40,7 @@ from toolwire.surfaces.http.exchange import ClientGone, Exchange, Room, Watch, a
 from toolwire.surfaces.http.resources import ModelRoutes, ResponseRoutes, UsageRoutes
 from toolwire.surfaces.http.streaming import TurnResponse
 from toolwire.surfaces.web.routes import Pages
+from toolwire.tools.mcp import served_of, servers_of
 
 if TYPE_CHECKING:
     from toolwire.gateway.pipeline import Answer, Gateway
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from toolwire.settings.types import Settings
     from toolwire.store.store import Store
     from toolwire.surfaces.http.websocket import Sockets
+    from toolwire.tools.mcp.served import ServedServers
 
 EXCHANGE = "toolwire.exchange"
 EVERY_MODEL = ("*",)
@@ -111,7 +113,15 @@ class App:
         The HTTP protocol (`protocol.py`) uses this limit.
         """
         self._router = self._cold_routes(gateway, store)
-        self.pages = Pages(gateway, settings, store, keys=self.keys) if store is not None else None
+        self.servers = servers_of(settings.mcp, store) if store is not None else None
+        """The MCP servers of the settings; None if there are none, or without the extra `mcp`."""
+        self.served: ServedServers | None = None
+        """Those that API clients may use."""
+        self.pages = None
+        if store is not None:
+            self.pages = Pages(gateway, settings, store, keys=self.keys, servers=self.servers)
+            self.served = served_of(settings.mcp, store, self.servers, self.pages.web.approvals)
+            gateway.served_tools = self.served
         self.forwarding: Forwarding | None = None
         """Forwards requests to the other nodes; None if there are none."""
         self.siblings: Siblings | None = None
@@ -142,6 +152,10 @@ class App:
         """Closes pages, forwarding and keys. Call before closing the gateway and the store."""
         if self.pages is not None:
             await self.pages.close()
+        if self.served is not None:
+            await self.served.close()
+        if self.servers is not None:
+            await self.servers.close()
         if self.forwarding is not None:
             await self.forwarding.close()
         await self.keys.close()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,8 @@ MOST_OPEN = 64
 
 Further calls are refused, because nobody answers that many questions.
 """
+REPORT_EVERY_S = 0.02
+"""The shortest time between two progress reports of a server that are passed on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +37,30 @@ class AskChannels:
     inbox: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """What a server has last reported about the progress of a call."""
+
+    progress: float
+    total: float | None
+    message: str | None
+
+
 class McpCall:
-    """A tool call in progress. It is also the surface on which its questions are shown."""
+    """A tool call in progress. It is also the surface on which its questions are shown.
+
+    `wait_s`: how long the client waits for a decision in the inbox before it has to call again; None if the
+    call waits until the question expires.
+    """
 
     def __init__(
-        self, toolbox: Toolbox, approvals: Approvals, call: ToolCall, asking: Asking, channels: AskChannels
+        self,
+        toolbox: Toolbox,
+        approvals: Approvals,
+        call: ToolCall,
+        asking: Asking,
+        channels: AskChannels,
+        wait_s: float | None = None,
     ) -> None:
         self.call = call
         self.channels = channels
@@ -48,10 +70,15 @@ class McpCall:
         """The question that the client is to show as a form."""
         self.left: Approval | None = None
         """The question that waits in the inbox."""
+        self.reported: Reported | None = None
+        self.toolbox = toolbox
         self._approvals = approvals
         self._answer: asyncio.Future[Decision | None] | None = None
         self._changed = asyncio.Event()
-        self.task = asyncio.ensure_future(self._run(Executor(toolbox, approvals, self), asking))
+        self._woken_at = 0.0
+        wait_s = None if channels.form else wait_s
+        executor = Executor(toolbox, approvals, self, progress=self.report, wait_s=wait_s)
+        self.task = asyncio.ensure_future(self._run(executor, asking))
 
     async def _run(self, executor: Executor, asking: Asking) -> Outcome:
         return (await executor.execute([self.call], asking))[0]
@@ -88,6 +115,14 @@ class McpCall:
             self.open = None
             answer.set_result(decision)
 
+    async def report(self, progress: float, total: float | None, message: str | None) -> None:
+        """Keeps what the server reports. A flood of reports wakes the waiting request only now and then."""
+        self.reported = Reported(progress, total, message)
+        now = time.monotonic()
+        if now - self._woken_at >= REPORT_EVERY_S:
+            self._woken_at = now
+            self._changed.set()
+
     async def news(self, within_s: float, *also: asyncio.Future[Any]) -> None:
         """Waits until the call has changed, one of `also` is done, or the time is over."""
         changed = asyncio.ensure_future(self._changed.wait())
@@ -107,12 +142,18 @@ class McpCalls:
         self._waiting: dict[str, McpCall] = {}
 
     def begin(
-        self, toolbox: Toolbox, approvals: Approvals, call: ToolCall, asking: Asking, channels: AskChannels
+        self,
+        toolbox: Toolbox,
+        approvals: Approvals,
+        call: ToolCall,
+        asking: Asking,
+        channels: AskChannels,
+        wait_s: float | None = None,
     ) -> McpCall | None:
         """Starts a call and returns it. Returns None if too many calls are in progress."""
         if len(self._running) >= MOST_OPEN:
             return None
-        begun = McpCall(toolbox, approvals, call, asking, channels)
+        begun = McpCall(toolbox, approvals, call, asking, channels, wait_s)
         self._running.add(begun)
         begun.task.add_done_callback(lambda task: self._running.discard(begun))
         return begun

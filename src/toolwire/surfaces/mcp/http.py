@@ -18,7 +18,7 @@ from mcp.server.transport_security import TransportSecuritySettings
 from toolwire.access.gate import Gate, HeaderList
 from toolwire.core.errors import ToolwireError, error_object, status_of
 from toolwire.settings.types import ServerSettings
-from toolwire.surfaces.mcp.server import GONE, VaultServer
+from toolwire.surfaces.mcp.server import GONE, ToolServer
 
 PATH = "/mcp"
 EXPOSED = b"mcp-session-id, mcp-protocol-version, www-authenticate"
@@ -32,12 +32,12 @@ Send = Callable[[Any], Any]
 class HttpApp:
     """The ASGI app. Serve it inside `async with app.running()`."""
 
-    def __init__(self, vault: VaultServer, server: ServerSettings, bearer: str) -> None:
+    def __init__(self, served: ToolServer, server: ServerSettings, bearer: str) -> None:
         self._gate = Gate(replace(server, keys=(bearer,)))
-        self._vault = vault
+        self._served = served
         self._ending = False
         self._manager = StreamableHTTPSessionManager(
-            app=vault.server,
+            app=served.server,
             # The gate protects against DNS rebinding.
             security_settings=TransportSecuritySettings(enable_dns_rebinding_protection=False),
             max_request_body_size=int(server.max_body_mb * 1024 * 1024),
@@ -46,7 +46,7 @@ class HttpApp:
 
     def drain(self) -> None:
         self._ending = True
-        self._closing = asyncio.ensure_future(self._vault.calls.close())
+        self._closing = asyncio.ensure_future(self._served.calls.close())
 
     async def leave(self) -> None:
         """Does nothing: this server is not a node of a cluster."""

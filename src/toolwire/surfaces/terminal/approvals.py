@@ -101,7 +101,7 @@ async def _approve(approvals: Approvals, arguments: argparse.Namespace) -> Outpu
     except ToolwireError as error:
         if error.failure.code != NEEDS_CODE:
             raise
-    return await _decide(approvals, found, decision, await _signer(approvals.proofs.code))
+    return await _decide(approvals, found, decision, await entered_code(approvals.proofs.code))
 
 
 async def _deny(approvals: Approvals, arguments: argparse.Namespace) -> Output:
@@ -127,11 +127,11 @@ LASTS = {"until_revoked": "until revoked", "until_exit": "until its program exit
 
 async def grant_lines(grants: Sequence[Grant], proofs: Proofs) -> list[str]:
     """Returns remembered grants as a table."""
-    rows = [("ID", "AGE", "TOOL", "STAGE", "SCOPE", "TARGET", "LASTS", "MODEL", "VAULT")]
+    rows = [("ID", "AGE", "TOOL", "STAGE", "SCOPE", "TARGET", "LASTS", "MODEL", "SOURCE")]
     for one in grants:
         what = (one_line(one.tool, 40), one.stage, one.scope, one_line(one.target, 60))
         lasts = LASTS[await proofs.lasts(one)]
-        where = (one_line(one.model, 40), one_line(one.vault, 80))
+        where = (one_line(one.model, 40), one_line(one.source, 80))
         rows.append((one.id, _age(one.created_at), *what, lasts, *where))
     return table(rows)
 
@@ -151,7 +151,7 @@ NO_CODE = "no approval code is set: set one on the page (Settings), or run toolw
 async def _code(approvals: Approvals, arguments: argparse.Namespace) -> Output:
     """Sets the approval code, or changes it."""
     code = approvals.proofs.code
-    old = await _signer(code, "Current approval code: ") if await code.record() is not None else None
+    old = await entered_code(code, "Current approval code: ") if await code.record() is not None else None
     new = _read_secret("New approval code, at least 8 characters: ")
     if new != _read_secret("The same again: "):
         raise ConfigError("approvals code: the two codes differ; nothing was changed")
@@ -160,7 +160,8 @@ async def _code(approvals: Approvals, arguments: argparse.Namespace) -> Output:
     return {"set": True}, lines
 
 
-async def _signer(code: ApprovalCode, question: str = "Approval code: ") -> Signer:
+async def entered_code(code: ApprovalCode, question: str = "Approval code: ") -> Signer:
+    """Reads the approval code from the terminal, and returns its signer."""
     if await code.record() is None:
         raise ConfigError(NO_CODE)
     signer = await code.signer(_read_secret(question))

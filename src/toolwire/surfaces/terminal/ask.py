@@ -53,6 +53,8 @@ async def _ask(
 ) -> int:
     async with opened(settings, arguments.vault, "ask", source) as session:
         model = session.model(arguments.model)
+        await session.refresh_tools(wait=True)
+        session.print_problems()
         session.print_withheld(model)
         screen: Screen = PlainScreen(io.StringIO()) if arguments.json else screen_for_person()
         surface = session.surface(screen, interrupt, person=person_is_here(), allow=arguments.allow)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from toolwire.core.display import one_line
+from toolwire.core.display import counted, one_line
 from toolwire.core.errors import ToolwireError
 from toolwire.settings.types import ConfigError, Settings
 from toolwire.surfaces import conversation_note
@@ -84,6 +84,20 @@ async def _vault(chat: Chat, rest: str) -> list[Row]:
         return [("plain", "no vault is open; /vault DIR opens one")]
     tools: list[Row] = chat.withheld() or [("dim", f"tools: {', '.join(toolbox.tools)}")]
     return [("plain", f"vault: {chat.session.vault}"), *tools]
+
+
+async def _servers(chat: Chat, rest: str) -> list[Row]:
+    await chat.session.refresh_tools()
+    rows: list[Row] = []
+    for one in chat.session.server_states():
+        tools = counted(len(one.tools), "tool")
+        rows.append(("plain", f"{one.name}  {one.state}  {tools}  {one_line(one.address, 120)}"))
+        rows += [("dim", f"  {one.name}__{one_line(name, 80)}") for name in one.tools]
+        rows += [
+            ("warning", f"  not offered until you agree: {one_line(it.tool, 80)}") for it in one.withheld
+        ]
+        rows += [("warning", f"  {one_line(one.error, 300)}")] if one.error else []
+    return rows or [("plain", "no MCP server is configured: [mcp.NAME] in toolwire.toml")]
 
 
 async def _grants(chat: Chat, rest: str) -> list[Row]:
@@ -153,6 +167,7 @@ async def _quit(chat: Chat, rest: str) -> list[Row]:
 COMMANDS: dict[str, SlashCommand] = {
     "/model": SlashCommand("/model [ID]", "list the models, or talk to another one", _model),
     "/vault": SlashCommand("/vault [DIR|off]", "show, open or close the vault", _vault),
+    "/servers": SlashCommand("/servers", "show the MCP servers and their tools", _servers),
     "/grants": SlashCommand("/grants [revoke NUMBER]", "list or revoke remembered grants", _grants),
     "/save": SlashCommand("/save NOTE", "write the conversation into a Markdown note", _save),
     "/new": SlashCommand("/new", "start over", _new),
@@ -217,7 +232,17 @@ class Chat:
         `prompt` returns the next line, or None if the person ends the chat.
         """
         vault = f" · vault: {self.session.vault}" if self.session.vault else ""
-        self.screen.rows([("dim", f"{self.model}{vault} · /help"), *self.withheld()])
+        names = ", ".join(one.name for one in self.session.server_states())
+        servers = f" · MCP servers: {names}" if names else ""
+        self.screen.rows([("dim", f"{self.model}{vault}{servers} · /help"), *self.withheld()])
+        starting = asyncio.ensure_future(self.session.refresh_tools())
+        try:
+            await self._read(prompt)
+        finally:
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+
+    async def _read(self, prompt: Callable[[], Awaitable[str | None]]) -> None:
         while not self.over:
             line = await prompt()
             if line is None:
@@ -242,6 +267,9 @@ class Chat:
             self._turn = None
 
     async def _play(self, text: str) -> None:
+        if await self.session.refresh_tools() or self.conversation.executor is None:
+            self.use_tools()
+        self.screen.rows([("warning", line) for line in self.session.new_problems()])
         async with aclosing(self.conversation.turn(text)) as happenings:
             async for happening in happenings:
                 show(self.screen, happening, self.session.location(self.model))

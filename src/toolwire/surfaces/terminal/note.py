@@ -161,6 +161,8 @@ async def _note(arguments: argparse.Namespace, settings: Settings, source: ToolS
         raise ConfigError(f"{path} cannot be written")
     async with opened(settings, arguments.vault, "note", source) as session:
         model = session.model(arguments.model or parsed.model)
+        await session.refresh_tools(wait=True)
+        session.print_problems()
         session.print_withheld(model)
         person = person_is_here()
         screen = screen_for_person(sys.stdout) if person else PlainScreen(sys.stderr)

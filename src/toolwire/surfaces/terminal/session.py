@@ -1,4 +1,4 @@
-"""What chat, ask and note share: the gateway, the store with approvals, the vault's tools."""
+"""What chat, ask and note share: gateway, store, approvals, the tools of a vault and of MCP servers."""
 
 from __future__ import annotations
 
@@ -9,25 +9,32 @@ import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from fnmatch import fnmatchcase
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from toolwire.core.display import one_line
+from toolwire.core.display import counted, one_line
 from toolwire.core.ids import random_id
 from toolwire.gateway.pipeline import Gateway
 from toolwire.settings.discover import with_discovered
+from toolwire.settings.extras import add_extra
 from toolwire.settings.load import load
 from toolwire.settings.types import ConfigError, Settings
 from toolwire.store.store import Store
+from toolwire.surfaces.notices.notifier import notices_of
 from toolwire.surfaces.terminal.screen import Screen, has_extra
 from toolwire.surfaces.terminal.surface import KeySurface, LineSurface, RuleSurface
 from toolwire.tools import rules
 from toolwire.tools.approvals import LIFETIME_S, Approvals, Surface
 from toolwire.tools.consent import Proofs
-from toolwire.tools.contract import WITH_TOOLS, Asking, Tool
+from toolwire.tools.contract import Asking, Tool, source_of_vault, system_prompt
 from toolwire.tools.executor import Executor, Toolbox
 from toolwire.tools.loop import Conversation, GatewayModel, Message
+from toolwire.tools.mcp import servers_of
 from toolwire.vault.policy import PathRefused
+
+if TYPE_CHECKING:
+    from toolwire.tools.mcp.servers import McpServers, ServerState
 
 MOST_MODELS = 12
 """How many models an error message lists."""
@@ -79,7 +86,12 @@ class TerminalSession:
         self.id = random_id(f"{name}_")
         self.name = name
         self.vault: Path | None = None
+        self.servers: McpServers | None = servers_of(settings.mcp, store)
         self.toolbox: Toolbox | None = None
+        """The tools of the vault, and of the servers as they were last listed; None if there are none."""
+        self._vault_tools: Toolbox | None = None
+        self._foreign: Sequence[Tool] = ()
+        self._shown_problems: set[str] = set()
         self._source = source
         self._tools = AsyncExitStack()
 
@@ -101,11 +113,56 @@ class TerminalSession:
         except (OSError, PathRefused) as error:
             raise ConfigError(f"the vault {root} cannot be opened: {error}") from error
         await self.close_vault()
-        self._tools, self.toolbox, self.vault = stack, toolbox, root.resolve()
+        self._tools, self._vault_tools, self.vault = stack, toolbox, root.resolve()
+        self._join()
 
     async def close_vault(self) -> None:
-        self.toolbox = self.vault = None
+        self._vault_tools = self.vault = None
+        self._join()
         await self._tools.aclose()
+
+    # --- MCP servers ---
+
+    async def refresh_tools(self, *, wait: bool = False) -> bool:
+        """Brings the tools up to date, and returns whether they have changed.
+
+        Starts the MCP servers that are not running. `wait`: until each has started, or failed.
+        """
+        before = self._foreign
+        if self.servers is not None:
+            self._foreign = await self.servers.tools(wait=wait)
+        if self._foreign != before:
+            self._join()
+        return self._foreign != before
+
+    def _join(self) -> None:
+        own, foreign = self._vault_tools, self._foreign
+        self.toolbox = (own or Toolbox(())).joined(foreign) if foreign else own
+
+    def server_states(self) -> list[ServerState]:
+        return self.servers.states() if self.servers is not None else []
+
+    def new_problems(self) -> list[str]:
+        """Returns a line for each thing that is wrong with a server, and that was not returned before."""
+        lines = [
+            f"MCP server {one_line(one.name, 40)}: {one_line(one.error, 300)}"
+            for one in self.server_states()
+            if one.error
+        ]
+        for one in self.server_states():
+            if one.withheld:
+                count = counted(len(one.withheld), "tool")
+                how = f"toolwire mcp agree {one.name} shows the change"
+                lines.append(f"MCP server {one.name}: {count} new or changed, and not offered; {how}")
+        if self.settings.mcp.servers and find_spec("mcp") is None:
+            lines.append(f"MCP servers need an extra: {add_extra('mcp')}")
+        lines = [line for line in lines if line not in self._shown_problems]
+        self._shown_problems.update(lines)
+        return lines
+
+    def print_problems(self) -> None:
+        for line in self.new_problems():
+            print(line, file=sys.stderr, flush=True)
 
     # --- the model ---
 
@@ -140,7 +197,7 @@ class TerminalSession:
         return allowed and not self.gateway.catalog.about(model).no_tools
 
     def withheld(self, model: str) -> str:
-        """Returns a message if the model may not use the open vault; "" if it may."""
+        """Returns a message if the model may not use the tools that there are; else ""."""
         if self.toolbox is None or self.may_use_tools(model):
             return ""
         if reason := self.gateway.catalog.about(model).no_tools:
@@ -172,9 +229,10 @@ class TerminalSession:
         executor = None
         if self.toolbox is not None and self.may_use_tools(model):
             executor = Executor(self.toolbox, self.approvals, surface)
+            prompt = system_prompt(self.toolbox.tools.values())
             if not any(one["role"] == "system" for one in messages):
-                messages = [{"role": "system", "content": WITH_TOOLS}, *messages]
-        asking = Asking(self.id, model, self.name, vault=str(self.vault or ""))
+                messages = [{"role": "system", "content": prompt}, *messages]
+        asking = Asking(self.id, model, self.name, source=source_of_vault(str(self.vault or "")))
         gateway = GatewayModel(self.gateway)
         return Conversation(gateway, model, executor, asking, messages=messages, options=options)
 
@@ -201,7 +259,12 @@ async def opened(
         gateway = Gateway(settings, store=store)
         closing.push_async_callback(gateway.close)
         session = TerminalSession(settings, gateway, store, source or vault_source, name, lifetime_s)
+        if session.servers is not None:
+            closing.push_async_callback(session.servers.close)
         closing.push_async_callback(session.close_vault)
+        if notices := notices_of([one for one in settings.notices if one.terminal], store, session.approvals):
+            session.approvals.notices = notices
+            closing.push_async_callback(notices.close)
         await gateway.start()
         await session.approvals.proofs.code.pin()
         await session.open_vault(vault)

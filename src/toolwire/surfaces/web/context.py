@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -175,6 +176,8 @@ class Web:
     tours: Tours
     boot: str
     """Identifies this process, so that a tab notices a restart of the server."""
+    changing: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
+    """Held while the file of the settings page is changed."""
 
     def scripted(self, model: str, conversation: str) -> str:
         """Returns the label of a model that follows a script; "" for any other model."""
@@ -224,12 +227,22 @@ async def body(request: Request) -> dict[str, Any]:
 
     Raises an error if the body is anything else.
     """
+    return as_object(await raw_body(request, MOST_BODY))
+
+
+async def raw_body(request: Request, most: int) -> bytes:
+    """Returns the bytes of the request's body. Raises if it is larger than `most`."""
     raw = bytearray()
     async for piece in request.stream():
         raw += piece
-        if len(raw) > MOST_BODY:
-            message = f"The request's body is larger than {MOST_BODY // 1048576} MB."
-            raise ToolwireError("body_too_large", message)
+        if len(raw) > most:
+            limit = f"{most // 1048576} MB" if most >= 1048576 else f"{most // 1024} kB"
+            raise ToolwireError("body_too_large", f"The request's body is larger than {limit}.")
+    return bytes(raw)
+
+
+def as_object(raw: bytes) -> dict[str, Any]:
+    """Returns the JSON object that is written in `raw`. Raises for anything else."""
     try:
         value = msgspec.json.decode(raw or b"{}")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -6,6 +6,7 @@ While a tab is open, the store is polled, so that changes by other processes app
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Callable, Mapping
 from functools import cached_property
@@ -13,9 +14,11 @@ from typing import Any, get_args
 
 from starlette.requests import Request
 
+from toolwire.core.display import escaped
 from toolwire.core.errors import ToolwireError
 from toolwire.surfaces.web.code import NO_AUTHORITY
 from toolwire.surfaces.web.context import PageApi, Row, body, field, invalid, number
+from toolwire.surfaces.web.servers import called, edited, rule_for, saved_rule, waiting_definitions
 from toolwire.surfaces.web.sessions import Authority
 from toolwire.tools.consent import NEEDS_CODE, OTHER_PROGRAM, Signer
 from toolwire.tools.contract import (
@@ -29,6 +32,7 @@ from toolwire.tools.contract import (
     place_of,
     privacy_note,
     problem_note,
+    source_of_vault,
 )
 from toolwire.tools.executor import Toolbox
 from toolwire.tools.tour import hint
@@ -45,12 +49,13 @@ _SHOWN: dict[str, tuple[Status, ...]] = {
 _STATE = (
     "SELECT (SELECT COUNT(*) FROM approvals WHERE status = 'pending'), "
     "(SELECT MAX(created_at) FROM approvals), (SELECT MAX(decided_at) FROM approvals), "
-    "(SELECT MAX(number) FROM audit), (SELECT COUNT(*) FROM grants WHERE revoked_at IS NULL)"
+    "(SELECT MAX(number) FROM audit), (SELECT COUNT(*) FROM grants WHERE revoked_at IS NULL), "
+    "(SELECT COUNT(*) FROM mcp_withheld WHERE kept = 0)"
 )
 
 
 _AS_STORED = (
-    "id created_at expires_at session surface model vault tool stage token status decided_at decided_by"
+    "id created_at expires_at session surface model source pin tool stage token status decided_at decided_by"
 )
 
 
@@ -90,7 +95,7 @@ class InboxApi(PageApi):
                 continue
             if state != last:
                 last = state
-                self._web.hub.publish("approvals", {"pending": state[0]})
+                self._web.hub.publish("approvals", {"pending": state[0] + state[-1]})
 
     # --- questions
 
@@ -104,11 +109,17 @@ class InboxApi(PageApi):
             found = [one for status in _SHOWN[which] for one in await approvals.records.listed(status, limit)]
         found = sorted(found, key=lambda one: one.decided_at or one.created_at, reverse=True)[:limit]
         needs_code = await self._code_check(request)
-        return {"approvals": [self._shown(one, needs_code(one)) for one in found], "pending": len(pending)}
+        waiting = len(pending) + await self._definitions()
+        return {"approvals": [self.shown(one, needs_code(one)) for one in found], "pending": waiting}
+
+    async def _definitions(self) -> int:
+        """Returns how many withheld definitions of MCP servers nobody has decided about."""
+        found = await waiting_definitions(self._web)
+        return sum(not one["kept"] for definitions in found.values() for one in definitions)
 
     async def one(self, request: Request) -> dict[str, Any]:
         approval = await self._get(request)
-        return self._shown(approval, (await self._code_check(request))(approval))
+        return self.shown(approval, (await self._code_check(request))(approval))
 
     async def _code_check(self, request: Request) -> Callable[[Approval], str]:
         """Returns a function: it says why an approval needs the code first, or returns "" if it does not."""
@@ -138,8 +149,13 @@ class InboxApi(PageApi):
 
     async def preview(self, request: Request) -> dict[str, Any]:
         """Returns what a call with edited arguments would do, as its tool describes it."""
-        approval = await self._get(request)
-        arguments = field(await body(request), "arguments", dict, required=True)
+        approval, given = await self._get(request), await body(request)
+        if (written := field(given, "arguments_json", str)) is not None and called(approval) is not None:
+            arguments = edited(self._web, approval, written)
+            # What such a call would touch is the server's business: all that is known of it stays the same.
+            same = {"shown": approval.shown.to_json(), "digest": approval.shown.digest, "problem_note": ""}
+            return {**same, "rule": rule_for(self._web, approval, arguments)}
+        arguments = field(given, "arguments", dict, required=True)
         toolbox = self._toolbox(approval)
         if toolbox is None:
             message = "The vault of this request is not open here, so you cannot edit its arguments."
@@ -149,7 +165,7 @@ class InboxApi(PageApi):
         except ToolFailed as error:
             raise invalid(str(error), "arguments") from None
         note = problem_note(shown, approval.model)
-        return {"shown": shown.to_json(), "digest": shown.digest, "problem_note": note}
+        return {"shown": shown.to_json(), "digest": shown.digest, "problem_note": note, "rule": ""}
 
     async def decide(self, request: Request) -> dict[str, Any]:
         given = await body(request)
@@ -158,16 +174,23 @@ class InboxApi(PageApi):
             raise invalid(f"Expected one of {', '.join(get_args(Scope))}.", "remember")
         if picked is not None and not all(isinstance(key, str) for key in picked):
             raise ToolwireError("invalid_type", "'picked' is not a list of strings.", param="picked")
+        approval = await self._get(request)
+        arguments = field(given, "arguments", dict)
+        if (written := field(given, "arguments_json", str)) is not None and called(approval) is not None:
+            arguments = dict(edited(self._web, approval, written))
         decision = Decision(
             approved=field(given, "approved", bool, required=True),
             reason=field(given, "reason", str, "")[:1000],
-            arguments=field(given, "arguments", dict),
+            arguments=arguments,
             picked=None if picked is None else tuple(picked),
             remember=remember,
             folder=field(given, "folder", str, ""),
             seen=field(given, "seen", str, ""),
         )
-        approval = await self._get(request)
+        rule = field(given, "rule", str, "") if decision.approved else ""
+        runs = approval.arguments if arguments is None else arguments
+        if rule and rule != rule_for(self._web, approval, runs):
+            raise invalid("The rule does not allow exactly the call that was shown.", "rule")
         if decision.arguments is not None and decision.approved and not decision.seen:
             message = "Edited arguments can be approved only with the preview that was shown for them."
             raise ToolwireError("missing", message, param="seen")
@@ -176,12 +199,16 @@ class InboxApi(PageApi):
         if decision.approved and not authority.decides:
             raise ToolwireError("permission", NO_AUTHORITY, code=NEEDS_CODE)
         signer = await self._signer(authority)
-        decided = await self._web.approvals.decide(approval.id, token, decision, by="web", signer=signer)
-        await self._changed()
-        return self._shown(decided)
+        if rule and (reason := (await self._code_check(request))(approval)):
+            raise ToolwireError("permission", reason, code=NEEDS_CODE)
+        async with saved_rule(self._web, approval, rule):
+            decided = await self._web.approvals.decide(approval.id, token, decision, by="web", signer=signer)
+        await self.changed()
+        return self.shown(decided)
 
-    async def _changed(self) -> None:
-        self._web.hub.publish("approvals", {"pending": len(await self._web.approvals.pending())})
+    async def changed(self) -> None:
+        pending = len(await self._web.approvals.pending()) + await self._definitions()
+        self._web.hub.publish("approvals", {"pending": pending})
 
     async def _get(self, request: Request) -> Approval:
         approval = await self._web.approvals.records.get(request.path_params["id"])
@@ -199,7 +226,7 @@ class InboxApi(PageApi):
     async def revoke(self, request: Request) -> dict[str, Any]:
         if not await self._web.approvals.revoke(request.path_params["id"]):
             raise ToolwireError("not_found", "There is no such grant, or it was already revoked.")
-        await self._changed()
+        await self.changed()
         return {}
 
     async def audit(self, request: Request) -> dict[str, Any]:
@@ -207,12 +234,17 @@ class InboxApi(PageApi):
 
     # --- how a question is shown
 
-    def _shown(self, approval: Approval, needs_code: str = "") -> dict[str, Any]:
+    def shown(self, approval: Approval, needs_code: str = "") -> dict[str, Any]:
         toolbox = self._toolbox(approval)
         tool = (toolbox.tools if toolbox is not None else self._described).get(approval.tool)
         about: dict[str, Any] = {"title": approval.tool, "purpose": "", "effect": "", "schema": {}}
-        note = PRIVACY
-        if tool is not None:
+        note, is_pending = PRIVACY, approval.status == "pending"
+        if (names := called(approval)) is not None:
+            server, name = names
+            about |= {"title": f"{server}: {name}", "effect": "call"}
+            about["purpose"] = f"Calls {name} on the MCP server {server}."
+            note = privacy_note("call", approval.stage, approval.model)
+        elif tool is not None:
             about = {name: getattr(tool, name) for name in ("title", "purpose", "effect")}
             about["schema"] = dict(tool.parameters)
             note = f"{PRIVACY} {privacy_note(tool.effect, approval.stage, approval.model)}".strip()
@@ -220,11 +252,13 @@ class InboxApi(PageApi):
             **{name: getattr(approval, name) for name in _AS_STORED.split()},
             **about,
             "arguments": dict(approval.arguments),
+            "arguments_json": escaped(json.dumps(dict(approval.arguments), ensure_ascii=False, indent=2)),
             "shown": approval.shown.to_json(),
             "digest": approval.shown.digest,
             "problem_note": problem_note(approval.shown, approval.model),
             "decision": approval.decision.to_json() if approval.decision is not None else None,
-            "editable": toolbox is not None and approval.stage == "run" and approval.status == "pending",
+            "editable": (toolbox is not None or names is not None) and approval.stage == "run" and is_pending,
+            "rule": rule_for(self._web, approval, approval.arguments) if is_pending else "",
             "folder": folder_of(approval.shown),
             "note": note,
             "place": place_of(approval.surface),
@@ -236,8 +270,8 @@ class InboxApi(PageApi):
     def _toolbox(self, approval: Approval) -> Toolbox | None:
         """Returns the open toolbox if it has the question's tool and vault, otherwise None."""
         web = self._web
-        own = approval.vault == str(web.tools.root.resolve())
-        toolbox = web.tools.toolbox if own else web.tours.toolbox(approval.vault)
+        own = approval.source == source_of_vault(str(web.tools.root.resolve()))
+        toolbox = web.tools.toolbox if own else web.tours.toolbox(approval.source.removeprefix("vault:"))
         return toolbox if toolbox is not None and approval.tool in toolbox.tools else None
 
     @cached_property

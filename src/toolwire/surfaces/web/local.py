@@ -21,7 +21,7 @@ from toolwire.core.errors import ToolwireError
 from toolwire.settings.discover import embedded
 from toolwire.settings.extras import add_extra
 from toolwire.surfaces.web.context import PageApi, Row, Web, body, field
-from toolwire.surfaces.web.models import locked
+from toolwire.surfaces.web.page_settings import locked
 
 log = logging.getLogger("toolwire.web")
 PUBLISH_EVERY_S = 0.25

@@ -11,8 +11,6 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +30,7 @@ from toolwire.surfaces.web.connect import GatewayTrip
 from toolwire.surfaces.web.context import PageApi, Row, Web, body, field, invalid
 from toolwire.surfaces.web.folders import Folders
 from toolwire.surfaces.web.model_form import KINDS, id_of, kind_of, kind_that_wrote, pasted_key, table_of
+from toolwire.surfaces.web.page_settings import locked, page_change, page_settings, restart_needed
 
 TEST_S = 120.0
 CHECK_S = 5.0
@@ -46,7 +45,6 @@ class ModelsApi(PageApi):
     def __init__(self, web: Web, test_s: float = TEST_S) -> None:
         super().__init__(web)
         self._test_s = test_s
-        self._changing = asyncio.Lock()
         self._tests = 0
         self._last: dict[str, dict[str, Any]] = {}
         """The last turn of each model: when, whether it failed, and why."""
@@ -92,7 +90,7 @@ class ModelsApi(PageApi):
             "models": rows,
             "kinds": [kind.as_json() for kind in KINDS],
             "locked": locked(self._web.settings),
-            "restart": self._restart(),
+            "restart": restart_needed(self._web.settings),
             "file": settings.page_file,
             "problem": settings.page_problem,
         }
@@ -112,8 +110,8 @@ class ModelsApi(PageApi):
         return {**row, "draft": self._written(id)} if is_page else row
 
     def _written(self, id: str) -> dict[str, str]:
-        """Returns a model of the settings page as the form shows it. A key appears as its reference."""
-        table = self._read().models.get(id, {})
+        """Returns a model of the page as the form shows it. A key is shown as its reference."""
+        table = page_settings(self._web).models.get(id, {})
         kind = kind_that_wrote(table)
         model = str(table.get("model", "")).removeprefix(f"{kind.provider}:" if kind.provider else "")
         texts = {"base_url": table.get("base_url", ""), "key": table.get("api_key", "")}
@@ -148,7 +146,7 @@ class ModelsApi(PageApi):
 
     async def add(self, request: Request) -> dict[str, Any]:
         draft = await body(request)
-        async with self._change() as (path, kept):
+        async with page_change(self._web) as (path, kept):
             id = id_of(draft)
             known = {model.id for model in self._web.settings.models} | set(self._web.gateway.models)
             if id in known or id in kept.models:
@@ -160,14 +158,14 @@ class ModelsApi(PageApi):
 
     async def change(self, request: Request) -> dict[str, Any]:
         draft, id = await body(request), request.path_params["id"]
-        async with self._change() as (path, kept):
+        async with page_change(self._web) as (path, kept):
             self._check_own(id, kept)
             await self._save(id, draft, path, kept)
         return await self.all(request)
 
     async def remove(self, request: Request) -> dict[str, Any]:
         id = request.path_params["id"]
-        async with self._change() as (path, kept):
+        async with page_change(self._web) as (path, kept):
             self._check_own(id, kept)
             self._check_unused(id)
             del kept.models[id]
@@ -178,7 +176,7 @@ class ModelsApi(PageApi):
 
     async def set_vault(self, request: Request) -> dict[str, Any]:
         typed = field(await body(request), "root", str, required=True)
-        async with self._change() as (path, kept):
+        async with page_change(self._web) as (path, kept):
             if where := self._vault_fixed():
                 raise invalid(f"vault.root is set in {where}. Change it there.", "root")
             root = str(await self._folders.vault(typed))
@@ -196,23 +194,6 @@ class ModelsApi(PageApi):
         settings = self._web.settings
         where = settings.origins.get("vault.root", "")
         return "" if where == settings.page_file else where
-
-    @asynccontextmanager
-    async def _change(self) -> AsyncIterator[tuple[Path, page_file.PageSettings]]:
-        """Yields the page's file and its content, for one change at a time."""
-        if why := locked(self._web.settings):
-            raise ToolwireError("invalid_request", why)
-        async with self._changing:
-            try:
-                yield Path(self._web.settings.page_file), self._read()
-            except page_file.PageFileError as error:
-                raise ToolwireError("server", f"The settings were not saved: {error}.") from None
-
-    def _read(self) -> page_file.PageSettings:
-        try:
-            return page_file.read(Path(self._web.settings.page_file))
-        except page_file.PageFileError:
-            return page_file.PageSettings()  # `write` keeps the damaged file under another name
 
     async def _save(self, id: str, draft: dict[str, Any], path: Path, kept: page_file.PageSettings) -> None:
         table, pasted = table_of(draft), pasted_key(draft)
@@ -263,10 +244,6 @@ class ModelsApi(PageApi):
         for model in settings.models:
             if id in model.fallback:
                 raise invalid(f"{id} is a fallback of {model.id}. Change that first.", "id")
-
-    def _restart(self) -> str:
-        several = self._web.settings.server.workers > 1
-        return "This server has several worker processes: restart it to apply a change." if several else ""
 
     # --- trying
 
@@ -332,13 +309,6 @@ class ModelsApi(PageApi):
         steps = await trip.run(self._test_s)
         ms = round((time.perf_counter() - began) * 1000)
         return {"ok": all(step["ok"] for step in steps), "model": id, "ms": ms, "steps": steps}
-
-
-def locked(settings: Settings) -> str:
-    """Returns the reason why the pages cannot change settings; "" if they can."""
-    if settings.store.url.startswith("postgres"):
-        return "This server shares its store with other nodes. Set models and the vault in toolwire.toml."
-    return "" if settings.page_file else "This server has no folder to keep the page's settings in."
 
 
 def _alone(settings: Settings, model: ModelSettings) -> Settings:

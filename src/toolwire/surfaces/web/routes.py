@@ -13,7 +13,7 @@ import hmac
 from collections.abc import Awaitable, Callable
 from importlib.metadata import version
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
@@ -21,24 +21,30 @@ from starlette.routing import Route, Router
 
 from toolwire.access.keyring import KeyRing
 from toolwire.cluster.running import ASK_PATH, proof
-from toolwire.core.errors import ToolwireError
+from toolwire.core.errors import ToolwireError, error_object, status_of
 from toolwire.core.ids import random_id
 from toolwire.gateway.pipeline import Gateway
 from toolwire.settings.types import Settings
 from toolwire.store.store import Store
+from toolwire.surfaces.notices.notifier import notices_of
 from toolwire.surfaces.web.chat import ChatApi
 from toolwire.surfaces.web.code import CodeApi
 from toolwire.surfaces.web.connect import ConnectApi
 from toolwire.surfaces.web.context import Handler, Hub, Json, PageApi, Row, Web, body, field
 from toolwire.surfaces.web.inbox import InboxApi
 from toolwire.surfaces.web.inspector import WireApi
+from toolwire.surfaces.web.link import LinkApi
 from toolwire.surfaces.web.local import LocalApi
 from toolwire.surfaces.web.models import ModelsApi
+from toolwire.surfaces.web.servers import ServersApi
 from toolwire.surfaces.web.sessions import LIFETIME_S, OPEN, Sessions
 from toolwire.surfaces.web.tools import Preferences, SettingsApi, Source, WebTools, vault_tools
 from toolwire.surfaces.web.tours import Tours
 from toolwire.tools.approvals import Approvals
 from toolwire.tools.consent import Proofs, server_key
+
+if TYPE_CHECKING:
+    from toolwire.tools.mcp.servers import McpServers
 
 TOUR_PAGE = "/tour"
 """The address below /ui that starts a tour. The one-time link leads to it with the parameter `tour`."""
@@ -81,12 +87,14 @@ class Pages:
         store: Store,
         source: Source = vault_tools,
         keys: KeyRing | None = None,
+        servers: McpServers | None = None,
     ) -> None:
         preferences = Preferences(store)
-        tools = WebTools(settings, preferences, source)
+        tools = WebTools(settings, preferences, source, servers)
         boot = random_id("boot_")
         key, is_open = server_key(settings.server), settings.approvals.command_line == "open"
         approvals = Approvals(store, proofs=Proofs(store, key, unproven=is_open))
+        self._notices = approvals.notices = notices_of(settings.notices, store, approvals)
         parts = (approvals, Hub(), preferences, tools, Tours(gateway))
         self.web = Web(gateway, settings, store, *parts, boot)
         self.sessions = Sessions(store, settings.server.admin_keys, keys=keys, seal_key=key)
@@ -95,9 +103,11 @@ class Pages:
         """The secret in the record of this server (`cluster/running.py`); "" without a record."""
         self._keys = keys
         apis: tuple[type[PageApi], ...] = (
-            *(ChatApi, InboxApi, SettingsApi, ModelsApi, LocalApi, WireApi, ConnectApi),
+            *(ChatApi, InboxApi, SettingsApi, ModelsApi, ServersApi, LocalApi, WireApi, ConnectApi),
         )
         self._apis = [api(self.web) for api in apis]
+        inbox = next(api for api in self._apis if isinstance(api, InboxApi))
+        self._links = LinkApi(self.web, inbox)
         self._files = _files()
         self._starting: asyncio.Task[None] | None = None
         self._router = self._routes()
@@ -134,6 +144,8 @@ class Pages:
             await api.close()
         await self.web.tools.close()
         await self.web.tours.close()
+        if self._notices is not None:
+            await self._notices.close()
 
     # --- routes
 
@@ -146,10 +158,13 @@ class Pages:
             *self._code.routes(),
             ("GET", "/events", self._events),
         ]
+        links = self._links.routes()
         routes = [Route(path, self._page) for path in ("/", *(f"/ui{page}" for page in PAGES))]
         routes += [
             Route("/ui/static/{name}", self._file),
             Route("/ui/enter", self._enter),
+            Route("/ui/link/{id}", self._link_page),
+            *(Route(f"/ui/api{path}", _public(handler), methods=[method]) for method, path, handler in links),
             Route("/ui/api/session", self._enter_by_key, methods=["POST"]),
             Route(ASK_PATH, self._ask, methods=["POST"]),
         ]
@@ -184,6 +199,10 @@ class Pages:
 
     async def _file(self, request: Request) -> Response:
         return self._static(request, request.path_params["name"])
+
+    async def _link_page(self, request: Request) -> Response:
+        """Returns the page of a link. It is the same for every link, and decides nothing."""
+        return _guarded(self._static(request, "link.html"), store=False)
 
     def _static(self, request: Request, name: str) -> Response:
         found = self._files.get(name)
@@ -320,6 +339,19 @@ def _check_origin(request: Request) -> None:
     own = {f"http://{host}", f"https://{host}"}  # a proxy may terminate TLS
     if (origin is not None and origin.lower() not in own) or site not in (None, "same-origin", "none"):
         raise ToolwireError("forbidden_origin", "Only this server's own pages may send this request.")
+
+
+def _public(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+    """Returns a handler that needs no session: the request itself proves what it may do."""
+
+    async def guarded(request: Request) -> Response:
+        try:
+            answer = await handler(request)
+        except ToolwireError as error:  # answered here, because this answer must not be stored either
+            answer = Json(error_object(error.failure), status_of(error.failure))
+        return _guarded(answer if isinstance(answer, Response) else Json(answer), store=False)
+
+    return guarded
 
 
 def _guarded(response: Response, store: bool = True) -> Response:

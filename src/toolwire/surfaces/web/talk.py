@@ -19,7 +19,7 @@ from toolwire.core.ids import random_id
 from toolwire.gateway.pipeline import Caller
 from toolwire.store.store import Store
 from toolwire.surfaces.web.context import Web
-from toolwire.tools.contract import WITH_TOOLS, Approval, Asking, Outcome, ToolCall
+from toolwire.tools.contract import Approval, Asking, Outcome, ToolCall, source_of_vault, system_prompt
 from toolwire.tools.executor import Executor, Toolbox
 from toolwire.tools.loop import (
     Called,
@@ -134,7 +134,7 @@ class Talk:
         self._task: asyncio.Task[None] | None = None
         self._tail: list[str] = []
         self.with_tools = False
-        """Whether the last turn had the tools of the person's vault."""
+        """Whether the last turn had tools."""
         self._toolbox: Toolbox | None = None
         _close_entries(kept.entries)
 
@@ -261,9 +261,10 @@ class Talk:
         if self.is_tour:
             async with web.tours.using(self.kept.id) as sample:
                 yield sample.toolbox, str(sample.root)
-        elif web.tools.enabled and web.may_use_tools(model) and web.tools.toolbox is not None:
+        elif web.tools.enabled and web.may_use_tools(model):
             self.with_tools = True
-            yield web.tools.toolbox, str(web.tools.root.resolve())
+            tools = await web.tools.all()
+            yield tools, str(web.tools.root.resolve()) if web.tools.toolbox is not None else ""
         else:
             yield None, ""
 
@@ -273,9 +274,9 @@ class Talk:
         executor, messages = None, kept.messages
         if toolbox is not None:
             executor = Executor(toolbox, web.approvals, WebSurface(web))
-            messages = [{"role": "system", "content": WITH_TOOLS}, *messages]
+            messages = [{"role": "system", "content": system_prompt(toolbox.tools.values())}, *messages]
         model = GatewayModel(web.gateway, Caller(request_id=random_id("req_")))
-        asking = Asking(kept.id, kept.model, "web", vault=vault)
+        asking = Asking(kept.id, kept.model, "web", source=source_of_vault(vault))
         return Conversation(model, kept.model, executor, asking, messages=messages)
 
     def _take(self, conversation: Conversation) -> None:

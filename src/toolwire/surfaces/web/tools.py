@@ -1,4 +1,4 @@
-"""The vault's tools in the chat, and the settings page that enables them.
+"""The tools in the chat, of the vault and of MCP servers, and the settings page that enables them.
 
 Tools are offered only while tool calling is enabled, and only to allowed models. It is disabled at first, and
 the choice is stored. The vault's folder comes from the settings, or from the page's own file; its patterns
@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
 
@@ -25,6 +25,9 @@ from toolwire.surfaces.web.context import PageApi, Row, body, field, invalid
 from toolwire.tools.contract import Tool
 from toolwire.tools.executor import Toolbox
 from toolwire.vault.policy import PathRefused
+
+if TYPE_CHECKING:
+    from toolwire.tools.mcp.servers import McpServers
 
 log = logging.getLogger("toolwire.web")
 MOST_PATTERNS = 1000
@@ -39,15 +42,23 @@ def vault_tools(settings: Settings, root: Path) -> AbstractAsyncContextManager[S
 
 
 class WebTools:
-    """The tools of the open vault."""
+    """The tools of the open vault and of the configured MCP servers."""
 
-    def __init__(self, settings: Settings, preferences: Preferences, source: Source = vault_tools) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        preferences: Preferences,
+        source: Source = vault_tools,
+        servers: McpServers | None = None,
+    ) -> None:
         self._settings = settings
         self._preferences = preferences
         self._source = source
         self._stack: AsyncExitStack | None = None
         self._lock = asyncio.Lock()
+        self.servers = servers
         self.toolbox: Toolbox | None = None
+        """The tools of the vault; None if it is not open."""
         self.error = ""
         """Why the vault is not open although tools are enabled; "" if there is no problem."""
         self.users: list[Callable[[], Awaitable[None]]] = []
@@ -68,6 +79,11 @@ class WebTools:
 
     def may_use_tools(self, model: str) -> bool:
         return any(fnmatchcase(model, pattern) for pattern in self.models)
+
+    async def all(self) -> Toolbox | None:
+        """Returns the tools for a turn; None if there are none. Starts servers that are not running."""
+        foreign = await self.servers.tools() if self.servers is not None else []
+        return (self.toolbox or Toolbox(())).joined(foreign) if foreign else self.toolbox
 
     async def refresh(self) -> None:
         """Opens or closes the vault, depending on whether tools are enabled."""

@@ -232,6 +232,10 @@ export type Preview = {
   problem: string
   /** What an approval does, where there is nothing to pick: "Create note". */
   action: string
+  /** What the person should know of the call: label and text. */
+  facts: [string, string][]
+  /** The text that the model would see, if an approval shares a result. */
+  content: string
 }
 export type Stage = 'run' | 'share'
 export type Scope = 'once' | 'session' | 'folder' | 'tool'
@@ -249,6 +253,10 @@ export type DecisionRequest = {
   approved: boolean
   reason?: string
   arguments?: JsonObject
+  /** Edited arguments as JSON text, so that no number changes on its way. */
+  arguments_json?: string
+  /** The rule to save: it allows exactly this call from now on. */
+  rule?: string
   seen?: string
   picked?: string[]
   remember?: Scope
@@ -269,13 +277,19 @@ export type Approval = {
   session: string
   surface: string
   model: string
-  vault: string
+  /** "vault:/path", "mcp:NAME", or ''. */
+  source: string
+  pin: string
   tool: string
   stage: Stage
   title: string
   purpose: string
-  effect: '' | 'read' | 'write' | 'search'
+  effect: '' | 'read' | 'write' | 'search' | 'call'
   arguments: JsonObject
+  /** The same as JSON text, exactly as they would be sent. */
+  arguments_json: string
+  /** The rule that would allow exactly this call from now on; '' if none could. */
+  rule: string
   schema: Schema
   shown: Preview
   digest: string
@@ -296,7 +310,40 @@ export type Approval = {
   hint: string
   /** The label of a model that follows a script; '' for others. */
   scripted: string
+  /** Whether the decision is about this call alone, because it is made by a link. */
+  once?: boolean
 }
+/** The definition of an MCP server's tool that no model sees until a person agrees to it. */
+export type Definition = {
+  id: string
+  source: string
+  server: string
+  tool: string
+  pin: string
+  why: 'new' | 'changed'
+  diff: string
+  /** Whether the person has seen this definition and keeps the tool withheld. */
+  kept: boolean
+}
+export type McpServer = {
+  name: string
+  address: string
+  where: string
+  state: 'idle' | 'starting' | 'ready' | 'failed'
+  error: string
+  tools: string[]
+  withheld: number
+  /** Tools that cannot be offered, with the reason. */
+  unusable: { [tool: string]: string }
+  /** Rules that never decide. */
+  warnings: string[]
+  rules: { deny: string[]; ask: string[]; allow: string[] }
+  /** Allow rules that were saved on these pages. */
+  saved: string[]
+  default: string
+  share: string
+}
+export type McpServers = { servers: McpServer[]; lacks: string; locked: string; restart: string }
 export type Grant = {
   id: string
   created_at: number
@@ -305,7 +352,8 @@ export type Grant = {
   stage: 'run' | 'share'
   target: string
   revoked_at: number | null
-  vault: string
+  source: string
+  pin: string
   model: string
   lasts: 'until_revoked' | 'until_exit' | 'never'
 }
@@ -525,50 +573,58 @@ export type GetReply<Path extends string> = Path extends `${infer Route}?${strin
                         ? { approvals: Approval[]; pending: number }
                         : Path extends `/approvals/${string}`
                           ? Approval
-                          : Path extends '/grants'
-                            ? { grants: Grant[] }
-                            : Path extends '/audit'
-                              ? { audit: AuditRow[] }
-                              : Path extends '/charts'
-                                ? Charts
-                                : Path extends '/turns'
-                                  ? { turns: TurnLine[]; more: boolean }
-                                  : Path extends `/turns/${string}/frames`
-                                    ? { rows: Row[]; total: number }
-                                    : Path extends `/turns/${string}/curl`
-                                      ? { curl: string }
-                                      : Path extends `/turns/${string}`
-                                        ? TurnReply
-                                        : never
+                          : Path extends '/servers'
+                            ? McpServers
+                            : Path extends '/definitions'
+                              ? { definitions: Definition[] }
+                              : Path extends '/grants'
+                                ? { grants: Grant[] }
+                                : Path extends '/audit'
+                                  ? { audit: AuditRow[] }
+                                  : Path extends '/charts'
+                                    ? Charts
+                                    : Path extends '/turns'
+                                      ? { turns: TurnLine[]; more: boolean }
+                                      : Path extends `/turns/${string}/frames`
+                                        ? { rows: Row[]; total: number }
+                                        : Path extends `/turns/${string}/curl`
+                                          ? { curl: string }
+                                          : Path extends `/turns/${string}`
+                                            ? TurnReply
+                                            : never
 
 /** What `POST /ui/api{Path}` returns. */
 export type PostReply<Path extends string> = Path extends '/session'
   ? { page: string }
-  : Path extends '/session/link'
-    ? { url: string }
-    : Path extends '/session/code'
-      ? Nothing
-      : Path extends '/local/download'
-        ? LocalState
-        : Path extends '/settings/models'
-          ? ModelList
-          : Path extends '/settings/names'
-            ? { names: string[] }
-            : Path extends '/settings/test'
-              ? ModelTest
-              : Path extends '/conversations' | '/tours'
-                ? Conversation
-                : Path extends `/conversations/${string}`
-                  ? Nothing
-                  : Path extends `/approvals/${string}/preview`
-                    ? { shown: Preview; digest: string; problem_note: string }
-                    : Path extends `/approvals/${string}/decision`
-                      ? Approval
-                      : Path extends `/connect/${string}/test`
-                        ? ConnectTest
-                        : Path extends `/turns/${string}/replay`
-                          ? Replay
-                          : never
+  : Path extends `/servers/${string}`
+    ? McpServers
+    : Path extends '/definitions'
+      ? { definitions: Definition[] }
+      : Path extends '/session/link'
+        ? { url: string }
+        : Path extends '/session/code'
+          ? Nothing
+          : Path extends '/local/download'
+            ? LocalState
+            : Path extends '/settings/models'
+              ? ModelList
+              : Path extends '/settings/names'
+                ? { names: string[] }
+                : Path extends '/settings/test'
+                  ? ModelTest
+                  : Path extends '/conversations' | '/tours'
+                    ? Conversation
+                    : Path extends `/conversations/${string}`
+                      ? Nothing
+                      : Path extends `/approvals/${string}/preview`
+                        ? { shown: Preview; digest: string; problem_note: string; rule: string }
+                        : Path extends `/approvals/${string}/decision`
+                          ? Approval
+                          : Path extends `/connect/${string}/test`
+                            ? ConnectTest
+                            : Path extends `/turns/${string}/replay`
+                              ? Replay
+                              : never
 
 /** What `PUT /ui/api{Path}` returns. */
 export type PutReply<Path extends string> = Path extends '/settings'
@@ -589,6 +645,8 @@ export type LiveEvents = {
   approvals: { pending?: number }
   conversations: Nothing
   settings: Nothing
+  /** Tools, states or rules of MCP servers may have changed. */
+  servers: Nothing
   local: LocalState
   chat: Operation
   turn: { turn?: TurnLine }

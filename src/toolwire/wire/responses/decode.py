@@ -8,6 +8,7 @@
 | reasoning                                     | Reasoning                                       |
 | item_reference                                | the stored item; skipped, if there is no store  |
 | compaction                                    | the Message that the gateway opened; or refused |
+| items about MCP servers                       | calls and results (`mcp.py`)                    |
 | hosted calls and their outputs                | skipped, with a note                            |
 | anything else                                 | refused                                         |
 
@@ -21,6 +22,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from toolwire.core.errors import ToolwireError
+from toolwire.core.items import StoredItem
+from toolwire.core.mcp import McpListed, McpPart
 from toolwire.core.turn import Call, Item, Message, Reasoning, Result, Sampling, TextPart, Turn
 from toolwire.wire import content
 from toolwire.wire.checks import (
@@ -54,6 +57,8 @@ from toolwire.wire.checks import (
     wrong_type,
 )
 from toolwire.wire.history import pair
+from toolwire.wire.responses import mcp
+from toolwire.wire.responses.mcp import McpItems
 from toolwire.wire.tools import RequestTools
 
 FIELDS: dict[str, Rule] = {
@@ -100,9 +105,8 @@ _ROLE = one_of("assistant", "system", "developer", "user")
 SKIPPED = frozenset(
     "additional_tools apply_patch_call apply_patch_call_output code_interpreter_call compaction_trigger "
     "computer_call computer_call_output file_search_call image_generation_call item_reference "
-    "local_shell_call local_shell_call_output mcp_approval_request mcp_approval_response mcp_call "
-    "mcp_list_tools program program_output shell_call shell_call_output tool_search_call tool_search_output "
-    "web_search_call".split()
+    "local_shell_call local_shell_call_output program program_output shell_call shell_call_output "
+    "tool_search_call tool_search_output web_search_call".split()
 )
 REFUSED = {
     "background": "This gateway answers while the client waits; send the request without it.",
@@ -189,7 +193,10 @@ def resolved(body: Mapping[str, Any], items: Mapping[str, dict[str, Any]]) -> di
 
 
 def decode(
-    body: Mapping[str, Any], previous: tuple[Item, ...] = (), caller: str = "", open_responses: bool = False
+    body: Mapping[str, Any],
+    previous: tuple[StoredItem, ...] = (),
+    caller: str = "",
+    open_responses: bool = False,
 ) -> Turn:
     """Returns the turn of a Responses request.
 
@@ -208,9 +215,7 @@ def decode(
         reader.read(instructions, "instructions")
     elif instructions is not None and type(instructions) is not str:
         raise wrong_type("instructions", TEXT_OR_PARTS, instructions)
-    reader.items += previous
-    reader.paths += [""] * len(previous)
-    _input(body, reader)
+    _conversation(body, previous, reader)
     items, repairs = pair(reader.items, reader.paths, "input")
     box = RequestTools("responses")
     tools = body.get("tools")
@@ -272,9 +277,28 @@ def decode(
         user=body.get("user"),
         sent=sent,
         notes=(*reader.notes, *repairs, *box.notes, *extra),
+        mcp=_mcp(reader, box, previous),
         echo=echo,
         rest={} if sent <= READ_HERE else {field: body[field] for field in sent - READ_HERE if field in body},
     )
+
+
+def _mcp(reader: _Reader, box: RequestTools, previous: tuple[StoredItem, ...]) -> McpPart | None:
+    """Returns what the request says about MCP servers; None for nearly all requests."""
+    if reader.mcp is None and not box.servers:
+        return None
+    items = reader.mcp or McpItems()
+    return items.part(tuple(box.servers.values()), box.chosen, previous)
+
+
+def _conversation(body: Mapping[str, Any], previous: tuple[StoredItem, ...], reader: _Reader) -> None:
+    """Reads the items of earlier responses, and the request's own."""
+    for item in previous:
+        if not isinstance(item, McpListed):
+            reader.add(item)
+    _input(body, reader)
+    if reader.mcp is not None:
+        reader.items, reader.paths = reader.mcp.settle(reader.items, reader.paths)
 
 
 def _input(body: Mapping[str, Any], reader: _Reader) -> None:
@@ -293,15 +317,15 @@ def _input(body: Mapping[str, Any], reader: _Reader) -> None:
         raise missing("input")
 
 
-def stored_items(body: Mapping[str, Any], output: list[Any]) -> tuple[Item, ...]:
-    """Returns the items that come first in a later turn of this conversation.
+def stored_items(body: Mapping[str, Any], output: list[Any]) -> tuple[StoredItem, ...]:
+    """Returns the items with which a later turn of this conversation begins.
 
     These are the input of the request, then the output.
     """
     reader = _Reader()
     _input({**body, "previous_response_id": body.get("previous_response_id") or "-"}, reader)
     reader.read(output, "output")
-    return tuple(reader.items)
+    return tuple(reader.items if reader.mcp is None else reader.mcp.stored(reader.items))
 
 
 class _Reader:
@@ -311,6 +335,7 @@ class _Reader:
         self.items: list[Item] = []
         self.paths: list[str] = []
         self.notes: list[Note] = []
+        self.mcp: McpItems | None = None
 
     def add(self, item: Item, path: str = "") -> None:
         self.items.append(item)
@@ -337,6 +362,10 @@ class _Reader:
                 self.add(_result(entry, kind, path, self.notes), f"{path}.call_id")
             elif kind == "reasoning":
                 self.add(_reasoning(entry, path))
+            elif kind in mcp.ITEMS:
+                self.mcp = self.mcp or McpItems()
+                for item, at in self.mcp.read(entry, kind, path):
+                    self.add(item, at)
             elif kind in SKIPPED:
                 note = (f"input.{kind}", "ignored")
                 if note not in self.notes:

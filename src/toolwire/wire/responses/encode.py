@@ -18,10 +18,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from toolwire.core.errors import response_error
-from toolwire.core.events import Event, Failure, Text, TokenLogprob, Usage
+from toolwire.core.events import Event, Failure, McpAsk, McpCall, McpTools, Text, TokenLogprob, Usage
 from toolwire.core.ids import IdFactory
 from toolwire.core.turn import Turn
 from toolwire.wire.order import IN_TEXT, Close, Delta, End, Fail, Item, Open, Order, Step
+from toolwire.wire.responses import mcp
 from toolwire.wire.sse import comment_frame, encode, joined, json_bytes, scrub
 
 # --- shapes of items ---
@@ -292,6 +293,9 @@ class ResponsesEncoder:
     def _open(self, item: Item, frames: list[bytes]) -> None:
         if not self._sequence:
             self._begin(frames)
+        if item.mcp is not None:
+            self._open_mcp(item, item.mcp, frames)
+            return
         shape = self._shape = SHAPES[item.kind]
         self._parts, self._logprobs = [], []
         self._item = {**shape.item, "id": self._ids(shape.id_prefix)}
@@ -311,7 +315,25 @@ class ResponsesEncoder:
             (b"," + encode(shape.also)[1:] if shape.also else b"}") + b"\n\n",
         )
 
+    def _open_mcp(self, item: Item, event: McpTools | McpAsk | McpCall, frames: list[bytes]) -> None:
+        self._item = mcp.added(event)
+        added = {"output_index": item.index, "item": self._item}
+        frames.append(self._frame("response.output_item.added", added))
+        where = {"item_id": event.id, "output_index": item.index}
+        frames += [self._frame(kind, {**where, **more}) for kind, more in mcp.opening(event)]
+
+    def _close_mcp(self, step: Close, event: McpTools | McpAsk | McpCall, frames: list[bytes]) -> None:
+        done, before = mcp.done(self._item, event, step.result, step.status)
+        where = {"item_id": event.id, "output_index": step.item.index}
+        frames += [self._frame(kind, {**where, **more}) for kind, more in before]
+        ended = {"output_index": step.item.index, "item": done}
+        frames.append(self._frame("response.output_item.done", ended))
+        self._response["output"].append(done)
+
     def _close(self, step: Close, frames: list[bytes]) -> None:
+        if step.item.mcp is not None:
+            self._close_mcp(step, step.item.mcp, frames)
+            return
         item, shape, where = step.item, self._shape, self._where(step.item)
         text = joined(self._parts)
         name = {"name": item.name} if shape.names_call else {}

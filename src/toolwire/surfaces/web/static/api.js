@@ -7,6 +7,8 @@
 
 /** @import { CallOptions, GetReply, PostReply, PutReply } from '../types' */
 
+import { visible } from './invisible.js'
+
 const ROOT = '/ui/api'
 const STORED = 'toolwire-page'
 
@@ -28,8 +30,8 @@ export class ApiError extends Error {
 /** The HTTP status of a failed call, or null for any other error. @param {unknown} error */
 export const statusOf = (error) => (error instanceof ApiError ? error.status : null)
 
-/** @param {unknown} error */
-export const messageOf = (error) => (error instanceof Error ? error.message : String(error))
+/** The message of an error, for the page: it may quote arguments or names. @param {unknown} error */
+export const messageOf = (error) => visible(error instanceof Error ? error.message : error)
 
 /** Whether a call failed because it was aborted. @param {unknown} error */
 export const isAbort = (error) => error instanceof DOMException && error.name === 'AbortError'

@@ -307,6 +307,8 @@ function lead(approvals, open) {
     askers.set(`${model} ${where}`, [name, `${scripted ? ` (${scripted})` : ''} ${where}`])
   }
   const who = [...askers.values()].map((one, at) => [at ? ', ' : '', one])
+  if (approvals.every((one) => one.stage === 'share' && one.effect === 'call'))
+    return ['The call has run. Choose whether ', who, ' may see the result:']
   if (approvals.every((one) => one.stage === 'share'))
     return ['The search is done. Choose which results ', who, ' may see:']
   const several = `${counted(approvals.length, 'call')}`

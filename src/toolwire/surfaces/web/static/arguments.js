@@ -55,6 +55,60 @@ export class Arguments {
   }
 }
 
+/**
+ * The arguments of a call to an MCP server: one field with the JSON text, exactly as it would be sent.
+ * `onedit` is called with the edited text, or with null while it is no JSON object. The server reads the text
+ * itself, so that a long number stays as it is.
+ */
+export class JsonArguments {
+  /** @param {string} given @param {boolean} editable @param {(value: string | null) => void} onedit */
+  constructor(given, editable, onedit) {
+    this.given = given
+    this.onedit = onedit
+    count += 1
+    const id = `argument-${count}`
+    const rows = Math.min(16, Math.max(2, given.split('\n').length))
+    this.control = h('textarea', {
+      class: 'textarea mono',
+      id,
+      rows,
+      readOnly: !editable,
+      spellcheck: 'false',
+      value: given,
+      'aria-label': 'Arguments as JSON',
+      'aria-describedby': `${id}-hint`,
+      oninput: () => this.edited(),
+    })
+    this.hint = h('span', { class: 'hint', id: `${id}-hint` })
+    this.node = h('div', { class: 'arguments argument-value' }, this.control, this.hint)
+    this.fields = [this]
+  }
+
+  edited() {
+    let problem = ''
+    try {
+      const value = JSON.parse(this.control.value)
+      if (typeof value !== 'object' || value === null || Array.isArray(value))
+        problem = 'Write a JSON object.'
+    } catch (error) {
+      problem = `Not valid JSON: ${error instanceof Error ? error.message : error}`
+    }
+    this.control.setAttribute('aria-invalid', String(problem !== ''))
+    text(this.hint, visible(problem))
+    this.hint.classList.toggle('bad', problem !== '')
+    this.onedit(problem ? null : this.control.value)
+  }
+
+  get changed() {
+    return this.control.value !== this.given
+  }
+
+  reset() {
+    this.control.value = this.given
+    this.edited()
+  }
+}
+
 class Field {
   /**
    * @param {string} name

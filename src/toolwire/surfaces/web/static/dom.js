@@ -8,6 +8,8 @@
 
 import { ICONS } from './icons.js'
 
+import { visible } from './invisible.js'
+
 export { visible } from './invisible.js'
 
 const SVG = 'http://www.w3.org/2000/svg'
@@ -301,7 +303,7 @@ export function banner(message, kind = '', onclose = null, ...more) {
   const node = h('div', { class: `banner ${kind}`, role: kind === 'bad' ? 'alert' : 'status' })
   node.append(
     icon(kind === 'bad' || kind === 'warn' ? 'warning' : kind === 'ok' ? 'check' : 'info'),
-    h('div', { class: 'banner-text' }, message),
+    h('div', { class: 'banner-text' }, typeof message === 'string' ? visible(message) : message),
     ...nodes(more),
   )
   if (onclose) {

@@ -6,6 +6,7 @@ import * as api from './api.js'
 import { ask } from './approval.js'
 import { confirm } from './dialog.js'
 import { bytes, codeBlock, h, icon, text, visible, when } from './dom.js'
+import { callFacts, callResult } from './facts.js'
 import { fact } from './grants.js'
 import { sizeOf } from './picks.js'
 import { ranArguments } from './ran-arguments.js'
@@ -26,8 +27,8 @@ const DECIDERS = new Map([
   ['note', ['in ', 'toolwire note']],
   ['mcp form', ['in the MCP client']],
 ])
-const EFFECTS = { write: 'changes files', read: 'reads', search: 'searches', '': '' }
-const EFFECT_ICONS = { write: 'pencil', read: 'file', search: 'search', '': 'tool' }
+const EFFECTS = { write: 'changes files', read: 'reads', search: 'searches', call: 'calls a server', '': '' }
+const EFFECT_ICONS = { write: 'pencil', read: 'file', search: 'search', call: 'plug', '': 'tool' }
 const STATUS_BADGES = { approved: 'ok', denied: 'bad', expired: 'warn', pending: '' }
 const SOON_S = 60
 const LONGEST_PATH = 52
@@ -149,12 +150,22 @@ function head(approval) {
 
 /** @param {Approval} approval @param {...Child} more */
 function origin(approval, ...more) {
-  const vault = approval.vault.split('/').filter(Boolean).pop() ?? approval.vault
+  const [kind, ...rest] = approval.source.split(':')
+  const path = rest.join(':')
+  const name = kind === 'vault' ? (path.split('/').filter(Boolean).pop() ?? path) : path
   return h(
     'p',
     { class: 'case-origin' },
     h('span', null, h('span', { class: 'mono' }, visible(approval.model)), ` ${approval.place}`),
-    vault ? h('span', { title: visible(approval.vault) }, icon('folder', 14), ' ', visible(vault)) : null,
+    name
+      ? h(
+          'span',
+          { title: visible(path) },
+          icon(kind === 'vault' ? 'folder' : 'plug', 14),
+          ' ',
+          visible(name),
+        )
+      : null,
     more,
   )
 }
@@ -218,6 +229,7 @@ function rememberedFor({ remember, folder }) {
 function decider(by) {
   if (!by) return ''
   if (by.startsWith('grant ')) return 'by a remembered grant'
+  if (by.startsWith('rule ')) return ['by the rule ', h('code', null, visible(by.slice(5)))]
   const [where, command] = DECIDERS.get(by) ?? [`by ${visible(by)}`]
   return command ? [where, h('code', null, command)] : where
 }
@@ -238,6 +250,8 @@ function details({ id, session, arguments: given, decision, shown, created_at: a
     ),
     h('p', { class: 'label' }, changed ? 'Arguments, as the model wrote them' : 'Arguments'),
     codeBlock(visible(JSON.stringify(given, null, 2)), 'json'),
+    callFacts(shown),
+    callResult(shown),
     touched.length ? h('ul', { class: 'inbox-touched' }, touched) : null,
     shown.diff ? codeBlock(visible(shown.diff), 'diff') : null,
   )

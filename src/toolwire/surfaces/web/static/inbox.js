@@ -7,6 +7,7 @@
 /** @import { ClosePage, Context, InboxContext, InboxTab } from '../types' */
 
 import * as api from './api.js'
+import { definitionEntry } from './definitions.js'
 import { banner, clear, counted, h, icon, tabList, text } from './dom.js'
 import { currentGrants, grantEntry } from './grants.js'
 import { auditTab } from './inbox-audit.js'
@@ -34,8 +35,8 @@ const TABS = [
     empty: [
       'check',
       'Nothing is waiting for you',
-      'When a model wants to use a tool on your vault, in a chat, in a terminal or from an MCP client, ' +
-        'its call waits here until you decide or it expires.',
+      'When a model wants to use a tool, in a chat, in a terminal or from an MCP client, its call waits ' +
+        'here until you decide or it expires. Tools whose definition has changed wait here too.',
     ],
   },
   {
@@ -173,6 +174,7 @@ export async function open(main, context) {
       shared.setPending(pending ?? 0)
       refresh()
     }),
+    context.live.on('servers', refresh),
     context.live.on('lost', refresh),
   ]
   tabs.querySelector('[aria-selected="true"]')?.scrollIntoView({ block: 'nearest', inline: 'nearest' })
@@ -211,12 +213,19 @@ function approvalsTab(tab, context) {
     return refresh()
   }, context)
   async function refresh() {
-    const { approvals, pending } = await api.get(`/approvals?status=${tab.id}&limit=${limit}`)
+    const [{ approvals, pending }, { definitions }] = await Promise.all([
+      api.get(`/approvals?status=${tab.id}&limit=${limit}`),
+      isPending ? api.get('/definitions') : { definitions: [] },
+    ])
     context.setPending(pending)
-    draw(approvals, (one) => (isPending ? pendingEntry(one, context, refresh) : settledEntry(one)))
+    const waiting = definitions.filter((one) => !one.kept)
+    draw([...waiting, ...approvals], (one) => {
+      if ('why' in one) return definitionEntry(one, context, refresh)
+      return isPending ? pendingEntry(one, context, refresh) : settledEntry(one)
+    })
     more.hidden = isPending || approvals.length < limit
     tick()
-    showList(node, list, more, approvals.length > 0, tab)
+    showList(node, list, more, waiting.length + approvals.length > 0, tab)
   }
   function tick() {
     /** @type {NodeListOf<HTMLElement>} */

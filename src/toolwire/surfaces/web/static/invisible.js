@@ -5,13 +5,23 @@
 // Unicode.
 
 const RANGES = [
-  String.raw`\u{0}-\u{8}\u{b}-\u{1f}\u{7f}-\u{9f}\u{ad}\u{34f}\u{61c}\u{115f}-\u{1160}`,
+  String.raw`\u{0}-\u{8}\u{b}-\u{1f}\u{7f}-\u{9f}\u{ad}\u{34f}\u{61c}\u{70f}\u{115f}-\u{1160}`,
   String.raw`\u{17b4}-\u{17b5}\u{180b}-\u{180f}\u{200b}-\u{200f}\u{2028}-\u{202e}\u{2060}-\u{206f}`,
   String.raw`\u{2800}\u{3164}\u{d800}-\u{f8ff}\u{fdd0}-\u{fdef}\u{fe00}-\u{fe0f}\u{feff}\u{ffa0}`,
-  String.raw`\u{fff0}-\u{fffc}\u{fffe}-\u{ffff}\u{13430}-\u{13442}\u{1bca0}-\u{1bca3}\u{1d159}`,
-  String.raw`\u{1d173}-\u{1d17a}\u{e0000}-\u{e0fff}\u{f0000}-\u{10ffff}`,
+  String.raw`\u{fff0}-\u{fffc}\u{fffe}-\u{ffff}\u{13430}-\u{13442}\u{16fe4}`,
+  String.raw`\u{1bca0}-\u{1bca3}\u{1d159}\u{1d173}-\u{1d17a}\u{e0000}-\u{e0fff}\u{f0000}-\u{10ffff}`,
+  // noncharacters
+  ...Array.from('123456789abcde', (plane) => String.raw`\u{${plane}fffe}-\u{${plane}ffff}`),
 ]
 const INVISIBLE = new RegExp(`[${RANGES.join('')}]`, 'gu')
+/**
+ * Without the joiners and variation selectors, which emoji and some scripts need, without line ends, and
+ * without halves of a character, which the next piece may complete.
+ */
+const UNSEEN_IN_PROSE = new RegExp(
+  String.raw`(?![\u200c\u200d\ufe00-\ufe0f\r\ud800-\udfff])[${RANGES.join('')}]`,
+  'gu',
+)
 
 /**
  * The text with every invisible character written out, so that nothing a person decides on looks like
@@ -20,10 +30,20 @@ const INVISIBLE = new RegExp(`[${RANGES.join('')}]`, 'gu')
  * @param {unknown} value
  */
 export function visible(value) {
-  return String(value).replace(INVISIBLE, (char) => {
-    const code = char.codePointAt(0) ?? 0
-    return `⟨U+${code.toString(16).toUpperCase().padStart(4, '0')}⟩`
-  })
+  return String(value).replace(INVISIBLE, written)
+}
+
+/**
+ * The same, but with the joiners inside emoji and words. For text on which no approval is based.
+ *
+ * @param {string} value
+ */
+export const prose = (value) => value.replace(UNSEEN_IN_PROSE, written)
+
+/** @param {string} char */
+function written(char) {
+  const code = char.codePointAt(0) ?? 0
+  return `⟨U+${code.toString(16).toUpperCase().padStart(4, '0')}⟩`
 }
 
 /**

@@ -6,6 +6,7 @@
 // nesting have a limit; what exceeds it is shown as plain text. Headings rank below the page's own, and none
 // skips a level. Raw HTML is text.
 
+import { prose } from './invisible.js'
 import { Blocks } from './markdown-blocks.js'
 import { LONGEST_LINE } from './markdown-leaves.js'
 import { cutPoint } from './markdown-lines.js'
@@ -39,7 +40,7 @@ export class MarkdownStream {
   /** @param {string} piece */
   append(piece) {
     if (!piece || this.#ended) return
-    this.#waiting.push(piece)
+    this.#waiting.push(prose(piece))
     this.#schedule()
   }
 

@@ -6,18 +6,21 @@
 /** @import { Approval, DecisionRequest, JsonObject, Preview, Scope, Stage, Touched } from '../types' */
 
 import * as api from './api.js'
-import { Arguments } from './arguments.js'
+import { Arguments, JsonArguments } from './arguments.js'
 import { drawDiff } from './diff.js'
 import { clear, counted, h, icon, text, visible } from './dom.js'
+import { callFacts, callResult } from './facts.js'
 import { Picks } from './picks.js'
 
 const WAIT_MS = 350
-/** @type {[Scope, (approval: Approval) => string][]} */
+/** How an approval is remembered: as a grant with a scope, or as a rule. @typedef {Scope | 'rule'} Choice */
+/** @type {[Choice, (approval: Approval) => string][]} */
 const SCOPES = [
   ['once', () => 'Only this once'],
   ['session', () => 'In this conversation'],
   ['folder', (one) => `For everything in ${visible(one.folder)}/`],
   ['tool', (one) => `For every call of ${visible(one.title || one.tool)} by ${visible(one.model)}`],
+  ['rule', () => 'Always allow exactly this call, for every model and client'],
 ]
 
 let count = 0
@@ -50,7 +53,7 @@ export class Question {
   ready = true
   /** How it ended, if it was not decided here. */
   outcome = ''
-  /** @type {JsonObject | null} the arguments, if they were edited */
+  /** @type {JsonObject | string | null} the arguments, if they were edited; for an MCP server, as JSON */
   edited = null
   /** The digest of the preview of the edited arguments. */
   digest = ''
@@ -79,12 +82,23 @@ export class Question {
     this.status = h('div', { class: 'question-status', role: 'status' })
     this.preview = h('div', { class: 'question-preview' })
     this.body = h('div', { class: 'question-body' })
-    const share = approval.stage === 'share'
-    this.arguments = new Arguments(
-      approval.arguments,
-      approval.schema,
-      approval.editable && !share,
-      (value) => this.edit(value),
+    const editable = approval.editable && approval.stage === 'run'
+    /** @param {JsonObject | string | null} value */
+    const onedit = (value) => this.edit(value)
+    this.arguments = this.foreign
+      ? new JsonArguments(approval.arguments_json, editable, onedit)
+      : new Arguments(approval.arguments, approval.schema, editable, onedit)
+    this.rule = approval.rule
+    const hint =
+      'Toolwire then runs such calls without asking you, until you revoke the grant in the inbox. If you ' +
+      'did not enter your approval code, the grant ends when the program that asks exits.'
+    this.grantNote = h('p', { class: 'hint' }, hint)
+    this.ruleText = h('code', { class: 'rule' }, visible(this.rule))
+    this.ruleNote = h(
+      'div',
+      { class: 'rule-note', hidden: true, 'aria-live': 'polite' },
+      h('p', { class: 'hint' }, 'This rule is saved when you approve. You can remove it in Settings:'),
+      this.ruleText,
     )
     this.restore = h(
       'button',
@@ -92,7 +106,11 @@ export class Question {
       icon('retry', 14),
       'Restore the model’s arguments',
     )
-    this.scopes = SCOPES.filter(([scope]) => scope !== 'folder' || approval.folder).map(([scope, label]) => {
+    const offered = new Map([
+      ['folder', approval.folder],
+      ['rule', approval.rule],
+    ])
+    this.scopes = SCOPES.filter(([scope]) => offered.get(scope) !== '').map(([scope, label]) => {
       const id = `${this.id}-${scope}`
       const props = {
         type: 'radio',
@@ -117,8 +135,14 @@ export class Question {
     return this.pending && this.run.checked
   }
 
+  /** Whether it is a call to an MCP server. */
+  get foreign() {
+    return this.approval.effect === 'call'
+  }
+
   /** What an approval does. */
   get label() {
+    if (this.scope.scope === 'rule') return 'Run, and always allow this'
     return approveLabel(this.shown, this.approval.stage, this.picks?.selected.length ?? 0)
   }
 
@@ -132,7 +156,8 @@ export class Question {
   draw(several) {
     const { approval } = this
     const share = approval.stage === 'share'
-    const title = share ? 'Which results may be shared?' : approval.title || approval.tool
+    const sharing = this.foreign ? 'May the result be shared?' : 'Which results may be shared?'
+    const title = share ? sharing : approval.title || approval.tool
     const tool = h('code', { class: 'question-tool' }, visible(approval.tool))
     const head = h(
       'div',
@@ -146,11 +171,21 @@ export class Question {
     const given = h(
       'div',
       { class: 'question-arguments' },
-      h('div', { class: 'row between' }, h('h4', null, 'Arguments'), this.restore),
+      h(
+        'div',
+        { class: 'row between' },
+        h('h4', null, this.foreign ? 'Arguments, exactly as they are sent' : 'Arguments'),
+        this.restore,
+      ),
       this.arguments.node,
     )
     const asked = share
-      ? h('details', { class: 'folded' }, h('summary', null, 'What was searched for'), given)
+      ? h(
+          'details',
+          { class: 'folded' },
+          h('summary', null, this.foreign ? 'The call' : 'What was searched for'),
+          given,
+        )
       : given
     // A change or a problem matters more than the arguments.
     const previewFirst = approval.shown.diff || approval.shown.problem
@@ -180,9 +215,7 @@ export class Question {
   }
 
   remember() {
-    const hint =
-      'Toolwire then runs such calls without asking you, until you revoke the grant in the inbox. If you ' +
-      'did not enter your approval code, the grant ends when the program that asks exits.'
+    if (this.approval.once) return null
     return h(
       'details',
       { class: 'folded remember' },
@@ -191,7 +224,8 @@ export class Question {
         'div',
         { class: 'stack', role: 'radiogroup', 'aria-label': 'Remember this approval' },
         this.scopes.map((one) => one.row),
-        h('p', { class: 'hint' }, hint),
+        this.ruleNote,
+        this.grantNote,
       ),
     )
   }
@@ -203,6 +237,22 @@ export class Question {
   showScope() {
     const { scope, row } = this.scope
     text(this.scopeLabel, scope === 'once' ? '' : `(${row.textContent})`)
+    this.ruleNote.hidden = scope !== 'rule'
+    this.grantNote.hidden = scope === 'rule'
+    this.onchange(false)
+  }
+
+  /** Offers the rule for the arguments as they are now. @param {string} rule */
+  showRule(rule) {
+    this.rule = rule
+    text(this.ruleText, visible(rule))
+    const row = this.scopes.find((one) => one.scope === 'rule')
+    if (!row) return
+    row.row.hidden = !rule
+    if (!rule && row.input.checked) {
+      this.scopes[0].input.checked = true
+      this.showScope()
+    }
   }
 
   /** @param {(one: Touched) => boolean} selected */
@@ -212,6 +262,7 @@ export class Question {
     const parts = []
     if (shown.problem) parts.push(problem(shown.problem, this.problemNote))
     if (shown.summary) parts.push(h('p', { class: 'question-summary' }, sentence(visible(shown.summary))))
+    parts.push(callResult(shown), callFacts(shown))
     if (!shown.problem && !shown.diff && shown.touched.length) {
       const what = approval.stage === 'share' ? 'results' : 'files'
       this.picks = new Picks(shown, shown.pick ? `Select ${what} to share:` : 'Files', selected, () =>
@@ -227,7 +278,7 @@ export class Question {
 
   // --- edited arguments ------------------------------------------------------------------------------------
 
-  /** @param {JsonObject | null} value null while a field is invalid */
+  /** @param {JsonObject | string | null} value null while a field is invalid */
   edit(value) {
     clearTimeout(this.timer)
     this.request?.abort()
@@ -239,24 +290,24 @@ export class Question {
     } else if (!changed) {
       this.edited = null
       this.digest = ''
-      this.show(this.approval.shown, this.approval.problem_note)
+      this.show(this.approval.shown, this.approval.problem_note, this.approval.rule)
     } else {
-      this.say('', 'Checking what the edited call would touch…')
+      this.say('', this.foreign ? 'Checking the edited call…' : 'Checking what the edited call would touch…')
       this.timer = setTimeout(() => this.load(value), WAIT_MS)
     }
     this.onchange(this.ready)
   }
 
-  /** @param {JsonObject} value */
+  /** @param {JsonObject | string} value */
   async load(value) {
     this.request = new AbortController()
     const { signal } = this.request
     try {
       const path = /** @type {const} */ (`/approvals/${encodeURIComponent(this.approval.id)}/preview`)
-      const { shown, digest, problem_note: note } = await api.post(path, { arguments: value }, { signal })
+      const { shown, digest, problem_note: note, rule } = await api.post(path, sent(value), { signal })
       this.edited = value
       this.digest = digest
-      this.show(shown, note)
+      this.show(shown, note, rule)
     } catch (error) {
       if (api.isAbort(error)) return
       this.say('bad', api.messageOf(error))
@@ -269,24 +320,24 @@ export class Question {
    *
    * @param {Preview} shown
    * @param {string} note
+   * @param {string} rule
    */
-  show(shown, note) {
+  show(shown, note, rule) {
     const { picks } = this
     const deselected = (picks?.touched ?? []).filter((one) => !one.missing && !picks?.isSelected(one))
     const keys = new Set(deselected.map((one) => one.key))
     this.shown = shown
     this.problemNote = note
+    this.showRule(rule)
     this.drawPreview((one) => this.selectedAtFirst && !keys.has(one.key))
     this.ready = true
-    this.say(
-      '',
-      this.edited === null ? '' : 'You edited the arguments. This is what the edited call would touch.',
-    )
+    const what = this.foreign ? 'The call runs as edited.' : 'This is what the edited call would touch.'
+    this.say('', this.edited === null ? '' : `You edited the arguments. ${what}`)
   }
 
   reset() {
     this.arguments.reset()
-    this.edit(this.approval.arguments)
+    this.edit(this.foreign ? this.approval.arguments_json : this.approval.arguments)
     this.arguments.fields[0]?.control.focus()
   }
 
@@ -303,12 +354,14 @@ export class Question {
     /** @type {DecisionRequest} */
     const out = { token: approval.token, approved }
     if (!approved) return reason ? { ...out, reason } : out
-    if (edited !== null) Object.assign(out, { arguments: edited, seen: this.digest })
+    if (edited !== null) Object.assign(out, sent(edited), { seen: this.digest })
     // Edited arguments with everything selected need no picks.
     const everything = edited !== null && (picks?.all ?? true)
     if (this.shown.pick && !everything) out.picked = picks?.selected ?? []
-    out.remember = this.scope.scope
-    if (out.remember === 'folder') out.folder = approval.folder
+    const { scope } = this.scope
+    if (scope === 'rule') return { ...out, rule: this.rule }
+    out.remember = scope
+    if (scope === 'folder') out.folder = approval.folder
     return out
   }
 
@@ -337,6 +390,9 @@ export class Question {
     clear(this.status, h('p', { class: 'badge warn' }, outcome))
   }
 }
+
+/** Edited arguments as the server takes them. @param {JsonObject | string} edited */
+const sent = (edited) => (typeof edited === 'string' ? { arguments_json: edited } : { arguments: edited })
 
 /** @param {string} summary */
 const sentence = (summary) => summary.slice(0, 1).toUpperCase() + summary.slice(1)

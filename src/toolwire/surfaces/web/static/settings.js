@@ -1,8 +1,9 @@
-// Settings: the switch for tool calling, the models that may use tools, remembered grants, and what the
-// settings file says.
+// Settings: the switch for tool calling, the models that may use tools, MCP servers, remembered grants, and
+// what the settings file says.
 //
-// Law: this page changes only the switch, the list of models, grants, the models that it added, and the
-// vault's folder unless that is set elsewhere. Which notes may be seen is set in the settings file alone.
+// Law: this page changes only the switch, the list of models, grants, rules that were saved here, the models
+// that it added, and the vault's folder unless that is set elsewhere. Which notes may be seen is set in the
+// settings file alone.
 
 /** @import { ClosePage, Context, Grant, OnError, Settings, Vault } from '../types' */
 
@@ -14,6 +15,7 @@ import { currentGrants, fact, grantEntry } from './grants.js'
 import { appearance, codeSection, section, signInSection } from './settings-browser.js'
 import { healthSection } from './settings-health.js'
 import { modelsSection } from './settings-models.js'
+import { serversSection } from './settings-servers.js'
 
 export const title = 'Settings'
 
@@ -72,6 +74,7 @@ export async function open(main, context) {
     toolCallingSection(page),
     vaultSection(page),
     modelsSection(page),
+    serversSection(page),
     grants,
     journalSection(),
     codeSection(page),

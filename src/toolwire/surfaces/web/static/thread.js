@@ -7,6 +7,7 @@
 
 import { CallCard } from './call-card.js'
 import { banner, clear, copyButton, counted, h, icon, text, when } from './dom.js'
+import { prose } from './invisible.js'
 import { linked } from './links.js'
 import { MarkdownStream } from './markdown.js'
 
@@ -107,7 +108,7 @@ class UserView {
     this.node = h(
       'article',
       { class: 'message user', 'aria-label': 'You' },
-      h('div', { class: 'user-text' }, linked(entry.text)),
+      h('div', { class: 'user-text' }, linked(prose(entry.text))),
       h('div', { class: 'message-foot' }, when(entry.at), copyButton(entry.text)),
     )
   }

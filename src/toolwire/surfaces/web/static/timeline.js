@@ -26,7 +26,13 @@ const TONE_OF = new Map([
   ['CallBegin', 2],
   ['CallArgs', 2],
   ['CallEnd', 2],
+  ['McpAsk', 2],
+  ['McpCall', 2],
+  ['McpResult', 2],
 ])
+/** The events that begin a call, and those that end one. */
+const BEGINS = new Set(['CallBegin', 'McpCall'])
+const ENDS = new Set(['CallEnd', 'McpResult'])
 
 /** @typedef {Scale & { lanes: { kind: RowKind, top: number, bottom: number }[] }} Layout */
 /** @typedef {{ [Kind in RowKind]: RowSource }} Sources */
@@ -154,17 +160,16 @@ export class Timeline {
     }
     const [name, choice] = label.split(' ') // the choice is there if the client asked for several
     lane.tone.push(TONE_OF.get(name) ?? OTHER)
-    if (name === 'CallBegin' || name === 'CallEnd') this.#addCall(name, choice, row)
+    if (BEGINS.has(name) || ENDS.has(name)) this.#addCall(name, choice, row)
   }
 
   /** @param {string} name @param {string | undefined} choice @param {Row} row */
   #addCall(name, choice, [at, , json]) {
     const { calls, turn } = this
     const event = parsed(json)
-    if (name === 'CallEnd') {
-      const open = calls.findLast(
-        (one) => one.index === event.index && one.choice === choice && one.to === null,
-      )
+    if (ENDS.has(name)) {
+      const index = event.index ?? 0
+      const open = calls.findLast((one) => one.index === index && one.choice === choice && one.to === null)
       if (open) open.to = at
     } else {
       const called = event.name ?? turn.calls[calls.length] ?? 'call'

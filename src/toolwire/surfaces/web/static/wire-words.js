@@ -59,6 +59,7 @@ export const DROPS = new Map([
   ['first', ['calls', 'Calls after the first: the setting tools.stop_after ends the answer there']],
   ['retry', ['characters', 'An answer without the required call; Toolwire asked the model again']],
   ['phantom', ['calls', 'Calls that the backend sent without a name']],
+  ['cut', ['calls', 'Calls of an MCP server that did not run, because the answer was cut']],
 ])
 
 /** @type {RowKind[]} */

@@ -1,0 +1,65 @@
+"""`toolwire mcp explain SERVER TOOL '{…}'`: which rule decides a call. Does not start the server."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from difflib import get_close_matches
+
+from toolwire.core.display import as_json, one_line
+from toolwire.settings.load import load
+from toolwire.settings.types import ConfigError, McpServerSettings, McpSettings
+from toolwire.surfaces.tables import table
+from toolwire.tools.mcp.policy import Policy, Ruling, Step, read_arguments
+
+OUTCOMES = {"deny": "refused", "ask": "asked", "allow": "runs without a question"}
+
+
+def explain_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("server", metavar="SERVER", help="the server's name in the settings, [mcp.NAME]")
+    add("tool", metavar="TOOL", help="the tool's name, as the server has it; also SERVER__TOOL")
+    add("arguments", metavar="ARGUMENTS", nargs="?", default="{}", help="the call's arguments as JSON")
+    add("--json", action="store_true", help="JSON, for scripts")
+
+
+def run_explain(arguments: argparse.Namespace) -> int:
+    settings = load(arguments.config, os.environ, {}, exposed=False)
+    server = server_named(arguments.server, settings.mcp)
+    tool = arguments.tool.removeprefix(f"{server.name}__")
+    policy, given = Policy.of(server), read_arguments(arguments.arguments)
+    ruling, steps = policy.decide(tool, given), policy.explain(tool, given)
+    if arguments.json:
+        value = {"action": ruling.action, "rule": ruling.rule, "rules": [step._asdict() for step in steps]}
+        print(as_json(value))
+    else:
+        print("\n".join(_lines(tool, ruling, steps)))
+    return 0
+
+
+def server_named(name: str, settings: McpSettings) -> McpServerSettings:
+    """Returns the server of this name. Raises `ConfigError` with the nearest name."""
+    names = [server.name for server in settings.servers]
+    if name in names:
+        return settings.servers[names.index(name)]
+    near = get_close_matches(name, names, 1)
+    known = f"known: {', '.join(names)}" if names else "the settings have no [mcp.NAME]"
+    raise ConfigError(
+        f"there is no MCP server {one_line(name, 80)}; {f'did you mean {near[0]}?' if near else known}"
+    )
+
+
+def _lines(tool: str, ruling: Ruling, steps: Sequence[Step]) -> list[str]:
+    by_default = ruling.rule in ("", "default")
+    why = f"no rule fits, and the default is {ruling.action}" if by_default else f"by the rule {ruling.rule}"
+    lines = [one_line(f"{tool}: {OUTCOMES[ruling.action]}, {why}", 1000)]
+    if steps:
+        decided = False
+        rows = []
+        for step in steps:
+            mark = "→" if step.fits and not decided else ""
+            decided = decided or step.fits
+            rows.append((mark, step.action, step.rule, step.why or "fits"))
+        lines += table(rows)
+    return lines

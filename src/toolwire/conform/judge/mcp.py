@@ -1,0 +1,115 @@
+"""The items of the Responses tool `mcp`, and the events between their first and their last one.
+
+An item is in progress, then it is completed or has failed; a call has its whole arguments between the two. An
+approval request is whole from the beginning and has no events of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from toolwire.conform.judge.shape import (
+    ANY,
+    FILLED,
+    LIST,
+    OBJECT,
+    TEXT,
+    Findings,
+    ObjectShape,
+    ValueCheck,
+    list_of,
+    only,
+    or_null,
+)
+
+LISTED, CALLED, ASKED = "mcp_list_tools", "mcp_call", "mcp_approval_request"
+BEGINS, ENDS = "in_progress", ("completed", "failed")
+MARKS = {f"response.{item}.{mark}": (item, mark) for item in (LISTED, CALLED) for mark in (BEGINS, *ENDS)}
+"""By type of event: the item that it is about, and what it says."""
+
+_TOOL = ObjectShape(
+    "listed tool",
+    {"name": FILLED, "input_schema": OBJECT},
+    {"description": or_null(TEXT), "annotations": or_null(OBJECT)},
+)
+_ERRORS = {
+    "mcp_tool_execution_error": ObjectShape("call error", {"type": FILLED, "content": LIST}),
+    "mcp_protocol_error": ObjectShape("call error", {"type": FILLED, "code": ANY, "message": TEXT}),
+    "http_error": ObjectShape("call error", {"type": FILLED, "code": ANY, "message": TEXT}),
+}
+_OWN: dict[str, ValueCheck] = {"id": FILLED, "type": ANY, "server_label": FILLED}
+_CALL: dict[str, ValueCheck] = {**_OWN, "name": FILLED, "arguments": TEXT}
+ITEMS = {
+    shape.name: shape
+    for shape in (
+        ObjectShape(LISTED, {**_OWN, "tools": list_of(_TOOL)}, {"error": or_null(TEXT)}),
+        ObjectShape(ASKED, _CALL),
+        ObjectShape(
+            CALLED,
+            _CALL,
+            {
+                "status": only("in_progress", "completed", "incomplete", "calling", "failed"),
+                "output": or_null(TEXT),
+                "error": or_null(OBJECT),
+                "approval_request_id": or_null(FILLED),
+            },
+        ),
+    )
+}
+
+
+class Marked:
+    """The events of one open item. Also used for an item of a body, which has none."""
+
+    def __init__(self, item: dict[str, Any], findings: Findings) -> None:
+        self._item, self._findings = item, findings
+        self._begun, self._ended = False, ""
+
+    def feed(self, item: str, mark: str, has_arguments: bool) -> None:
+        check, kind = self._findings.check, self._item["type"]
+        if not check(item == kind, "mcp_event", f"an event about {item!r} while {kind!r} is open"):
+            return
+        if mark == BEGINS:
+            check(not self._begun, "mcp_event", f"{item!r} begins twice")
+            self._begun = True
+            return
+        check(self._begun, "mcp_event", f"{item!r} ends before it began")
+        check(not self._ended, "mcp_event", f"{item!r} ends twice")
+        check(has_arguments or item != CALLED, "mcp_event", f"{item!r} ends before its arguments are done")
+        self._ended = mark
+
+    def arguments(self) -> None:
+        """Checks that the arguments of a call may come now."""
+        may = self._begun and not self._ended
+        self._findings.check(may, "mcp_event", "arguments before the call is in progress, or after its end")
+
+    def done(self, item: dict[str, Any]) -> None:
+        """Checks the item as it ends against its events."""
+        check, kind = self._findings.check, item["type"]
+        if kind == ASKED:
+            check(item == self._item, "item_changed", "an approval request changes")
+            return
+        cut = item.get("status") == "incomplete"
+        check(bool(self._ended) or cut, "mcp_event", f"{kind!r} is done without having ended")
+        outcome = "failed" if item.get("error") is not None else "completed"
+        ended = self._ended
+        check(cut or not ended or outcome == ended, "mcp_event", f"{kind!r} is {outcome}, its event: {ended}")
+        finished(self._findings, item)
+
+
+def finished(findings: Findings, item: dict[str, Any]) -> None:
+    """Checks a call that has ended: its status, output and error."""
+    if item["type"] != CALLED or item.get("status") == "incomplete":
+        return
+    error, status = item.get("error"), item.get("status")
+    failed = error is not None
+    findings.check(
+        status == ("failed" if failed else "completed"), "mcp_status", f"{status!r}, error: {error}"
+    )
+    findings.check(failed == (item.get("output") is None), "mcp_status", "a call has an output or an error")
+    if failed and isinstance(error, dict):
+        shape = _ERRORS.get(str(error.get("type")))
+        if shape is None:
+            findings.add("mcp_error", f"there is no error {error.get('type')!r} of a call")
+        else:
+            findings.fits(shape, error)

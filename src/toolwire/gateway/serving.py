@@ -1,0 +1,73 @@
+"""Which source a turn reads first, and which when the gateway serves calls itself.
+
+After a run with such calls, their round is read; after a round, the model's next run, with the results.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from toolwire.core.errors import ToolwireError
+from toolwire.core.events import Failure
+from toolwire.core.policy import NO_RULES
+from toolwire.gateway.plan import Plan
+from toolwire.gateway.rounds import Round, ServedTurn
+from toolwire.gateway.served import TakenCalls
+from toolwire.gateway.source import RunSource, ServedSource, failed
+from toolwire.gateway.stages import Stages
+
+if TYPE_CHECKING:
+    from toolwire.gateway.run import Run
+
+Following = tuple[RunSource, Stages]
+"""A source, and the stages that read it."""
+
+
+def first(run: Run, plan: Plan, choice: int, refusal: Failure | None) -> Following:
+    """Returns the first source of a turn. `refusal`: why the queue did not admit the turn."""
+    if refusal is None and run.served is not None and run.served.approved is not None:
+        return serve(run, run.served, run.served.approved, choice)
+    stages = run.stages(plan, choice)
+    if refusal is not None:
+        return failed(refusal), stages
+    return run.source(plan, plan.turn, choice, claim=run.claim), stages
+
+
+async def go_on(run: Run, source: RunSource, stages: Stages, taken: TakenCalls) -> Following:
+    """Returns what follows a source whose end is not the end of the answer."""
+    served = run.served
+    assert served is not None
+    if isinstance(source, ServedSource):
+        following, read_by = await _next_run(run, served, source.round, stages.choice)
+    else:
+        run.used = taken.used or run.used
+        following, read_by = serve(run, served, served.following(taken), stages.choice)
+    read_by.begin(parks=following.live is not None)
+    return following, read_by
+
+
+def serve(run: Run, served: ServedTurn, round: Round, choice: int) -> Following:
+    """Starts a round of calls. Meanwhile other turns may use the model."""
+    assert run.turn is not None and run.answer is not None
+    if run.place is not None:
+        run.place.leave()
+    number = 0 if run.trace is None else run.trace.begin_run("tools", choice)
+    source = ServedSource(served.events(round, run.answer.id, run.model), number, round, run.timeouts)
+    taken = TakenCalls(holds=round.finish is None and not round.asked)
+    shared = (Plan("none", run.turn, NO_RULES), run.answer, run.account, run.ids, choice)
+    return source, Stages(*shared, taken=taken, opening=served.opening, part=1)
+
+
+async def _next_run(run: Run, served: ServedTurn, round: Round, choice: int) -> Following:
+    """Starts the model's run with the results of a round."""
+    assert run.turn is not None and run.plan is not None
+    plan = run.plan
+    try:
+        plan = run.planned(served.extended(run.turn, round))
+        if run.place is not None:
+            run.place = run.place.again()
+        refusal = await run.admission() if run.place is not None else None
+    except ToolwireError as error:
+        refusal = error.failure
+    source = run.source(plan, plan.turn, choice) if refusal is None else failed(refusal)
+    return source, run.stages(plan, choice)

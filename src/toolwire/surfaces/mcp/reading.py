@@ -1,0 +1,252 @@
+"""Prompts and resources of wrapped servers.
+
+A server's rules decide about them as about tools, under MCP's own names: `prompts/get name=review *` and
+`resources/read uri=file:///srv/docs/**`. What the rules deny is not listed; for the rest, the person is asked
+like for a call of a tool. A prompt gets the server's name in front, as tools do. A resource keeps its URI:
+the first server that lists it, or has a template for it, reads it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import mcp_types as types
+from mcp.server import ServerRequestContext
+from mcp.shared.exceptions import MCPError
+from pydantic import TypeAdapter
+
+from toolwire.core.display import one_line
+from toolwire.settings.types import McpServerSettings
+from toolwire.tools.contract import Arguments, Effect, Preview, Ran, ToolFailed
+from toolwire.tools.mcp.policy import Policy, Ruling
+from toolwire.tools.mcp.servers import PATIENCE_S, McpServers
+from toolwire.tools.mcp.upstream import MOST_PAGES, UpstreamFailed
+
+log = logging.getLogger("toolwire.mcp")
+
+GET_PROMPT, READ_RESOURCE = "prompts/get", "resources/read"
+MOST_LISTED = 1000
+"""The most prompts, resources or templates of one server that are listed."""
+_EXPRESSION = re.compile(r"\{[^{}]*\}")
+
+Context = ServerRequestContext[Any, Any]
+Page = types.PaginatedRequestParams | None
+Result = TypeVar("Result", bound=types.Result)
+Paged = TypeVar("Paged", bound=types.PaginatedResult)
+Entry = TypeVar("Entry")
+
+
+class Reading:
+    """Reads a prompt or a resource: a tool, so that it is asked for, decided and logged like every call."""
+
+    effect: Effect = "call"
+    pin = ""
+
+    def __init__(
+        self,
+        server: McpServerSettings,
+        method: str,
+        arguments: Mapping[str, Any],
+        fixed: str,
+        send: Callable[[Arguments], Awaitable[Any]],
+    ) -> None:
+        """`arguments`: of the request. `fixed`: the one that an edit may not change."""
+        self.name = f"{server.name}__{method}"
+        self.source = server.source
+        self.method = method
+        what = "prompt" if method == GET_PROMPT else "resource"
+        self.title = f"Read a {what} of {server.name}"
+        self.purpose = f"The client wants to read a {what} of the MCP server {server.name}."
+        self.description = self.purpose
+        self.parameters: Mapping[str, Any] = {"type": "object"}
+        self._facts = (("Server", server.name),)
+        self.arguments = arguments
+        self._fixed = fixed
+        self._send = send
+        self._policy = Policy.of(server)
+
+    def ruling(self, arguments: Arguments) -> Ruling:
+        return self._policy.decide(self.method, arguments)
+
+    def check(self, arguments: Arguments) -> None:
+        if arguments.get(self._fixed) != self.arguments[self._fixed]:
+            raise ToolFailed(f"not run: the {self._fixed} cannot be changed here")
+
+    async def preview(self, arguments: Arguments) -> Preview:
+        return Preview(action="Read", facts=self._facts)
+
+    async def run(self, arguments: Arguments, picked: Sequence[str] | None, shown: Preview) -> Ran:
+        try:
+            raw = await self._send(arguments)
+        except UpstreamFailed as failed:
+            raise ToolFailed(str(failed)) from None
+        return Ran(raw.model_dump(by_alias=True, mode="json", exclude_none=True), raw=raw)
+
+    def share(self, ran: Ran, picked: Sequence[str]) -> Any:
+        return ran.value
+
+
+class Prompts:
+    """The prompts of all servers."""
+
+    def __init__(self, servers: McpServers) -> None:
+        self._servers = servers
+
+    async def listed(self, context: Context, params: Page) -> types.ListPromptsResult:
+        found = await _of_every(self._servers, "prompts", self._of)
+        return types.ListPromptsResult(prompts=found)
+
+    async def _of(self, server: McpServerSettings) -> list[types.Prompt]:
+        method, answer = types.ListPromptsRequest, types.ListPromptsResult
+        policy, found = Policy.of(server), []
+        for one in await _pages(self._servers, server, method, answer, lambda page: page.prompts):
+            arguments = {"name": one.name, "arguments": {}}
+            if policy.decide(GET_PROMPT, arguments).action != "deny":
+                found.append(one.model_copy(update={"name": f"{server.name}__{one.name}"}))
+        return found
+
+    async def found(self, name: str, arguments: Mapping[str, str] | None) -> Reading:
+        """Returns the tool that reads a prompt."""
+        of, _, prompt = name.partition("__")
+        server = self._servers.settings(of)
+        if server is None or not prompt:
+            raise MCPError(types.INVALID_PARAMS, f"Unknown prompt: {one_line(name, 80)}")
+
+        async def send(arguments: Arguments) -> types.GetPromptResult:
+            given = {str(key): str(value) for key, value in (arguments.get("arguments") or {}).items()}
+            params = types.GetPromptRequestParams(name=prompt, arguments=given)
+            request = types.GetPromptRequest(params=params)
+            return await _sent(self._servers, server, request, types.GetPromptResult)
+
+        return Reading(server, GET_PROMPT, {"name": prompt, "arguments": arguments or {}}, "name", send)
+
+
+class Resources:
+    """The resources of all servers, and their templates."""
+
+    def __init__(self, servers: McpServers) -> None:
+        self._servers = servers
+        self._known: dict[str, McpServerSettings] = {}
+        """By URI or template, in the order of the servers: the server that reads it."""
+
+    async def listed(self, context: Context, params: Page) -> types.ListResourcesResult:
+        found = await _of_every(self._servers, "resources", self._of)
+        return types.ListResourcesResult(resources=found)
+
+    async def templates(self, context: Context, params: Page) -> types.ListResourceTemplatesResult:
+        found = await _of_every(self._servers, "resources", self._templates_of)
+        return types.ListResourceTemplatesResult(resource_templates=found)
+
+    async def _of(self, server: McpServerSettings) -> list[types.Resource]:
+        method, answer = types.ListResourcesRequest, types.ListResourcesResult
+        policy = Policy.of(server)
+        every = await _pages(self._servers, server, method, answer, lambda page: page.resources)
+        found = [one for one in every if policy.decide(READ_RESOURCE, {"uri": one.uri}).action != "deny"]
+        return [one for one in found if self._known.setdefault(one.uri, server) is server]
+
+    async def _templates_of(self, server: McpServerSettings) -> list[types.ResourceTemplate]:
+        method, answer = types.ListResourceTemplatesRequest, types.ListResourceTemplatesResult
+        found = await _pages(self._servers, server, method, answer, lambda page: page.resource_templates)
+        return [one for one in found if self._known.setdefault(one.uri_template, server) is server]
+
+    async def found(self, uri: str) -> Reading:
+        """Returns the tool that reads a resource."""
+        server = self._server_of(uri)
+        if server is None:  # the client may know the URI from elsewhere
+            await _of_every(self._servers, "resources", self._of)
+            await _of_every(self._servers, "resources", self._templates_of)
+            server = self._server_of(uri)
+        if server is None:
+            raise MCPError(types.INVALID_PARAMS, f"No server lists this resource: {one_line(uri, 200)}")
+
+        async def send(arguments: Arguments) -> types.ReadResourceResult:
+            request = types.ReadResourceRequest(params=types.ReadResourceRequestParams(uri=uri))
+            return await _sent(self._servers, server, request, types.ReadResourceResult)
+
+        return Reading(server, READ_RESOURCE, {"uri": uri}, "uri", send)
+
+    def _server_of(self, uri: str) -> McpServerSettings | None:
+        if uri in self._known:
+            return self._known[uri]
+        return next((it for known, it in self._known.items() if "{" in known and matches(known, uri)), None)
+
+
+def matches(template: str, uri: str) -> bool:
+    """Whether a URI can come from a template. Each expression stands for any text; linear in the length."""
+    first, *rest = _EXPRESSION.split(template)
+    if not rest:
+        return uri == first
+    if not uri.startswith(first) or len(uri) < len(first) + len(rest[-1]) or not uri.endswith(rest[-1]):
+        return False
+    place, end = len(first), len(uri) - len(rest[-1])
+    for literal in rest[:-1]:
+        found = uri.find(literal, place, end)
+        if found < 0:
+            return False
+        place = found + len(literal)
+    return True
+
+
+async def _of_every(
+    servers: McpServers, capability: str, read: Callable[[McpServerSettings], Awaitable[list[Entry]]]
+) -> list[Entry]:
+    """Returns what all servers list that have a capability. A server that fails or is slow is left out."""
+
+    async def one(server: McpServerSettings) -> list[Entry]:
+        upstream = servers.upstream(server.name)
+        await upstream.connected()
+        return await read(server) if getattr(upstream.capabilities, capability, None) is not None else []
+
+    configured = servers.usable()
+    tasks = [asyncio.ensure_future(one(server)) for server in configured]
+    try:
+        if tasks:
+            await asyncio.wait(tasks, timeout=PATIENCE_S)
+    finally:
+        for task in tasks:
+            task.cancel()
+    listed = await asyncio.gather(*tasks, return_exceptions=True)
+    found: list[Entry] = []
+    for server, entries in zip(configured, listed, strict=True):
+        if isinstance(entries, BaseException):
+            log.warning("the %s of %s are left out: %s", capability, server.name, entries or "it is slow")
+        else:
+            found += entries
+    return found
+
+
+async def _pages(
+    servers: McpServers,
+    server: McpServerSettings,
+    request: Callable[..., types.Request[Any, Any]],
+    answer: type[Paged],
+    entries: Callable[[Paged], Sequence[Entry]],
+) -> list[Entry]:
+    """Returns all entries of a list, up to a limit."""
+    found: list[Entry] = []
+    cursor: str | None = None
+    for _ in range(MOST_PAGES):
+        params = types.PaginatedRequestParams(cursor=cursor)
+        page = await servers.upstream(server.name).request(request(params=params), answer)
+        found += entries(page)
+        cursor = page.next_cursor
+        if cursor is None or len(found) >= MOST_LISTED:
+            break
+    return found[:MOST_LISTED]
+
+
+async def _sent(
+    servers: McpServers, server: McpServerSettings, request: types.Request[Any, Any], answer: type[Result]
+) -> Result:
+    """Sends a request that reads. A server that asks for more input is refused, as in calls."""
+    either: Any = answer | types.InputRequiredResult
+    adapter: TypeAdapter[Any] = TypeAdapter(either)
+    found = await servers.upstream(server.name).request(request, adapter)
+    if isinstance(found, types.InputRequiredResult):
+        raise UpstreamFailed(f"{server.name} asks for more input, which Toolwire does not pass on")
+    assert isinstance(found, answer)
+    return found

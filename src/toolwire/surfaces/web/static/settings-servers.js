@@ -1,0 +1,224 @@
+// The settings section with the MCP servers: state, tools, rules, and definitions that are withheld.
+//
+// Law: a server is added in the settings file alone, because its command runs on this machine. This page can
+// start a configured server, remove a rule that was saved here, and show again what is withheld.
+
+/** @import { Definition, McpServer } from '../types' */
+/** @import { Section, SettingsPage } from './settings.js' */
+
+import * as api from './api.js'
+import { review } from './definitions.js'
+import { confirm } from './dialog.js'
+import { banner, clear, counted, h, visible } from './dom.js'
+import { fact } from './grants.js'
+import { section } from './settings-browser.js'
+
+/** By state: kind of badge, text. @type {Record<McpServer['state'], [string, string]>} */
+const STATES = {
+  idle: ['', 'not started'],
+  starting: ['', 'starting'],
+  ready: ['ok', 'ready'],
+  failed: ['bad', 'not available'],
+}
+const ABOUT =
+  'Their tools are offered together with the vault’s. Each call is asked, unless a rule allows or refuses ' +
+  'it. Servers and their rules are set in your toolwire.toml.'
+
+/** @param {SettingsPage} page @returns {Section} */
+export function serversSection(page) {
+  const notes = h('div', { class: 'stack' })
+  const list = h('ul', { class: 'cases', 'aria-label': 'MCP servers and their state' })
+  const node = section('MCP servers', ABOUT, notes, list)
+  node.hidden = true
+  let stopped = false
+
+  async function refresh() {
+    try {
+      const [found, { definitions }] = await Promise.all([api.get('/servers'), api.get('/definitions')])
+      if (!stopped) draw(found, definitions)
+    } catch (error) {
+      page.showError(error)
+    }
+  }
+
+  /** @param {import('../types').McpServers} found @param {Definition[]} definitions */
+  function draw({ servers, lacks, restart }, definitions) {
+    node.hidden = !servers.length
+    clear(
+      notes,
+      lacks ? banner(['These servers need the extra mcp: ', h('code', null, lacks)], 'warn') : null,
+      restart ? h('p', { class: 'hint' }, restart) : null,
+    )
+    notes.hidden = !notes.childElementCount
+    const open = new Set([...list.querySelectorAll('details[open]')].map((one) => one.id))
+    const focused = document.activeElement?.id
+    clear(
+      list,
+      servers.map((one) =>
+        row(
+          one,
+          definitions.filter(({ server }) => server === one.name),
+        ),
+      ),
+    )
+    for (const one of list.querySelectorAll('details')) one.open = open.has(one.id)
+    if (focused && document.activeElement === document.body) document.getElementById(focused)?.focus()
+  }
+
+  /** @param {McpServer} server @param {Definition[]} definitions */
+  function row(server, definitions) {
+    const name = visible(server.name)
+    const [kind, label] = STATES[server.state]
+    const pressed = server.state === 'ready' ? 'Check' : 'Start and check'
+    const check = h(
+      'button',
+      {
+        type: 'button',
+        class: 'button small',
+        id: `server-${server.name}-check`,
+        'aria-label': `${pressed} ${name}`,
+      },
+      pressed,
+    )
+    check.addEventListener('click', () => start(check, server))
+    const tools = server.tools.length ? counted(server.tools.length, 'tool') : ''
+    return h(
+      'li',
+      { class: 'case' },
+      h(
+        'div',
+        { class: 'case-main' },
+        h(
+          'div',
+          { class: 'row' },
+          h('code', { class: 'strong' }, name),
+          h('span', { class: `badge ${kind}` }, label),
+          definitions.length ? h('span', { class: 'badge warn' }, `${definitions.length} withheld`) : null,
+          h('span', { class: 'muted small' }, tools),
+        ),
+        h('p', { class: 'small mono server-address' }, visible(server.address)),
+        server.error ? h('p', { class: 'small setting-warning' }, visible(server.error)) : null,
+        server.warnings.map((line) => h('p', { class: 'small setting-warning' }, visible(line))),
+        Object.entries(server.unusable).map(([tool, why]) =>
+          h('p', { class: 'small setting-warning' }, `${visible(tool)} is not offered: ${visible(why)}`),
+        ),
+        definitions.map((one) => withheld(one)),
+        details(server),
+      ),
+      h('div', { class: 'case-actions row tight' }, check),
+    )
+  }
+
+  /** @param {Definition} one */
+  function withheld(one) {
+    const tool = visible(one.tool)
+    const look = async () => {
+      await review(one, page.context)
+      await refresh()
+    }
+    const props = { type: /** @type {const} */ ('button'), class: 'button small', onclick: look }
+    const button = h('button', { ...props, 'aria-label': `Review ${tool}` }, 'Review')
+    const why = one.why === 'new' ? 'is new' : 'has changed'
+    return h(
+      'p',
+      { class: 'row small' },
+      h('span', null, h('code', null, tool), ` ${why}, and is withheld.`),
+      button,
+    )
+  }
+
+  /** @param {McpServer} server */
+  function details(server) {
+    const { deny, ask, allow } = server.rules
+    const id = `server-${server.name}`
+    return h(
+      'details',
+      { class: 'unfold', id },
+      h(
+        'summary',
+        { id: `${id}-rules` },
+        'Tools and rules',
+        h('span', { class: 'visually-hidden' }, ` of ${visible(server.name)}`),
+      ),
+      h(
+        'dl',
+        { class: 'facts wide' },
+        fact('Tools', server.tools.length ? codes(server.tools) : 'not listed yet'),
+        deny.length ? fact('Refused', codes(deny)) : null,
+        ask.length ? fact('Asked', codes(ask)) : null,
+        allow.length ? fact('Allowed', codes(allow)) : null,
+        fact(
+          'Other calls',
+          { ask: 'asked', allow: 'allowed', deny: 'refused' }[server.default] ?? server.default,
+        ),
+        fact(
+          'Results',
+          server.share === 'ask' ? 'shown to you before the model sees them' : 'go to the model',
+        ),
+        fact('Set in', h('code', null, visible(server.where))),
+      ),
+      server.saved.length ? h('p', { class: 'label' }, 'Rules that you saved on these pages') : null,
+      h(
+        'ul',
+        { class: 'saved-rules' },
+        server.saved.map((rule) => {
+          const shown = visible(rule)
+          const drop = () => forget(server, rule)
+          const props = { type: /** @type {const} */ ('button'), class: 'button small danger', onclick: drop }
+          const button = h('button', { ...props, 'aria-label': `Remove the rule ${shown}` }, 'Remove')
+          return h('li', { class: 'row nowrap' }, h('code', { class: 'rule grow' }, shown), button)
+        }),
+      ),
+    )
+  }
+
+  /** @param {HTMLButtonElement} button @param {McpServer} server */
+  async function start(button, server) {
+    button.disabled = true
+    const path = /** @type {const} */ (`/servers/${encodeURIComponent(server.name)}/check`)
+    try {
+      const found = await api.post(path, {})
+      const now = found.servers.find((one) => one.name === server.name)
+      page.context.announce(`${server.name}: ${now ? STATES[now.state][1] : 'removed'}.`)
+      page.clearError()
+    } catch (error) {
+      page.showError(error)
+    }
+    button.disabled = false
+    await refresh()
+    if (document.activeElement === document.body) document.getElementById(button.id)?.focus()
+  }
+
+  /** @param {McpServer} server @param {string} rule */
+  async function forget(server, rule) {
+    const content = h(
+      'p',
+      null,
+      'You will be asked again about this call: ',
+      h('code', { class: 'rule' }, visible(rule)),
+    )
+    if (!(await confirm({ title: 'Remove this rule?', content, action: 'Remove', danger: true }))) return
+    try {
+      await api.post(/** @type {const} */ (`/servers/${encodeURIComponent(server.name)}/rules/remove`), {
+        rule,
+      })
+      page.context.announce('The rule has been removed.')
+    } catch (error) {
+      page.showError(error)
+    }
+    await refresh()
+    document.getElementById(`server-${server.name}-rules`)?.focus()
+  }
+  const off = page.context.live.on('servers', refresh)
+  return {
+    node,
+    show: refresh,
+    close() {
+      stopped = true
+      off()
+    },
+  }
+}
+
+/** @param {string[]} list */
+const codes = (list) => list.map((one, at) => [at ? ', ' : '', h('code', null, visible(one))])

@@ -1,0 +1,357 @@
+"""A connection to an MCP server, by stdio or HTTP, owned by one task.
+
+Callers are in other tasks, so that a failing connection cancels none of them. Toolwire declares no
+capability: a server cannot elicit, sample or ask for roots.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from functools import cache
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import httpx2
+import mcp_types as types
+from mcp import Client, MCPError
+from mcp.client import IncomingMessage
+from mcp.client.streamable_http import streamable_http_client
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+
+from toolwire.core.display import one_line, size
+from toolwire.settings.mcp import stated_folder
+from toolwire.settings.types import MASK, McpServerSettings
+from toolwire.tools.mcp.stdio import LARGEST, UNREADABLE, ServerProcess, stdio
+
+if TYPE_CHECKING:
+    from toolwire.tools.mcp.upstream import Upstream
+
+PASSED_ON = ("PATH", "LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "LC_MESSAGES", "TZ")
+"""Toolwire's environment variables that a server gets."""
+CANCEL_S = 1.0
+"""How long a cancelled call may take to tell the server so."""
+LONGEST_CALL_S = 3600.0
+SLOW_PROBE_S = 9.0
+"""A server that took this long for its first answer ignores `server/discover`, which the SDK sends first."""
+COALESCE_S = 0.1
+HttpClient = Callable[[McpServerSettings], httpx2.AsyncClient]
+
+
+class UpstreamFailed(Exception):
+    """A server cannot be used, or a call has failed. The message is one line for a person.
+
+    `error`: the server's own error, if it sent one. `said`: what it wrote to stderr. `may_have_run`: whether
+    the call may have taken effect. `status`: the HTTP status, if that is what went wrong.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        error: types.ErrorData | None = None,
+        said: str = "",
+        may_have_run: bool = False,
+        status: int = 0,
+    ) -> None:
+        super().__init__(message)
+        self.error = error
+        self.said = said
+        self.may_have_run = may_have_run
+        self.status = status
+
+
+class Connection:
+    """One connection to a server, owned by one task."""
+
+    def __init__(self, upstream: Upstream) -> None:
+        self._upstream = upstream
+        self._settings = upstream.settings
+        self._closing = asyncio.Event()
+        self.ready: asyncio.Future[UpstreamFailed | None] = asyncio.get_running_loop().create_future()
+        self.client: Client | None = None
+        self.tools: list[types.Tool] | None = None
+        self.changes = 0
+        """How often the server has reported a change."""
+        self.process: ServerProcess | None = None
+        self.status = 0
+        """The last HTTP status that was an error."""
+        self._failure = ""
+        self._began = time.monotonic()
+        self._coalescing = False
+        self.task = asyncio.ensure_future(self._own())
+
+    @property
+    def over(self) -> bool:
+        """Whether the connection cannot be used any more."""
+        ended = self.process is not None and self.process.ended.is_set()
+        return self.task.done() or self._closing.is_set() or ended
+
+    async def _own(self) -> None:
+        """Opens the connection, waits until it is lost or closed, and closes it."""
+        name, seconds = self._settings.name, self._settings.start_s
+        timer = asyncio.get_running_loop().call_later(seconds, self._too_slow)
+        failure = ""
+        try:
+            async with self._transport() as transport:
+                client = Client(
+                    transport,
+                    mode="legacy" if self._upstream._legacy else "auto",
+                    message_handler=self._heard,
+                    client_info=_client_info(),
+                    cache=None,
+                )
+                async with client:
+                    timer.cancel()
+                    self._opened(client)
+                    async with self._listening(client):
+                        await self._until_over()
+                    failure = self._how_it_ended()
+        except asyncio.CancelledError:
+            failure = self._how_it_ended()
+        except BaseException as error:
+            failure = self._how_it_ended() or self._readable(error)
+        finally:
+            timer.cancel()
+            self._settle(failure or f"{name} is closed")
+
+    def _opened(self, client: Client) -> None:
+        upstream, took = self._upstream, time.monotonic() - self._began
+        upstream._legacy = took > SLOW_PROBE_S and client.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS
+        upstream.error = ""
+        self.client = client
+        self.ready.set_result(None)
+
+    def _settle(self, failure: str) -> None:
+        """Records the end of the connection."""
+        self._failure = failure
+        self.client = None
+        upstream = self._upstream
+        if not self._closing.is_set():
+            upstream.error = failure
+            upstream._backoff.failed(failure, free=1)
+            if self.ready.done():
+                upstream._changed()
+        if not self.ready.done():
+            self.ready.set_result(self._failed(failure))
+
+    def _failed(self, message: str, *, may_have_run: bool = False) -> UpstreamFailed:
+        said = self.process.said if self.process is not None else ""
+        return UpstreamFailed(message, said=said, may_have_run=may_have_run, status=self.status)
+
+    def _too_slow(self) -> None:
+        self._failure = f"{self._settings.name} did not start within {self._settings.start_s:g} s"
+        if self.process is not None:
+            self.process.end_because(self._failure)
+        self.task.cancel()
+
+    async def _until_over(self) -> None:
+        waiting = [asyncio.ensure_future(self._closing.wait())]
+        if self.process is not None:
+            waiting.append(asyncio.ensure_future(self.process.ended.wait()))
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if not self._closing.is_set():
+                await self._exit_status()
+        finally:
+            for each in waiting:
+                each.cancel()
+
+    async def _exit_status(self) -> None:
+        """Waits until it is known how the process ended, but not for long."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CANCEL_S):
+                if self.process is not None:
+                    await self.process.gone.wait()
+
+    def _how_it_ended(self) -> str:
+        if self._failure or self._closing.is_set() or self.process is None:
+            return self._failure
+        return self.process.end_message() if self.process.ended.is_set() else ""
+
+    async def lost(self) -> UpstreamFailed:
+        """Returns what a call learns whose server is gone."""
+        await self._exit_status()
+        how = self._how_it_ended() or self._failure or f"{self._settings.name} is gone"
+        return self._failed(f"{how.rstrip('.')}; the call may have run", may_have_run=True)
+
+    async def refused(self, error: MCPError) -> UpstreamFailed:
+        """Returns what a call learns that was answered with an error."""
+        if error.error.code == types.CONNECTION_CLOSED:
+            await asyncio.sleep(0)
+            if self.over:
+                return await self.lost()
+            if self.process is None:  # over stdio it is the server's own error of this number
+                why = one_line(self._masked(error.error.message), 300)
+                problem = f"{self._settings.name}: {why}; the call may have run"
+                return UpstreamFailed(problem, may_have_run=True)
+        if self.status and self.process is None:
+            message = f"{self._settings.name} answered with HTTP {self.status}"
+            return UpstreamFailed(message, error=error.error, status=self.status)
+        text = one_line(self._masked(error.error.message), 300)
+        if text == UNREADABLE:
+            problem = f"{self._settings.name}: {text}; the call may have run"
+            return UpstreamFailed(problem, may_have_run=True)
+        return UpstreamFailed(f"{self._settings.name} answered with an error: {text}", error=error.error)
+
+    async def abandon(self, sent: asyncio.Future[Any]) -> None:
+        """Cancels a request, and tells the server. A server that does not read is ended."""
+        sent.cancel()
+        await asyncio.wait({sent}, timeout=CANCEL_S)
+        if self.process is not None and not self.over and (self.process.is_stuck or not sent.done()):
+            self.process.end_because(f"{self._settings.name} does not read what it is sent")
+
+    async def close(self) -> None:
+        self._closing.set()
+        if self.client is None:
+            self.task.cancel()
+        await asyncio.wait({self.task})
+
+    # --- the two transports ---
+
+    @asynccontextmanager
+    async def _transport(self) -> AsyncIterator[Any]:
+        settings = self._settings
+        if settings.command:
+            self.process = ServerProcess(settings.name, settings.secret)
+            folder = str(stated_folder(settings))
+            yield stdio(self.process, settings.command, environment(settings), folder)
+            return
+        async with self._upstream._http(settings) as http:
+            http.event_hooks["response"].append(self._look)
+            yield streamable_http_client(settings.url, http_client=http, max_sse_event_size=LARGEST)
+
+    async def _look(self, response: httpx2.Response) -> None:
+        """Remembers an error status, and limits a body that would be read as a whole."""
+        self.status = response.status_code if response.status_code >= 400 else 0
+        if response.headers.get("content-encoding", "identity").lower() not in ("", "identity"):
+            raise httpx2.DecodingError("the server's answer is compressed, which was not asked for")
+        if not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
+            assert isinstance(response.stream, httpx2.AsyncByteStream)
+            response.stream = _Bounded(response.stream)
+
+    # --- what the server says unasked ---
+
+    @asynccontextmanager
+    async def _listening(self, client: Client) -> AsyncIterator[None]:
+        """Listens for changed lists. Servers of the older protocol report them to `_heard`."""
+        listening = asyncio.ensure_future(self._listen(client))
+        try:
+            yield
+        finally:
+            listening.cancel()
+            await asyncio.gather(listening, return_exceptions=True)
+
+    async def _listen(self, client: Client) -> None:
+        has = client.server_capabilities
+        tools, prompts, resources = (
+            bool(one and one.list_changed) for one in (has.tools, has.prompts, has.resources)
+        )
+        is_older = client.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS
+        if is_older or not (tools or prompts or resources):
+            return
+        with suppress(Exception):
+            listening = client.listen(
+                tools_list_changed=tools, prompts_list_changed=prompts, resources_list_changed=resources
+            )
+            async with listening as events:
+                async for _ in events:
+                    self._note_change()
+
+    async def _heard(self, message: IncomingMessage) -> None:
+        if isinstance(message, _LIST_CHANGES):
+            self._note_change()
+
+    def _note_change(self) -> None:
+        """Has the tools listed anew when they are needed next. Many changes at once are reported once."""
+        self.tools = None
+        self.changes += 1
+        if not self._coalescing:
+            self._coalescing = True
+            asyncio.get_running_loop().call_later(COALESCE_S, self._report_change)
+
+    def _report_change(self) -> None:
+        self._coalescing = False
+        if not self.over:
+            self._upstream._changed()
+
+    # --- messages ---
+
+    def _readable(self, error: BaseException) -> str:
+        text = f"{self._settings.name} cannot be used: {_words(error)}"
+        if self.status:
+            text = f"{self._settings.name} answered with HTTP {self.status}"
+        return one_line(self._masked(text), 300)
+
+    def _masked(self, text: str) -> str:
+        for secret in self._settings.secret:
+            text = text.replace(secret, MASK) if secret else text
+        return text
+
+
+_LIST_CHANGES = (
+    types.ToolListChangedNotification,
+    types.PromptListChangedNotification,
+    types.ResourceListChangedNotification,
+)
+
+
+class _Bounded(httpx2.AsyncByteStream):
+    """A body of at most `LARGEST` bytes."""
+
+    def __init__(self, stream: httpx2.AsyncByteStream) -> None:
+        self._stream = stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        read = 0
+        async for piece in self._stream:
+            read += len(piece)
+            if read > LARGEST:
+                raise httpx2.DecodingError(f"the server's answer is larger than {size(LARGEST)}")
+            yield piece
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+def _words(error: BaseException) -> str:
+    """Returns an exception as one readable line. The SDK nests them in groups."""
+    if isinstance(error, BaseExceptionGroup):
+        return "; ".join(dict.fromkeys(_words(one) for one in error.exceptions))
+    if isinstance(error, MCPError):
+        return error.error.message
+    return str(error) or type(error).__name__
+
+
+@cache
+def _client_info() -> types.Implementation:
+    return types.Implementation(name="toolwire", version=version("toolwire"))
+
+
+def environment(settings: McpServerSettings, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Returns the whole environment of a server's command."""
+    return {name: environ[name] for name in PASSED_ON if name in environ} | dict(settings.env)
+
+
+def http_client(settings: McpServerSettings) -> httpx2.AsyncClient:
+    """Returns the HTTP client of a server. It may wait as long for an answer as a call may take."""
+    headers = {"Accept-Encoding": "identity", **settings.headers}
+    timeout = httpx2.Timeout(30.0, connect=min(settings.start_s, 30.0), read=LONGEST_CALL_S)
+    return httpx2.AsyncClient(headers=headers, timeout=timeout)
+
+
+def address(settings: McpServerSettings) -> str:
+    """Returns the command or URL of a server, for a person. Its secrets are masked."""
+    if settings.command:
+        text = shlex.join(settings.command)
+        for secret in settings.secret:
+            text = text.replace(secret, MASK) if secret else text
+        return text
+    parts = urlsplit(settings.url)
+    host = parts.netloc.rpartition("@")[2]
+    return parts._replace(netloc=host, query=MASK if parts.query else "", fragment="").geturl()

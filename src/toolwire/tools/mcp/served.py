@@ -1,0 +1,259 @@
+"""MCP servers for clients of the Responses API: what the gateway needs of them (`gateway/served.py`).
+
+A client may use a server of the settings by its label, if that server has `api = true`, and a `server_url`
+that `[mcp] urls` allows. Every call takes the same path as any other tool call: the rules, the questions and
+the audit log of the executor. The client's approval counts for a question only if its key may approve.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import mcp_types as types
+
+from toolwire.core.errors import ToolwireError
+from toolwire.core.events import McpResult
+from toolwire.core.mcp import McpServer
+from toolwire.gateway.images import is_public, problem
+from toolwire.gateway.records import Caller
+from toolwire.gateway.served import Action, Purpose, ServedCall, ServedTool, refused_result
+from toolwire.settings.types import McpServerSettings, McpSettings
+from toolwire.store.store import Store
+from toolwire.tools.approvals import Approvals
+from toolwire.tools.contract import Approval, Asking, Decision, Outcome, ToolCall
+from toolwire.tools.executor import Executor, Toolbox
+from toolwire.tools.mcp.pins import Pinned, Pins, Withheld
+from toolwire.tools.mcp.public import Allowed, check_patterns, may_name, public_client
+from toolwire.tools.mcp.servers import McpServers
+from toolwire.tools.mcp.tool import McpTool
+
+log = logging.getLogger("toolwire.mcp")
+SURFACE = "api"
+"""The surface of these questions in the inbox."""
+IDLE_S = 300.0
+"""How long the connection to a server that a client named is kept without a request."""
+MOST_NAMED = 32
+"""The most such connections at a time."""
+LARGEST_OUTPUT = 1_000_000
+"""The most characters of a call's output."""
+
+
+class ServedServers:
+    """The servers that API clients may use.
+
+    `allowed` and `plain` decide which addresses and URLs are public; tests replace them.
+    """
+
+    def __init__(
+        self,
+        servers: McpServers | None,
+        settings: McpSettings,
+        approvals: Approvals,
+        store: Store,
+        *,
+        allowed: Allowed = is_public,
+        plain: Any = problem,
+    ) -> None:
+        check_patterns(settings.urls)
+        self._servers, self._settings, self._approvals = servers, settings, approvals
+        self._named = NamedServers(store, allowed)
+        self._plain = plain
+
+    async def close(self) -> None:
+        """Ends the connections to servers that clients named."""
+        await self._named.close()
+
+    # --- tools ---
+
+    async def offered(self, server: McpServer, caller: Caller) -> Sequence[ServedTool] | None:
+        known = self._servers.settings(server.label) if self._servers is not None else None
+        if self._servers is not None and known is not None and known.api and server.url in ("", known.url):
+            return await self._tools(self._servers, known.name, server.label, "")
+        if server.url and may_name(server.url, self._settings.urls, self._plain):
+            named = self._named.get(server, caller.key_id)
+            return await self._tools(named, server.label, server.label, server.url)
+        return None
+
+    async def _tools(self, servers: McpServers, name: str, label: str, url: str) -> list[ServedTool]:
+        tools = await servers.tools([name], wait=True)
+        state = next(one for one in servers.states() if one.name == name)
+        if state.state == "failed" or (state.error and not tools):
+            log.warning("the MCP server %s cannot be used for an API client: %s", label, state.error)
+            why = "It is not available; the log of Toolwire says why." if not url else state.error
+            message = f"Error retrieving tool list from MCP server: '{label}'. {why}"
+            raise ToolwireError("external_connector", message, param="tools")
+        return [_served(tool, label, url) for tool in tools]
+
+    def action(self, tool: ServedTool, arguments: Mapping[str, Any]) -> Action:
+        return _tool(tool).ruling(arguments).action
+
+    # --- calls ---
+
+    async def run(self, calls: Sequence[ServedCall], purpose: Purpose) -> Sequence[McpResult]:
+        toolbox = Toolbox({call.tool.name: _tool(call.tool) for call in calls}.values())
+        name = purpose.caller.key_name
+        surface = ClientsYes(self._approvals, name) if all(call.granted for call in calls) else None
+        model = f"{purpose.model}, for the API key {name}" if name else purpose.model
+        asking = Asking(f"{SURFACE} {purpose.caller.key_id}", model, SURFACE)
+        asked = [ToolCall(call.id, call.tool.name, call.arguments) for call in calls]
+        outcomes = await Executor(toolbox, self._approvals, surface).execute(asked, asking)
+        return [result_of(outcome) for outcome in outcomes]
+
+
+def _tool(tool: ServedTool) -> McpTool:
+    found = tool.handle
+    assert isinstance(found, McpTool)
+    return found
+
+
+def _served(tool: McpTool, label: str, url: str) -> ServedTool:
+    """Returns a tool as the gateway offers it. The pin of a tool at a URL holds for that URL only."""
+    hints, definition = tool.definition.annotations, tool.definition
+    pin = hashlib.sha256(f"{url} {tool.pin}".encode()).hexdigest() if url else tool.pin
+    return ServedTool(
+        tool.name,
+        label,
+        definition.name,
+        tool.description,
+        tool.parameters,
+        hints is not None and hints.read_only_hint is True,
+        pin,
+        tool,
+    )
+
+
+class ClientsYes:
+    """Answers questions with the approval that a client gave, with a key that may approve.
+
+    The question whether to share a result is not answered: it waits in the inbox.
+    """
+
+    def __init__(self, approvals: Approvals, key_name: str) -> None:
+        self._approvals, self._by = approvals, f"API key {key_name}"
+
+    async def ask(self, approvals: Sequence[Approval]) -> bool:
+        for one in approvals:
+            if one.stage == "run":
+                await self._approvals.decide_unless_decided(one, Decision(True), by=self._by)
+        return True
+
+
+# --- results ---
+
+
+def result_of(outcome: Outcome) -> McpResult:
+    """Returns the result of a call as the API has it."""
+    raw = outcome.raw
+    if outcome.status != "done":
+        message = str(outcome.result.get("error") or "The call failed.")
+        if reason := outcome.result.get("reason"):
+            message = f"{message}. The reason: {reason}"
+        if isinstance(raw, types.ErrorData):
+            error = {"type": "mcp_protocol_error", "code": raw.code, "message": message}
+            return McpResult(None, error)
+        return refused_result(message)
+    assert isinstance(raw, types.CallToolResult)
+    blocks = [block.model_dump(by_alias=True, mode="json", exclude_none=True) for block in raw.content]
+    if note := outcome.result.get("note"):
+        blocks.append({"type": "text", "text": str(note)})
+    if not blocks and raw.structured_content is not None:
+        blocks = [{"type": "text", "text": json.dumps(raw.structured_content, ensure_ascii=False)}]
+    if raw.is_error:
+        return McpResult(None, {"type": "mcp_tool_execution_error", "content": _bounded(blocks)})
+    if len(blocks) == 1 and blocks[0]["type"] == "text":
+        return McpResult(_cut(blocks[0]["text"]))
+    return McpResult(json.dumps(_bounded(blocks), ensure_ascii=False) if blocks else "")
+
+
+def _bounded(blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns the first of the blocks that are not too large together."""
+    out: list[dict[str, Any]] = []
+    size = 0
+    for block in blocks:
+        size += len(json.dumps(block))
+        if size > LARGEST_OUTPUT:
+            left = (
+                f"[cut: the result has {len(blocks)} parts and is larger than {LARGEST_OUTPUT:,} characters]"
+            )
+            return [*out, {"type": "text", "text": left}]
+        out.append(block)
+    return out
+
+
+def _cut(text: str) -> str:
+    if len(text) <= LARGEST_OUTPUT:
+        return text
+    return f"{text[:LARGEST_OUTPUT]}\n[cut: the result has {len(text):,} characters]"
+
+
+# --- servers that clients name ---
+
+
+class Unpinned(Pins):
+    """No pins: the client named the server, and it approves calls of exactly one definition."""
+
+    async def all(self) -> dict[str, dict[str, str]]:
+        return {}
+
+    async def first(self, server: str, tools: Sequence[Pinned]) -> Mapping[str, str]:
+        return {one.tool: one.pin for one in tools}
+
+    async def withhold(self, source: str, withheld: Sequence[Withheld]) -> None:
+        pass
+
+
+class NamedServers:
+    """Servers that clients name by URL, each for one key and one set of headers.
+
+    What a client sends along (`headers`, `authorization`) stays in memory, and goes to that server only.
+    """
+
+    def __init__(self, store: Store, allowed: Allowed) -> None:
+        self._store, self._http = store, public_client(allowed)
+        self._open: OrderedDict[str, McpServers] = OrderedDict()
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def get(self, server: McpServer, key_id: str) -> McpServers:
+        given = json.dumps([key_id, server.label, server.url, sorted(server.headers.items())])
+        id = hashlib.sha256(given.encode()).hexdigest()
+        found = self._open.get(id)
+        if found is None:
+            settings = McpServerSettings(
+                name=server.label,
+                url=server.url,
+                headers=dict(server.headers),
+                secret=tuple(server.headers.values()),
+                api=True,
+                ad_hoc=True,
+            )
+            found = self._open[id] = McpServers(
+                McpSettings((settings,)), self._store, http=self._http, pins=Unpinned(self._store)
+            )
+            while len(self._open) > MOST_NAMED:
+                self._drop(next(iter(self._open)))
+        self._open.move_to_end(id)
+        if (timer := self._timers.pop(id, None)) is not None:
+            timer.cancel()
+        self._timers[id] = asyncio.get_running_loop().call_later(IDLE_S, self._drop, id)
+        return found
+
+    def _drop(self, id: str) -> None:
+        servers = self._open.pop(id, None)
+        if (timer := self._timers.pop(id, None)) is not None:
+            timer.cancel()
+        if servers is not None:
+            task = asyncio.ensure_future(servers.close())
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
+    async def close(self) -> None:
+        for id in list(self._open):
+            self._drop(id)
+        await asyncio.gather(*self._closing, return_exceptions=True)

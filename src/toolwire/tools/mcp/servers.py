@@ -1,0 +1,286 @@
+"""All configured MCP servers: their tools, which of them are offered, and what is wrong with the others.
+
+A server is started when its tools are first needed. One that fails, or is slow, never affects the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from typing import Literal
+
+import mcp_types as types
+
+from toolwire.core.display import one_line, size
+from toolwire.settings.types import ConfigError, McpServerSettings, McpSettings
+from toolwire.store.store import Store
+from toolwire.tools.mcp.connection import HttpClient, UpstreamFailed, address
+from toolwire.tools.mcp.pins import Pinned, Pins, Withheld, pinned
+from toolwire.tools.mcp.policy import Policy
+from toolwire.tools.mcp.schemas import SchemaCheck, SchemaRefused
+from toolwire.tools.mcp.tool import McpTool
+from toolwire.tools.mcp.upstream import State, Upstream
+
+log = logging.getLogger("toolwire.mcp")
+PATIENCE_S = 4.0
+"""How long a list of tools waits for servers that are still starting."""
+LARGEST_DEFINITION = 256 * 1024
+LONGEST_TOOL_NAME = 128
+CHANGED = "the tool has changed since it was agreed to"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerState:
+    """What is shown of a server.
+
+    `unusable`: tools that cannot be offered, with the reason. `warnings`: rules that have no effect.
+    """
+
+    name: str
+    address: str
+    state: State
+    error: str
+    tools: tuple[str, ...] = ()
+    withheld: tuple[Withheld, ...] = ()
+    unusable: tuple[tuple[str, str], ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Server:
+    """One server: its connection, its rules, and its tools as they were last listed."""
+
+    settings: McpServerSettings
+    upstream: Upstream
+    policy: Policy | None
+    problem: str = ""
+    """Why the server cannot be used at all: a mistake in its settings."""
+    listed: list[types.Tool] | None = None
+    """The list that the fields below come from."""
+    pins: Mapping[str, str] = field(default_factory=dict)
+    definitions: dict[str, Pinned] = field(default_factory=dict)
+    tools: dict[str, McpTool] = field(default_factory=dict)
+    withheld: list[Withheld] = field(default_factory=list)
+    unusable_tools: dict[str, str] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    refreshing: asyncio.Task[None] | None = None
+
+    def warn(self, warnings: list[str]) -> None:
+        """Keeps what is wrong with the rules, and logs what is new of it."""
+        for line in warnings:
+            if line not in self.warnings:
+                log.warning("[mcp.%s] %s", self.settings.name, line)
+        self.warnings = warnings
+
+    def policy_now(self, given: Policy) -> Policy:
+        return self.policy or given
+
+    def unusable(self, tool: McpTool) -> str:
+        """Returns why a tool may not be called, as far as that is known without asking its server."""
+        if self.listed is None:  # the server is not running: `confirm` finds out
+            return ""
+        now = self.tools.get(tool.definition.name)
+        return "" if now is not None and now.pin == tool.pin else CHANGED
+
+    async def confirm(self, tool: McpTool) -> None:
+        """Lists the server's tools, if they may have changed, and raises unless the tool is as it was."""
+        name = tool.definition.name
+        listed = await self.upstream.tools()
+        if listed is not self.listed:
+            now = next((one for one in listed if one.name == name), None)
+            if now is None or pinned(now, self.upstream.instructions).pin != tool.pin:
+                raise UpstreamFailed(f"{self.settings.name}: {CHANGED}; it did not run")
+        elif reason := self.unusable(tool):
+            raise UpstreamFailed(f"{self.settings.name}: {reason}; it did not run")
+
+
+class McpServers:
+    """The configured servers. `on_change` is called when tools or states may have changed."""
+
+    def __init__(
+        self,
+        settings: McpSettings,
+        store: Store,
+        *,
+        http: HttpClient | None = None,
+        pins: Pins | None = None,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        """`pins`: instead of those in the store."""
+        self.on_change: list[Callable[[], None]] = []
+        self._pins = pins or Pins(store)
+        self._patience_s = patience_s
+        self._servers = {one.name: self._server(one, http) for one in settings.servers}
+
+    def _server(self, settings: McpServerSettings, http: HttpClient | None) -> Server:
+        policy, problem = None, settings.problem
+        try:
+            policy = Policy.of(settings)
+        except ConfigError as error:
+            problem = problem or str(error)
+        upstream = Upstream(settings, changed=self._changed, http=http)
+        return Server(settings, upstream, policy, problem)
+
+    def _changed(self) -> None:
+        for each in list(self.on_change):
+            each()
+
+    # --- looking ---
+
+    def settings(self, name: str) -> McpServerSettings | None:
+        server = self._servers.get(name)
+        return server.settings if server is not None else None
+
+    def usable(self) -> list[McpServerSettings]:
+        """Returns the settings of the servers that have no mistake in them, in order."""
+        return [one.settings for one in self._servers.values() if not one.problem]
+
+    def upstream(self, name: str) -> Upstream:
+        return self._servers[name].upstream
+
+    def find(self, public_name: str) -> McpTool | None:
+        """Returns an offered tool by its public name."""
+        tools = (tool for server in self._servers.values() for tool in server.tools.values())
+        return next((tool for tool in tools if tool.name == public_name), None)
+
+    def states(self) -> list[ServerState]:
+        return [
+            ServerState(
+                name,
+                address(one.settings),
+                "failed" if one.problem else one.upstream.state,
+                one.problem or one.upstream.error,
+                tuple(one.tools),
+                tuple(one.withheld),
+                tuple(one.unusable_tools.items()),
+                tuple(one.warnings),
+            )
+            for name, one in self._servers.items()
+        ]
+
+    def withheld(self) -> list[Withheld]:
+        """Returns the tools that a person has not agreed to."""
+        return [one for server in self._servers.values() for one in server.withheld]
+
+    def set_page_rules(self, name: str, rules: Sequence[str]) -> None:
+        """Replaces the allow rules that the pages have saved. They count for calls from now on."""
+        server = self._servers[name]
+        settings = replace(server.settings, page_allow=tuple(rules))
+        server.policy, server.settings = Policy.of(settings), settings
+        if server.listed is not None:
+            server.warn(server.policy.dead(server.listed))
+        self._changed()
+
+    # --- tools ---
+
+    async def tools(self, names: Iterable[str] | None = None, *, wait: bool = False) -> list[McpTool]:
+        """Returns the offered tools of these servers, or of all, and starts those that are not running.
+
+        A server that takes long to start is left out, unless `wait`; `on_change` reports when it is ready.
+        """
+        chosen = [one for name, one in self._servers.items() if names is None or name in names]
+        pins = await self._pins.all() if chosen else {}
+        waiting = [task for one in chosen if (task := self._refresh(one, pins)) is not None]
+        if waiting:
+            await asyncio.wait(waiting, timeout=None if wait else self._patience_s)
+        return [tool for one in chosen for tool in one.tools.values()]
+
+    def _refresh(self, server: Server, pins: Mapping[str, Mapping[str, str]]) -> asyncio.Task[None] | None:
+        """Returns the task that brings the tools of a server up to date; None if they are."""
+        if server.problem:
+            return None
+        stored = pins.get(server.settings.source, {})
+        is_current = server.listed is not None and server.upstream.listed is server.listed
+        if is_current and (server.pins == stored or not stored):
+            return None
+        if server.refreshing is None or server.refreshing.done():
+            server.refreshing = asyncio.ensure_future(self._refreshed(server))
+        return server.refreshing
+
+    async def _refreshed(self, server: Server) -> None:
+        began = server.listed
+        try:
+            listed = await server.upstream.tools()
+            await self._take(server, listed)
+        except UpstreamFailed as error:
+            server.upstream.error = f"{error} It said: {error.said}" if error.said else str(error)
+            server.listed, server.tools, server.withheld = None, {}, []
+        except Exception as error:
+            log.exception("the tools of %s could not be taken", server.settings.name)
+            server.upstream.error = f"{type(error).__name__}: {error}"
+            server.listed, server.tools, server.withheld = None, {}, []
+        if server.listed is not began:
+            self._changed()
+
+    async def _take(self, server: Server, listed: list[types.Tool]) -> None:
+        """Decides which of the listed tools are offered."""
+        assert server.policy is not None
+        source, instructions = server.settings.source, server.upstream.instructions
+        unusable: dict[str, str] = {}
+        usable: dict[str, tuple[types.Tool, Pinned, SchemaCheck]] = {}
+        for number, tool in enumerate(listed):
+            if number % 50 == 49:
+                await asyncio.sleep(0)
+            definition = pinned(tool, instructions)
+            try:
+                usable[tool.name] = (tool, definition, _checked(tool, definition))
+            except SchemaRefused as refused:
+                unusable[one_line(tool.name, 80)] = str(refused)
+        stored: Mapping[str, str] = (await self._pins.all()).get(source, {})
+        definitions = {name: definition for name, (_, definition, _) in usable.items()}
+        if not stored and definitions:
+            stored = await self._pins.first(source, list(definitions.values()))
+        tools: dict[str, McpTool] = {}
+        withheld: list[Withheld] = []
+        for name, (tool, definition, check) in usable.items():
+            if not any(
+                fnmatchcase(name, pattern) for pattern in server.settings.tools
+            ) or server.policy.never(name):
+                continue
+            if stored.get(name) == definition.pin:
+                known = server.tools.get(name)
+                is_same = known is not None and known.pin == definition.pin
+                tools[name] = (
+                    known
+                    if is_same and known
+                    else McpTool(server, tool, definition.pin, server.policy, check)
+                )
+            else:
+                before = await self._pins.text(source, name) if name in stored else ""
+                why: Literal["changed", "new"] = "changed" if name in stored else "new"
+                withheld.append(
+                    Withheld(server.settings.name, name, definition.pin, why, before, definition.text)
+                )
+        await self._pins.withhold(source, withheld)
+        server.listed, server.pins, server.definitions = listed, stored, definitions
+        server.tools, server.withheld, server.unusable_tools = tools, withheld, unusable
+        server.warn(server.policy.dead(listed))
+
+    async def agree(self, agreed: Sequence[Withheld]) -> None:
+        """Pins the definitions that a person has agreed to, and offers their tools."""
+        for one in agreed:
+            server = self._servers[one.server]
+            await self._pins.agree(server.settings.source, [Pinned(one.tool, one.pin, one.after)])
+        await self.tools({one.server for one in agreed})
+        self._changed()
+
+    async def close(self) -> None:
+        """Ends every server."""
+        tasks = [one.refreshing for one in self._servers.values() if one.refreshing is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(
+            *(one.upstream.close() for one in self._servers.values()), *tasks, return_exceptions=True
+        )
+
+
+def _checked(tool: types.Tool, definition: Pinned) -> SchemaCheck:
+    """Returns the check of a tool's arguments. Raises `SchemaRefused` if the tool cannot be offered."""
+    if not 0 < len(tool.name) <= LONGEST_TOOL_NAME or "/" in tool.name or not tool.name.isprintable():
+        raise SchemaRefused("its name is not one that MCP allows")
+    if len(definition.text) > LARGEST_DEFINITION:
+        raise SchemaRefused(f"its definition is larger than {size(LARGEST_DEFINITION)}")
+    return SchemaCheck(tool.input_schema)

@@ -1,0 +1,220 @@
+"""A tool of an MCP server, as a tool that runs only with a person's consent.
+
+What the person is shown before a call comes from the settings and from the pinned definition: nothing is sent
+to the server. What the server says of itself is shown as its words; its hints change no decision.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from copy import copy
+from typing import TYPE_CHECKING, Any
+
+import mcp_types as types
+
+from toolwire.core.display import counted, one_line, size
+from toolwire.tools.contract import (
+    HINTS,
+    SAID,
+    SERVER,
+    TOOL_NAME,
+    Arguments,
+    Effect,
+    Preview,
+    Progress,
+    Ran,
+    ToolFailed,
+)
+from toolwire.tools.mcp.connection import UpstreamFailed, address
+from toolwire.tools.mcp.policy import Policy, Ruling
+from toolwire.tools.mcp.schemas import SchemaCheck
+
+if TYPE_CHECKING:
+    from toolwire.settings.types import McpServerSettings
+    from toolwire.tools.mcp.servers import Server
+
+LONGEST_NAME = 64
+MOST_ARGUMENTS = 1_000_000
+"""The most characters of a call's arguments, as JSON."""
+MOST_RESULT = 100_000
+"""The most characters of a result that a model gets."""
+MOST_SAID = 20_000
+"""The most characters of a title and description that are stored with a question."""
+_PLAIN = re.compile(r"[A-Za-z0-9_-]+")
+_HASHED = re.compile(r"_[0-9a-f]{12}$")
+
+
+def public_name(server: str, tool: str) -> str:
+    """Returns the name under which models and clients see a tool: `SERVER__TOOL`.
+
+    No two tools have the same one: the name of a server contains no `__`, and a tool whose name would have to
+    be changed gets a hash at its end, which no other name may have.
+    """
+    name = f"{server}__{tool}"
+    if len(name) <= LONGEST_NAME and _PLAIN.fullmatch(name) and not _HASHED.search(name):
+        return name
+    mark = "_" + hashlib.sha256(f"{server}\0{tool}".encode("utf-8", "surrogatepass")).hexdigest()[:12]
+    return re.sub(r"[^A-Za-z0-9_-]", "_", name)[: LONGEST_NAME - len(mark)] + mark
+
+
+class McpTool:
+    """One tool. `definition` and `pin` are those that the person agreed to. Implements `Tool` and `Ruled`."""
+
+    effect: Effect = "call"
+
+    def __init__(
+        self, server: Server, definition: types.Tool, pin: str, policy: Policy, check: SchemaCheck
+    ) -> None:
+        self._server = server
+        self._policy = policy
+        self._progress: Progress | None = None
+        self.definition = definition
+        self.pin = pin
+        self.check_schema = check
+        self.name = public_name(server.settings.name, definition.name)
+
+    @property
+    def settings(self) -> McpServerSettings:
+        return self._server.settings
+
+    @property
+    def server(self) -> str:
+        return self.settings.name
+
+    @property
+    def source(self) -> str:
+        return self.settings.source
+
+    # --- what is shown ---
+
+    @property
+    def title(self) -> str:
+        """The names alone: a title that the server chose could imitate Toolwire's own words."""
+        return f"{self.server}: {one_line(self.definition.name, 80)}"
+
+    @property
+    def purpose(self) -> str:
+        return f"Calls {one_line(self.definition.name, 80)} on the MCP server {self.server}."
+
+    @property
+    def description(self) -> str:
+        return self.definition.description or ""
+
+    @property
+    def _said(self) -> str:
+        """Everything that the server says of the tool in words: title and description."""
+        given = self.definition.annotations
+        title = self.definition.title or (given.title if given is not None else None) or ""
+        said = "\n".join(filter(None, (title, self.description)))
+        cut = f"\n[cut: the first {MOST_SAID:,} of {len(said):,} characters]"
+        return said if len(said) <= MOST_SAID else said[:MOST_SAID] + cut
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        return self.definition.input_schema
+
+    async def preview(self, arguments: Arguments) -> Preview:
+        return Preview(action="Run", facts=self.facts)
+
+    @property
+    def facts(self) -> tuple[tuple[str, str], ...]:
+        settings = self.settings
+        facts = [
+            (SERVER, self.server),
+            ("Command" if settings.command else "Address", address(settings)),
+            (TOOL_NAME, self.definition.name),
+            (SAID, self._said),
+            (HINTS, hints(self.definition)),
+        ]
+        return tuple((label, text) for label, text in facts if text)
+
+    # --- rules ---
+
+    def ruling(self, arguments: Arguments) -> Ruling:
+        """Returns what the rules say now."""
+        return self._server.policy_now(self._policy).decide(self.definition.name, arguments)
+
+    def check(self, arguments: Arguments) -> None:
+        """Raises `ToolFailed` if this is not the tool that the person agreed to, or for its arguments."""
+        if reason := self._server.unusable(self):
+            raise ToolFailed(f"{self.server}: {reason}")
+        if len(json.dumps(dict(arguments))) > MOST_ARGUMENTS:
+            raise ToolFailed(f"the arguments are longer than {MOST_ARGUMENTS:,} characters")
+        self.check_schema(arguments)
+
+    # --- a call ---
+
+    def reporting(self, progress: Progress) -> McpTool:
+        """Returns the same tool, which reports the progress of its calls."""
+        other = copy(self)
+        other._progress = progress
+        return other
+
+    async def run(self, arguments: Arguments, picked: Sequence[str] | None, shown: Preview) -> Ran:
+        try:
+            raw = await self.call(arguments, self._progress)
+        except UpstreamFailed as error:
+            person = f"{error} It said: {error.said}" if error.said else str(error)
+            raise ToolFailed(str(error), person, may_have_run=error.may_have_run, raw=error.error) from None
+        value = for_model(raw)
+        if self.settings.share == "run":
+            return Ran(value, raw=raw)
+        failed = " It reports an error." if raw.is_error else ""
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2)
+        summary = f"The result has {counted(len(text), 'character')}.{failed}"
+        found = Preview(summary=summary, action="Share the result", facts=self.facts[:3], content=text)
+        return Ran({}, found=found, raw=raw)
+
+    def share(self, ran: Ran, picked: Sequence[str]) -> Any:
+        return for_model(ran.raw)
+
+    async def call(self, arguments: Arguments, progress: Progress | None = None) -> types.CallToolResult:
+        """Calls the server, if the tool is still what was agreed to. Raises `UpstreamFailed`."""
+        await self._server.confirm(self)
+        return await self._server.upstream.call(self.definition.name, arguments, progress=progress)
+
+
+def hints(definition: types.Tool) -> str:
+    """Returns the hints of a definition in words. They are the server's own, and may mislead."""
+    given = definition.annotations
+    if given is None:
+        return ""
+    said = (
+        (given.read_only_hint, "only reads"),
+        (given.destructive_hint and not given.read_only_hint, "may destroy or overwrite"),
+        (given.open_world_hint, "reaches out of this machine"),
+    )
+    return ", ".join(words for is_so, words in said if is_so)
+
+
+# --- results for a model ---
+
+
+def for_model(result: types.CallToolResult) -> Any:
+    """Returns a result as a model gets it: text, with a note for what is no text. Nothing is fetched."""
+    texts = [_text(block) for block in result.content]
+    if not texts and result.structured_content is not None:
+        texts = [json.dumps(result.structured_content, ensure_ascii=False)]
+    text = "\n".join(texts)
+    if len(text) > MOST_RESULT:
+        cut = f"[cut: the result has {counted(len(text), 'character')}, of which these are the first]"
+        text = f"{text[:MOST_RESULT]}\n{cut}"
+    return {"is_error": True, "text": text} if result.is_error else text
+
+
+def _text(block: types.ContentBlock) -> str:
+    match block:
+        case types.TextContent(text=text):
+            return text
+        case types.ImageContent(mime_type=kind, data=data) | types.AudioContent(mime_type=kind, data=data):
+            return f"[{one_line(kind, 80)}, {size(len(data) * 3 // 4)}: not shown]"
+        case types.ResourceLink(uri=uri, name=name):
+            return f"[a link to the resource {one_line(name, 200)}: {one_line(str(uri), 1000)}]"
+        case types.EmbeddedResource(resource=types.TextResourceContents(uri=uri, text=text)):
+            return f"[the resource {one_line(str(uri), 1000)}]\n{text}"
+        case types.EmbeddedResource(resource=resource):
+            return f"[the resource {one_line(str(resource.uri), 1000)}, which is no text: not shown]"
+    return f"[{block.type}: not shown]"

@@ -1,0 +1,87 @@
+"""`toolwire mcp explain` names the rule that decides, without starting the server."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from toolwire.cli.mcp_explain import explain_arguments, run_explain
+from toolwire.settings.types import ConfigError
+
+Explain = Callable[..., str]
+SETTINGS = """
+[mcp.files]
+command = ["/no/such/program"]
+deny = ["write_file path=/srv/docs/.git/** *"]
+allow = ["list_*", "read_text_file path=/srv/docs/** *"]
+
+[mcp.bare]
+url = "http://127.0.0.1:9/mcp"
+
+[mcp.broken]
+command = ["x"]
+allow = ["read path"]
+"""
+
+
+@pytest.fixture
+def explain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Explain:
+    file = tmp_path / "toolwire.toml"
+    file.write_text(f'[store]\nurl = "sqlite:///{tmp_path}/t.db"\n{SETTINGS}')
+
+    def run(*words: str) -> str:
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--config")
+        explain_arguments(parser)
+        assert run_explain(parser.parse_args(["--config", str(file), *words])) == 0
+        return capsys.readouterr().out
+
+    return run
+
+
+def test_it_names_the_rule_that_decides_and_why_the_others_do_not_fit(explain: Explain) -> None:
+    assert explain("files", "read_text_file", '{"path": "/srv/docs/a.md"}').splitlines() == [
+        "read_text_file: runs without a question, by the rule read_text_file path=/srv/docs/** *",
+        "   deny   write_file path=/srv/docs/.git/** *  it is about other tools",
+        "   allow  list_*                               it is about other tools",
+        "→  allow  read_text_file path=/srv/docs/** *   fits",
+    ]
+    assert explain("files", "files__read_text_file", '{"path": "/srv/docs/../a"}').splitlines()[0] == (
+        "read_text_file: asked, no rule fits, and the default is ask"
+    )
+    assert explain("files", "write_file", '{"path": "a"}').startswith("write_file: refused, by the rule ")
+
+
+def test_a_server_without_rules_asks(explain: Explain) -> None:
+    assert explain("bare", "anything") == "anything: asked, no rule fits, and the default is ask\n"
+
+
+def test_as_json_it_is_for_scripts(explain: Explain) -> None:
+    found = json.loads(explain("files", "list_directory", '{"path": "/"}', "--json"))
+    assert (found["action"], found["rule"]) == ("allow", "list_*")
+    assert [step["fits"] for step in found["rules"]] == [False, True, False]
+
+
+def test_what_it_prints_hides_nothing(explain: Explain) -> None:
+    assert explain("files", "a\u202eb").startswith("a⟨U+202E⟩b: asked")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("fils", "x"), "there is no MCP server fils; did you mean files?"),
+        (("zzz", "x"), "known: files, bare, broken"),
+        (("broken", "x"), "[mcp.broken] allow: the rule 'read path': path is not a condition"),
+        (("files", "x", "[1]"), 'not a JSON object: write {"NAME": VALUE, …}'),
+        (("files", "x", "{"), "the arguments are not a JSON object"),
+        (("files", "x", '{"a": 1, "a": 2}'), "a key occurs twice"),
+    ],
+)
+def test_a_mistake_is_one_clear_line(explain: Explain, words: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        explain(*words)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
