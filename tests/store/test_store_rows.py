@@ -45,6 +45,9 @@ def line(one: Approval) -> list[Any]:
         "",
         3,
         "note\0",
+        one.source,
+        one.pin,
+        one.decided_by or "",
     ]
 
 
