@@ -83,7 +83,7 @@ async def test_old_questions_expire_and_decided_ones_are_deleted(store: Store) -
     assert await records.forget(100.0) == 3
     assert sorted(one.id for one in await records.listed()) == ["appr_3", "appr_4"]
     state = await store.run(lambda c: tuple(c.execute(_STATE).fetchone()), "read")
-    assert state == (2, 1.5, None, 3, 0)
+    assert state == (2, 1.5, None, 3, 0, 0)
 
 
 async def test_grants_are_remembered_until_they_are_revoked(store: Store) -> None:
