@@ -96,9 +96,9 @@ def test_only_models_that_fit_a_pattern_are_offered_tools(site: Any, browse: Any
     lines.fill("sm*/[!t]*\n\n  nothing-like-it  ")
     expect(page.get_by_text("1 of 3 models may use them")).to_be_visible()
     assert {" ".join(words.split()) for words in models.all_inner_texts()} == {
-        "May use tools: small/one",
-        "May not: small/two",
-        "May not: large",
+        "May use the vault’s tools: small/one",
+        "May not use them: small/two",
+        "May not use them: large",
     }
     page.get_by_role("button", name="Undo").click()
     expect(lines).to_have_value("*")

@@ -1,8 +1,8 @@
 """The vault's tools in the chat, and the settings page that enables them.
 
 Tools are offered only while the page's switch is on, and only to allowed models. The switch is off at first,
-and its position is stored. The vault's folder comes from the settings, or from the page's own file; its patterns
-come from the settings.
+and its position is stored. The vault's folder comes from the settings, or from the page's own file; its
+patterns come from the settings.
 """
 
 from __future__ import annotations
