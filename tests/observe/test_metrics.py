@@ -27,7 +27,7 @@ FAMILIES = {
     "toolwire_cached_tokens": ("counter", "Of these, tokens that a cache held."),
     "toolwire_output_tokens": ("counter", "Tokens written by models."),
     "toolwire_tool_calls": ("counter", "Tool calls sent to clients."),
-    "toolwire_turns_truncated": ("counter", "Turns in which policy dropped tool calls or text."),
+    "toolwire_turns_truncated": ("counter", "Turns in which a rule in [tools] dropped calls or text."),
     "toolwire_first_byte_seconds": ("histogram", "Time to an answer's first byte."),
     "toolwire_request_seconds": ("histogram", "Time to an answer's last byte."),
     "toolwire_errors": ("counter", "Requests that ended in an error, by its kind."),

@@ -196,7 +196,7 @@ def test_only_the_picked_files_are_read_and_missing_ones_cannot_be_picked(site: 
     page = browse(site(models={"m": {"script": f"{READ_ALL}\n---\n{READ_ALL}"}})).tab()
     send(page)
     dialog = asked(page)
-    boxes = dialog.get_by_role("group", name="Select files to share:").get_by_role("checkbox")
+    boxes = dialog.get_by_role("group", name="Select the notes").get_by_role("checkbox")
     expect(boxes).to_have_count(3)
     tea, monday, missing = (
         dialog.get_by_role("checkbox", name=re.compile(f"^{name}"))
@@ -210,7 +210,7 @@ def test_only_the_picked_files_are_read_and_missing_ones_cannot_be_picked(site: 
     button(dialog, "Deselect all").click()
     expect(tea).not_to_be_checked()
     expect(monday).not_to_be_checked()
-    expect(dialog.get_by_text("0 of 3 selected: nothing will be shared")).to_be_visible()
+    expect(dialog.get_by_text("0 of 3 selected: the model gets nothing")).to_be_visible()
     expect(button(dialog, "Read notes")).to_be_disabled()
     button(dialog, "Select all").click()
     expect(button(dialog, "Read 2 notes")).to_be_enabled()
@@ -245,10 +245,10 @@ def test_of_what_a_search_found_only_the_picked_results_reach_the_model(site: An
     expect(dialog).to_contain_text(
         "Nothing has been searched yet. You choose afterwards which results m may see."
     )
-    expect(dialog.get_by_role("group", name="Select results to share:")).to_have_count(0)
+    expect(dialog.get_by_role("group", name="Select the results")).to_have_count(0)
     approve(dialog, "Search")
     expect(dialog).to_contain_text("The search is done. Nothing of it has been shared with m yet.")
-    results = dialog.get_by_role("group", name="Select results to share:").get_by_role("checkbox")
+    results = dialog.get_by_role("group", name="Select the results").get_by_role("checkbox")
     expect(results).to_have_count(2)
     for place in range(2):
         expect(results.nth(place)).not_to_be_checked()  # nothing is shared by default

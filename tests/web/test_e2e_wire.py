@@ -461,7 +461,7 @@ def test_the_charts_show_the_numbers_of_what_was_asked(site: Any, browse: Any) -
     expect(charts.get_by_role("img", name=re.compile("^Errors: 1 in all"))).to_be_visible()
     expect(charts.get_by_role("img", name=re.compile("^Parked: 1 in all"))).to_be_visible()
     expect(
-        charts.get_by_role("img", name=re.compile("^Time to first token: p50 between .* ms"))
+        charts.get_by_role("img", name=re.compile("^Time to first byte: p50 between .* ms"))
     ).to_be_visible()
     for chart, first in (("Calls by tool", "get_weather 2 calls"), ("By model", "m 3 requests")):
         ranked = (

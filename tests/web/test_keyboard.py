@@ -12,7 +12,7 @@ PAGES = {
     "/": "Message",
     "/ui/inbox": "Nothing is waiting for you",
     "/ui/inbox?tab=audit": "newest first",
-    "/ui/wire": "Time to first token",
+    "/ui/wire": "Time to first byte",
     "/ui/connect": "Does it work?",
     "/ui/settings": "Settings in use",
 }
@@ -224,7 +224,7 @@ def test_the_skip_link_tabs_pickers_and_lists_work_by_keys(site: Any, browse: An
 
     page.get_by_role("navigation", name="Pages").get_by_role("link", name="Settings").focus()
     pressed(page, "Enter")
-    switch = page.get_by_role("switch", name="Enable AI Tool Calling")
+    switch = page.get_by_role("switch", name="Vault tools in the chat")
     switch.focus()
     pressed(page, "Space")
     expect(page.get_by_role("dialog")).to_be_visible()

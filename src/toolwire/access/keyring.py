@@ -27,7 +27,7 @@ MOST_RECENT = 1024
 REREAD_S = 2.0
 FRESH_S = 5.0
 LOOK_AGAIN_S = 0.25
-"""The shortest time between two reads of the stored keys because a client sent an unknown key."""
+"""How long the stored keys are not read again after they were read because of an unknown key."""
 BEHIND_S = 0.05
 """Delay of a refresh in the background, so that the current response is sent first."""
 WAIT_S = 1.0
@@ -65,7 +65,7 @@ class KeyRing:
         self._configured: dict[bytes, _Known] = {}
         standard = KeyGrant(limits=KeyLimits.of(self._limits))
         self.anyone = KeyHolder("", None if standard.plain else standard)
-        """The holder that every caller is if the server has no keys."""
+        """The holder of every request if the server has no keys."""
         for text, admin in (*((key, False) for key in keys), *((key, True) for key in admin_keys)):
             self._configure(text, replace(standard, admin=admin))
         self.needed = bool(self._configured)

@@ -53,7 +53,7 @@ METRICS_S = 2.0
 REFUSALS = frozenset({403, 421, 503, 529})
 """HTTP statuses with which the owner of a run says that it cannot answer.
 
-The run is no longer parked, the node is draining, or it does not accept the seal.
+The reason: the run is no longer parked, the owner is shutting down, or it does not accept the seal.
 """
 MAX_CALLS = 50_000
 """How many call ids of a body are read. If there are more, none is used, and this node answers."""

@@ -51,8 +51,8 @@ class Capabilities:
     dialects: tuple[str, ...] = ()
     """The formats in which the model writes calls as text; empty: the default formats.
 
-    The scanner looks for all of these formats. The prompt teaches the first one, unless the sentinel is among
-    them.
+    The scanner looks for all of these formats. The prompt teaches `sentinel` if it is one of them,
+    otherwise the first one.
     """
     reasoning: bool = False
     usage: bool = True

@@ -235,8 +235,9 @@ class Finish:
     repeats: bool = False
     """With reason `length`: Toolwire ended the answer, because it repeated itself without end."""
     extra: Mapping[str, Any] | None = None
-    """More members of the end of a message, for clients of Anthropic's API: `stop_details`, `container`,
-    `context_management`, or a `stop_reason` that no other API has, such as `pause_turn`."""
+    """Further fields for clients of Anthropic's API, sent in the `message_delta` event or in the body:
+    `stop_details`, `container`, `context_management`, or a `stop_reason` that no other API has, such as
+    `pause_turn`."""
 
 
 @dataclass(frozen=True, slots=True)

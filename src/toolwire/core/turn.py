@@ -201,7 +201,7 @@ class Constraint:
     begun: str = ""
     """The prefilled beginning of the answer: "", `opening`, or, with a single tool, `opening` and `head`."""
     barred: tuple[str, ...] = ()
-    """Texts that the answer must not contain outside of calls: how the taught markup begins."""
+    """Texts that may not appear outside of calls: the beginnings of the markup that the prompt teaches."""
     answered: bool = False
     """Whether the history ends with a tool result."""
 

@@ -34,7 +34,7 @@ If there are more, the model that was unused for the longest time is closed.
 LONGEST_NAME = 200
 LONGEST_REASON = 500
 RETIRE_S = 600.0
-"""How many seconds a removed model stays open for the turns that use it."""
+"""How many seconds a removed model stays open at most, while turns still use it."""
 RETIRE_LOOK_S = 0.2
 
 

@@ -52,7 +52,7 @@ from toolwire.settings.types import ParkedSettings
 from toolwire.wire.history import NO_RESULT
 
 NOTICE_S = 0.5
-"""How many seconds a request waits for another request that continues the same run to end."""
+"""If another request already continues the run: how many seconds to wait until that request ends."""
 _NOTHING = (TextPart(NO_RESULT),)
 
 

@@ -53,7 +53,7 @@ LOAD_S = 10.0
 OPENED = 2
 """How many turns stay cached after they were shown, because formatting a long turn takes a moment."""
 Listener = Callable[[Callable[[], dict[str, Any]]], None]
-"""A function that receives another one, which creates the line of a turn when it is called."""
+"""A function that is called for each change of a turn. Its argument creates the turn's line."""
 Contents = Literal["memory", "disk", "gone"]
 
 

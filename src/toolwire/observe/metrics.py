@@ -33,7 +33,10 @@ COUNTS = {
     "cached_tokens": ("toolwire_cached_tokens", "Of these, tokens that a cache held."),
     "output_tokens": ("toolwire_output_tokens", "Tokens written by models."),
     "tool_call_count": ("toolwire_tool_calls", "Tool calls sent to clients."),
-    "tool_call_truncated": ("toolwire_turns_truncated", "Turns in which policy dropped tool calls or text."),
+    "tool_call_truncated": (
+        "toolwire_turns_truncated",
+        "Turns in which a rule in [tools] dropped calls or text.",
+    ),
 }
 """Numeric fields of a turn's summary, each with the counter that sums it by API and model."""
 

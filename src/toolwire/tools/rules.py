@@ -1,8 +1,8 @@
 """`--allow` rules: which calls run without asking a person.
 
 A rule is `TOOL`, or `TOOL:GLOB` for matching paths only. A rule for a search limits it to matching paths and
-shares the matching results. If a call would ask the person to pick, the matching things are picked. In any
-other call, everything that it touches must match.
+shares the matching results. If a call lets the person pick files or results, the rule picks those that match.
+Any other call is approved only if everything that it touches matches.
 
 For the tools of MCP servers, `SERVER__TOOL`, a rule has the words of an allow rule: `tools/mcp/policy.py`.
 """

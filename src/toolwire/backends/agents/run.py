@@ -37,7 +37,7 @@ STOP_S = 5.0
 LONGEST_SETTLE_S = 10.0
 """The longest time that calls wait for an agent to become silent before they are sent."""
 UNREAD_LIMIT, UNREAD_EACH = 32 * 2**20, 128
-"""The most characters that may wait to be read, and what an event counts besides its text."""
+"""The most characters that may wait to be read, and how many each event adds to its text."""
 Work = Callable[["AgentRun"], Awaitable[None]]
 CANCELLED = Failure("backend_cut", "The run was cancelled.")
 

@@ -64,7 +64,7 @@ class CursorBackend(AgentBackend[CursorSession]):
 
 
 class CursorSource:
-    """All of Cursor's models, on one bridge. The list is read at most every five minutes."""
+    """All of Cursor's models, on one bridge. A list is read again after five minutes, or if it is empty."""
 
     def __init__(self, id: str, options: dict[str, Any]) -> None:
         self.id = id

@@ -64,7 +64,7 @@ CONNECT_KINDS: dict[str, str] = {
 """Error kinds by Connect's code. Any other code is `backend`."""
 
 EXPLANATIONS: dict[str, str] = {
-    "backend_auth": "Cursor did not accept the API key, or does not allow it this.",
+    "backend_auth": "Cursor rejected the API key, or the key's plan does not permit this request.",
     "backend_unavailable": "Cursor could not be reached.",
     "backend_cut": "The agent's answer broke off before it was complete.",
     "rate_limit": "Cursor's rate limit is reached.",

@@ -1,7 +1,7 @@
 """One agent on a bridge: its requests, the reader of its streams, and its session.
 
-The agent gets the client's tools as custom tools, and none of Cursor's own. It does not read the person's
-settings, and works in an empty folder.
+Toolwire asks for an agent with the client's tools as custom tools, and without Cursor's own. The agent does
+not read the person's settings, and works in an empty folder.
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ class SendReader:
     """Reads the stream of one Send. Call `feed` with every message, then `check` the end.
 
     An empty message is a keep-alive. While the agent waits for an approval that nobody can give, keep-alives
-    do not count, so the run times out. An agent that uses one of Cursor's own tools is stopped: nothing may
-    run on this machine.
+    do not count, so the run times out. When the bridge reports that the agent uses one of `OWN_TOOLS`, `feed`
+    raises an error, which ends the run. The tool may have started by then.
     """
 
     def __init__(self, run: AgentRun, tools: frozenset[str]) -> None:

@@ -127,7 +127,7 @@ class MessagesReader:
 
     def __init__(self) -> None:
         self._blocks: dict[int, dict[str, Json]] = {}
-        """The open blocks. Of text, thoughts and calls, only what has not been sent yet."""
+        """The open blocks. Text, thoughts and calls are kept only until they are sent."""
         self._calls = CallAssembler(names=EVERY_NAME, repair=NativeArguments)
         self._held: list[Event] = []
         """Events that the model sent while a call was open. They follow the call."""

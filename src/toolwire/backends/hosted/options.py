@@ -45,11 +45,11 @@ class Provider:
     summaries: bool = False
     """Whether the provider shows summaries of thoughts, not the thoughts themselves."""
     tools_with_history: bool = False
-    """Whether a request with calls in its history needs tools."""
+    """Whether a request whose history contains calls must also declare tools."""
     empty_results: bool = False
     """Whether a tool result without text must be an empty list."""
     closed_schemas: bool = False
-    """Whether the provider enforces only schemas whose objects are closed."""
+    """Whether the provider enforces only schemas with `additionalProperties: false` in every object."""
     client: bool = False
     speaks: frozenset[Api] = frozenset()
     """The APIs that the provider itself has. A client's request in such an API reaches it unchanged."""

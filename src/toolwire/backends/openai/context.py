@@ -24,8 +24,9 @@ CHARACTERS_PER_TOKEN = 3
 PER_MESSAGE = 8
 """Tokens that a chat template adds to a message."""
 ANSWER, LARGEST_ANSWER = 4096, 8192
-"""Tokens of the window that are reserved for the answer: without a limit in the request, and at most.
+"""How many tokens of the window are reserved for the answer.
 
+`ANSWER`: if the request sets no limit. `LARGEST_ANSWER`: the most, whatever limit the request sets.
 Coding agents allow answers of 32,000 tokens and more. A window of that size may not fit into memory.
 """
 SMALLEST_WINDOW = 4096

@@ -82,7 +82,7 @@ class Http1Client:
         self.loop = asyncio.get_running_loop()
         self._waiting: dict[Origin, list[_Connection]] = {}
         self.ending: set[_Connection] = set()
-        """Connections whose responses lack only their end."""
+        """Connections on which only the end of the response has not arrived yet."""
         self._closed = False
 
     async def post(self, request: Request, body: bytes) -> Http1Reply:

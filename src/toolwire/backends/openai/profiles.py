@@ -24,7 +24,7 @@ PASSABLE = frozenset(
     "metadata prediction prompt_cache_key prompt_cache_options prompt_cache_retention "
     "safety_identifier service_tier store".split()
 )
-"""Fields of OpenAI's API that Toolwire forwards unchanged, without doing anything about them."""
+"""Fields of OpenAI's API that Toolwire forwards unchanged and does not act on itself."""
 
 _VENDOR_FIELDS = (
     # sampling: vLLM protocol.py, SGLang protocol.py, llama.cpp server README, OpenRouter's parameters

@@ -36,7 +36,7 @@ STOP_REASONS = (
     *("model_context_window_exceeded", "compaction"),
 )
 CUT = ("max_tokens", "refusal", "model_context_window_exceeded")
-"""Reasons for the end of an answer with which a call may be incomplete."""
+"""Values of `stop_reason` after which the answer's last call may be incomplete."""
 
 _COUNTS: dict[str, ValueCheck] = dict.fromkeys(
     ("cache_creation_input_tokens", "cache_read_input_tokens"), or_null(COUNT)

@@ -56,7 +56,7 @@ Turns = Literal["chat", "responses", "messages", "compact", "count", "count_mess
 Keyed = Callable[[Request, str], Awaitable[Response]]
 Held = Callable[[Request, KeyHolder], Awaitable[Response]]
 Work = Awaitable[Awaitable[None] | None]
-"""A coroutine that serves a request. For a turn, its result is another one, which sends the answer."""
+"""A coroutine that serves a request. For a turn, its result is another coroutine, which sends the answer."""
 
 _TURN_PATHS: dict[str, Turns] = {
     "chat/completions": "chat",

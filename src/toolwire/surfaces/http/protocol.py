@@ -40,7 +40,7 @@ MOST_PIPELINED = 16
 EMPTY_LINE = b"\r\n\r\n"
 BEFORE_HEAD = re.compile(rb"[\r\n]*")
 MOST_PIECES = 4 * MOST_PIPELINED
-"""The most parts that one read is split into. Allowed sequences of requests need fewer."""
+"""The most parts that one read is split into. `MOST_PIPELINED` requests in one read need fewer."""
 CHUNKED = -1
 """Used as the length of a chunked body, which is only known at its end."""
 USUAL_OVERHEAD = 16

@@ -22,7 +22,7 @@ from toolwire.core.display import prose
 WIDEST = 100
 SOONEST_S = 0.05
 SHARE = 8
-"""Painting takes at most about one eighth of the time."""
+"""After painting, the painter waits at least this many times as long as the painting took."""
 
 _FENCE = re.compile(r"\s*(`{3,}|~{3,})")
 _ITEM = re.compile(r" {0,3}(?:[-*+]|\d{1,9}[.)])(?:\s|$)")

@@ -58,7 +58,10 @@ class Folders:
 
 
 def checked(typed: str, for_list: bool = False) -> str:
-    """Returns a typed path with `~` expanded. Raises an error if it is not an absolute path."""
+    """Returns the path that the person typed, absolute and with `~` expanded; else raises an error.
+
+    `for_list`: keeps a `/` at the end, which asks for the contents of the folder.
+    """
     text = typed.strip()
     path = os.path.expanduser(text)
     if not text or len(text) > LONGEST_PATH or not text.isprintable():

@@ -1,8 +1,8 @@
 """The tools in the chat, of the vault and of MCP servers, and the settings page that enables them.
 
-Tools are offered only while tool calling is enabled, and only to allowed models. It is disabled at first, and
-the choice is stored. The vault's folder comes from the settings, or from the page's own file; its patterns
-come from the settings.
+Tools are offered only while the page's switch is on, and only to allowed models. The switch is off at first,
+and its position is stored. The vault's folder comes from the settings, or from the page's own file; its
+patterns come from the settings.
 """
 
 from __future__ import annotations

@@ -188,8 +188,9 @@ def _sent(
 ) -> frozenset[str]:
     """Returns the field names for the report.
 
-    The members of `metadata` and `output_config` are reported one by one. `effort`: a message sets it. Cache
-    markers have one name, wherever they are. `betas` are the header `anthropic-beta`.
+    `effort`: whether a message sets the effort. The members of `metadata` and `output_config` are reported
+    one by one. All `cache_control` markers are reported once, as `cache_control`. The header `anthropic-beta`
+    is reported as `betas`.
     """
     split = [f"{name}.{member}" for name in ("metadata", "output_config") for member in body.get(name) or ()]
     if effort:

@@ -6,8 +6,8 @@ import { banner, clear, h } from './dom.js'
 
 const CHOOSE =
   'Choose an approval code of at least 8 characters. You need it to approve calls from other programs, ' +
-  'to approve a call in a terminal other than the one that asks, and to keep remembered approvals after a ' +
-  'restart. Toolwire stores no copy of it.'
+  'such as MCP clients, to approve a call in a terminal other than the one that asks, and to keep ' +
+  'remembered approvals after a restart. Toolwire stores no copy of the code.'
 
 /**
  * Asks for the code. Resolves to whether the session may now decide; null if there is no code that could be

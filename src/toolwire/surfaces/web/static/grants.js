@@ -8,9 +8,9 @@ import { h, visible, when } from './dom.js'
 
 /** By scope: name, what it covers. */
 const SCOPES = new Map([
-  ['session', ['One conversation', 'every call in this conversation']],
-  ['folder', ['A folder', 'every call that touches only this folder']],
-  ['tool', ['The whole tool', 'every call of this tool']],
+  ['session', ['One conversation', 'calls of this tool in the conversation']],
+  ['folder', ['A folder', 'calls of this tool that touch only the folder']],
+  ['tool', ['The whole tool', 'all calls of this tool']],
 ])
 const STAGES = { run: 'may run', share: 'may share what it finds' }
 const LASTS = {

@@ -13,7 +13,7 @@ import { ranArguments } from './ran-arguments.js'
 
 const SURFACES = new Map([
   ['chat', 'Terminal chat'],
-  ['ask', 'Terminal'],
+  ['ask', 'Ask command'],
   ['note', 'Note command'],
   ['web', 'Web chat'],
   ['mcp', 'MCP'],

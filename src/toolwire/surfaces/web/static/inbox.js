@@ -46,8 +46,8 @@ const TABS = [
     empty: [
       'shield',
       'No decisions yet',
-      'Every call that you, a remembered grant or a rule approved or denied is listed here, with exactly ' +
-        'what was granted.',
+      'Approved and denied calls are listed here, with what was granted. You decide each call yourself, ' +
+        'unless a remembered grant or an --allow rule decides it.',
     ],
   },
   {
@@ -68,9 +68,10 @@ const TABS = [
     empty: [
       'key',
       'No remembered grants',
-      'A call runs only if you or the --allow rule of a command approves it. In the approval dialog you ' +
-        'can also allow later calls of a tool: in the conversation, in a folder, or everywhere. Such ' +
-        'grants are listed here. You can revoke them at any time.',
+      'A call runs only if you approve it. In a terminal, the option --allow of a command can also approve ' +
+        'calls. In the approval dialog, you can let Toolwire remember an approval for later calls of the ' +
+        'tool: in the conversation, in a folder, or everywhere. Such an approval is a grant and is listed ' +
+        'here. You can revoke it at any time.',
     ],
   },
   {
@@ -80,8 +81,9 @@ const TABS = [
     empty: [
       'list',
       'The log is empty',
-      'Each decision, each run of a tool and each refused call adds a line. The line records the tool, the ' +
-        'time, who decided, and hashes of the arguments and the result, but never their contents.',
+      'Each decision adds a line, and so do each run of a tool and each call that Toolwire refuses without ' +
+        'asking you. A line records the tool, the time, who decided, and hashes of the arguments and the ' +
+        'result, but never their contents.',
     ],
   },
 ]

@@ -123,7 +123,7 @@ export class Picks {
     const some = `${selected.length} of ${touched.length} selected`
     text(
       this.tally,
-      selected.length ? `${some}, ${bytes(sizeOf(selected))}` : `${some}: nothing will be shared`,
+      selected.length ? `${some}, ${bytes(sizeOf(selected))}` : `${some}: the model gets nothing`,
     )
   }
 }

@@ -90,8 +90,9 @@ export class Question {
       : new Arguments(approval.arguments, approval.schema, editable, onedit)
     this.rule = approval.rule
     const hint =
-      'Toolwire then runs such calls without asking you, until you revoke the grant in the inbox. If you ' +
-      'did not enter your approval code, the grant ends when the program that asks exits.'
+      'A remembered approval is a grant. Toolwire does not ask you again about what the grant covers. You ' +
+      'can revoke it in the inbox. A grant for a conversation ends with the conversation. If you did not ' +
+      'enter your approval code, any grant ends when the program that asks exits.'
     this.grantNote = h('p', { class: 'hint' }, hint)
     this.ruleText = h('code', { class: 'rule' }, visible(this.rule))
     this.ruleNote = h(
@@ -166,7 +167,12 @@ export class Question {
       share ? null : h('p', { class: 'muted' }, visible(approval.purpose)),
     )
     const choice = several
-      ? h('label', { class: 'question-run', for: this.run.id }, this.run, 'Run this call')
+      ? h(
+          'label',
+          { class: 'question-run', for: this.run.id },
+          this.run,
+          share ? 'Share results' : 'Run this call',
+        )
       : null
     const given = h(
       'div',
@@ -264,8 +270,9 @@ export class Question {
     if (shown.summary) parts.push(h('p', { class: 'question-summary' }, sentence(visible(shown.summary))))
     parts.push(callResult(shown), callFacts(shown))
     if (!shown.problem && !shown.diff && shown.touched.length) {
-      const what = approval.stage === 'share' ? 'results' : 'files'
-      this.picks = new Picks(shown, shown.pick ? `Select ${what} to share:` : 'Files', selected, () =>
+      const what =
+        approval.stage === 'share' ? 'results that the model may see' : 'notes that the model may read'
+      this.picks = new Picks(shown, shown.pick ? `Select the ${what}:` : 'Files', selected, () =>
         this.onchange(false),
       )
       parts.push(this.picks.node)

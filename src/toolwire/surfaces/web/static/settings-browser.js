@@ -24,9 +24,9 @@ const NO_CODE_HERE =
 const CANNOT =
   'This browser cannot approve any call until you enter the code, or open the link that “toolwire serve” ' +
   'prints when it starts.'
-const OWN_CALLS =
-  'This browser can approve calls from the chat on these pages. To approve calls from other programs, ' +
-  'enter the code.'
+const OWN_CALLS = 'This browser can approve calls from the chat on these pages.'
+const SET_CODE = 'To approve calls from other programs, such as MCP clients, set a code.'
+const ASKS_FOR_CODE = 'When you approve a call from another program, Toolwire asks for the code.'
 
 /** A panel of the settings page. @param {string} name @param {string} about @param {...Child} children */
 export function section(name, about, ...children) {
@@ -55,7 +55,11 @@ export function codeSection(page) {
   async function show() {
     try {
       const { decides, code, entered } = (await api.session()).approving
-      const may = !decides ? CANNOT : entered ? 'This browser can approve every call.' : OWN_CALLS
+      const may = !decides
+        ? CANNOT
+        : entered
+          ? 'This browser can approve every call.'
+          : `${OWN_CALLS} ${code ? ASKS_FOR_CODE : SET_CODE}`
       const set = code ? 'An approval code is set.' : NO_CODE
       state.textContent = code || decides ? `${set} ${may}` : NO_CODE_HERE
       button.lastChild?.replaceWith(
@@ -67,15 +71,16 @@ export function codeSection(page) {
     }
   }
   async function change() {
-    const { decides } = (await api.session()).approving
-    const message = decides
-      ? 'Approvals remembered with an earlier code will no longer be valid.'
-      : 'This browser can then approve every call.'
+    const { decides, code } = (await api.session()).approving
+    const message =
+      decides && code
+        ? 'Approvals that you remembered with the current code will no longer be valid.'
+        : 'This browser can then approve every call.'
     if (await codeDialog(message, decides, 'Cancel')) await show()
   }
   const about =
-    'You need it to approve calls from other programs, to approve a call in a terminal other than the ' +
-    'one that asks, and to keep remembered approvals after a restart.'
+    'You need it to approve calls from other programs, such as MCP clients, to approve a call in a ' +
+    'terminal other than the one that asks, and to keep remembered approvals after a restart.'
   return { node: section('Approval code', about, state, h('div', { class: 'row' }, button)), show }
 }
 

@@ -1,4 +1,4 @@
-// Settings: the switch for tool calling, the models that may use tools, MCP servers, remembered grants, and
+// Settings: the switch for the vault's tools, the models that may use them, MCP servers, remembered grants, and
 // what the settings file says.
 //
 // Law: this page changes only the switch, the list of models, grants, rules that were saved here, the models
@@ -20,11 +20,11 @@ import { serversSection } from './settings-servers.js'
 export const title = 'Settings'
 
 const DESCRIPTION =
-  'Allow the AI to use tools like vault search and file reading. Tool calls require your explicit approval ' +
-  'in a dialog, except calls that a remembered approval covers.'
+  'Lets models in the chat on these pages ask to search, read and change your notes. You approve each call ' +
+  'in a dialog, unless a remembered approval covers it. Clients of the API and their tools are not affected.'
 const WARNING = '⚠️ Experimental feature - tools may access your vault data.'
 const CONTENTS = new Map([
-  ['memory', 'Requests and responses of recent turns stay in memory until the server stops.'],
+  ['memory', 'Requests and responses of recent turns stay in memory, at most until the server stops.'],
   ['disk', 'Requests and responses are kept on disk. Only your user account can read them.'],
   ['off', 'Nothing is recorded, and the Wire page is empty.'],
 ])
@@ -50,7 +50,9 @@ const FEW = 4
 export async function open(main, context) {
   const trouble = h('div', { class: 'trouble' })
   const body = h('div', { class: 'settings' })
-  const lead = 'Models, the vault, and what models may do. Your toolwire.toml overrides what you change here.'
+  const lead =
+    'Models, the vault, and what models in the chat may do. Models and a vault’s folder that are set in ' +
+    'toolwire.toml, in the environment or on the command line cannot be changed here.'
   const head = h('div', { class: 'page-head' }, h('div', null, h('h1', null, 'Settings'), h('p', null, lead)))
   main.append(h('div', { class: 'page' }, head, trouble, body))
   /** @type {string[]} */
@@ -137,7 +139,7 @@ function toolCallingSection(page) {
       h(
         'div',
         { class: 'grow' },
-        h('h2', null, h('label', { for: 'tool-calling' }, 'Enable AI Tool Calling (Experimental)')),
+        h('h2', null, h('label', { for: 'tool-calling' }, 'Vault tools in the chat (experimental)')),
         h('p', { class: 'muted small', id: 'tool-calling-description' }, DESCRIPTION),
       ),
       toggle,
@@ -155,7 +157,7 @@ function toolCallingSection(page) {
     toggle.disabled = true
     try {
       await page.save({ tool_calling: wanted })
-      page.context.announce(wanted ? 'Tool calling is on.' : 'Tool calling is off.')
+      page.context.announce(wanted ? 'The vault’s tools are on.' : 'The vault’s tools are off.')
     } catch (error) {
       toggle.checked = !wanted
       page.showError(error)
@@ -181,7 +183,7 @@ function state({ tool_calling: on, vault: { root, open, error } }) {
       'p',
       { class: 'row nowrap small muted' },
       icon('shield', 16),
-      'Off: models cannot use the vault’s tools.',
+      'Off: models in the chat cannot use the vault’s tools.',
     )
   if (error) return banner(['The vault could not be opened: ', error], 'bad')
   if (!open) return banner('The vault is not open.', 'warn')
@@ -214,7 +216,7 @@ function confirmIndexing({ root, exists, include, exclude, origin }) {
     h('p', null, 'The index stays on this machine. A model sees only what you approve.'),
     h('p', { class: 'muted small' }, WARNING),
   ]
-  return confirm({ title: 'Enable AI Tool Calling?', content, action: 'Enable and index' })
+  return confirm({ title: 'Enable the vault’s tools?', content, action: 'Enable and index' })
 }
 
 /** @param {string[]} list */
@@ -226,7 +228,11 @@ const patterns = (list) => list.map((one, at) => [at ? ', ' : '', h('code', null
 function grantsSection(page) {
   const body = h('div', { class: 'stack' })
   const link = h('a', { href: '/ui/inbox?tab=grants' }, 'All grants in the inbox')
-  const node = section('Remembered grants', 'Calls that a grant covers run without asking you.', body)
+  const node = section(
+    'Remembered grants',
+    'A grant is a remembered approval. Toolwire does not ask you about the calls that it covers.',
+    body,
+  )
   /** @param {Grant} grant */
   const revoked = (grant) => {
     page.context.announce(`The grant for ${grant.tool} has been revoked.`)
@@ -236,14 +242,7 @@ function grantsSection(page) {
     try {
       const grants = await currentGrants()
       if (!grants.length) {
-        clear(
-          body,
-          h(
-            'p',
-            { class: 'muted' },
-            'None. A call runs only if you or the --allow rule of a command approves it.',
-          ),
-        )
+        clear(body, h('p', { class: 'muted' }, 'None. Each call in the chat needs your approval.'))
         return
       }
       const entries = grants
@@ -295,7 +294,13 @@ function vaultSection(page) {
     choose.hidden = Boolean(origin && origin !== 'page')
     const file = path ? ['edit ', h('code', null, path)] : 'create a toolwire.toml where you start the server'
     const fixed = choose.hidden ? ['The folder is set in ', h('code', null, origin), '. '] : null
-    clear(where, fixed, choose.hidden ? 'To change these, ' : 'To change what is included, ', file, '.')
+    clear(
+      where,
+      fixed,
+      choose.hidden ? 'To change the folder or its limits, ' : 'To change what is included, ',
+      file,
+      '.',
+    )
   }
   return { node, show }
 }
@@ -305,7 +310,7 @@ function journalSection() {
   const facts = h('dl', { class: 'facts wide' })
   const node = section(
     'Journal',
-    'Records of recent turns, for the Wire page. To change these settings, edit the settings file.',
+    'Records of recent requests, for the Wire page. To change these settings, edit the settings file.',
     facts,
   )
   /** @param {Settings} settings */
@@ -326,7 +331,7 @@ function configurationSection() {
   const body = h('div', { class: 'stack' })
   const node = section(
     'Settings in use',
-    'They come from the settings file, the environment and the command line. Secrets are masked.',
+    'They come from the settings file, this page, the environment and the command line. Secrets are masked.',
     h('details', { class: 'unfold' }, h('summary', null, 'Show the settings'), body),
   )
   /** @param {Settings} settings */

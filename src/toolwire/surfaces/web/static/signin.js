@@ -71,11 +71,17 @@ export function signIn(done) {
       'p',
       { class: 'hint' },
       h('code', null, 'toolwire open --print'),
-      ' prints a link instead. To approve calls on pages that were opened in either way, enter your ' +
-        'approval code. The link that ',
+      ' prints a link instead. After you sign in with either of these two commands, you must enter your ' +
+        'approval code before you can approve calls.',
+    ),
+    h(
+      'p',
+      { class: 'hint' },
+      'If you sign in with the link that ',
       h('code', null, 'toolwire serve'),
-      ' prints when it starts needs no code for calls from the chat on these pages. In a browser that is ' +
-        'signed in, the Settings page can also create a link.',
+      ' prints when it starts, you can approve calls from the chat on these pages without the code. In a ' +
+        'browser that is already signed in, you can create a link on the Settings page. That link allows ' +
+        'the same approvals.',
     ),
   )
   const byKey = h(

@@ -17,8 +17,8 @@ import { MarkdownStream } from './markdown.js'
 /** Why an answer ended, where that needs to be said: kind of banner ('' for plain text), message. */
 const ENDS = /** @type {const} */ ({
   length: ['warn', 'Cut at the token limit: the answer is not complete.'],
-  budget: ['warn', 'The turn reached its limit of tool rounds, time or shared data.'],
-  failed: ['bad', 'The turn failed.'],
+  budget: ['warn', 'The answer reached its limit of tool rounds, time or shared data.'],
+  failed: ['bad', 'The answer failed.'],
   stopped: ['', 'Stopped.'],
 })
 
@@ -78,7 +78,7 @@ export class Thread {
   get announcement() {
     const answer = this.lastText
     const brief = answer.length > 400 ? `${answer.slice(0, 400)}…` : answer
-    return brief ? `Answer: ${brief}` : 'The turn has ended.'
+    return brief ? `Answer: ${brief}` : 'The answer has ended.'
   }
 
   /** Applies a live change. Returns false if the change does not fit what is shown. @param {Operation} op */

@@ -19,7 +19,11 @@ const POINTS = [
     'You see the arguments, the files and the changes. You can edit the arguments, and let Toolwire ' +
       'remember an approval.',
   ],
-  ['wire', 'Nothing is hidden', 'The Wire page shows each turn, from the model to the client, byte by byte.'],
+  [
+    'wire',
+    'Nothing is hidden',
+    'The Wire page shows each request, the model’s output and the response, byte by byte.',
+  ],
   [
     'plug',
     'Works with your own clients',
@@ -43,8 +47,8 @@ export function welcome(session, model, suggest, offer) {
         h('strong', null, visible(session.vault.name)),
         '. The model can ask to search, read or change notes. It needs your approval for each call.',
       ]
-    : 'Chat with any model of this server. With tool calling on, a model can also ask to look into your ' +
-      'vault. It needs your approval for each call.'
+    : 'Chat with any model of this server. If you enable the vault’s tools, a model can also ask to ' +
+      'search, read or change your notes. It needs your approval for each call.'
   const ideas = IDEAS.map((idea) => {
     const props = { type: 'button', class: 'button', onclick: () => suggest(idea) }
     return h('li', null, h('button', props, idea.endsWith(' ') ? `${idea}…` : idea))
@@ -84,17 +88,22 @@ function tour() {
 function missing(session, model) {
   const settings = h('a', { class: 'button small', href: '/ui/settings' }, 'Open settings')
   if (!session.tool_calling)
-    return banner('Tool calling is off, so no model can look into your vault.', '', null, settings)
+    return banner(
+      'The vault’s tools are off: no model in the chat can look into your notes.',
+      '',
+      null,
+      settings,
+    )
   if (!session.vault.open)
     return banner(
-      'Tool calling is on, but no vault is open. Choose a folder in Settings.',
+      'The vault’s tools are on, but no vault is open. Choose a folder in Settings.',
       'warn',
       null,
       settings,
     )
   if (model?.no_tools) return banner(`${model.title} does not get your vault’s tools: ${model.no_tools}.`, '')
   if (model && !model.may_use_tools) {
-    const why = model.tools === 'none' ? 'cannot call tools' : 'is not allowed to use tools'
+    const why = model.tools === 'none' ? 'cannot call tools' : 'is not allowed to use the vault’s tools'
     return banner(`${label(model)} ${why}.`, '', null, settings)
   }
   return null
@@ -121,10 +130,10 @@ export function missingConversation() {
  */
 export function hint(session, model, tour) {
   if (tour) return 'A tour with a sample vault. Your own notes are not touched.'
-  if (!session.tool_calling) return 'Tool calling is off: the model sees only what you write.'
+  if (!session.tool_calling) return 'The vault’s tools are off: the model sees only this conversation.'
   if (model?.tools === 'none') return 'This model cannot call tools.'
   if (model?.no_tools) return `This model does not get your vault’s tools: ${model.no_tools}.`
   if (model && !model.may_use_tools)
-    return 'This model is not allowed to use tools. You can change that in Settings.'
+    return 'This model is not allowed to use the vault’s tools. You can change that in Settings.'
   return 'Enter sends, Shift+Enter adds a line.'
 }

@@ -14,7 +14,7 @@ export function drawTotals({ totals }) {
   return [
     fact('Requests', short(totals.requests)),
     fact('Errors', short(totals.errors), totals.errors ? 'bad' : ''),
-    fact('First token (median)', ms(totals.ttft_ms_p50) || '–'),
+    fact('First byte (median)', ms(totals.ttft_ms_p50) || '–'),
     fact('Calls', short(totals.calls)),
     fact('Parked', short(totals.parked)),
     fact('Tokens', `${short(totals.tokens_in)} in · ${short(totals.tokens_out)} out`),
@@ -30,7 +30,7 @@ export function drawCharts({ totals, buckets, bucket_s: bucketSeconds, by_tool, 
   const data = { buckets, bucketSeconds }
   const models = by_model.map((row) => {
     const failed = row.errors ? `${row.errors} failed` : ''
-    const first = row.ttft_ms_p50 === null ? '' : `first token ${ms(row.ttft_ms_p50)}`
+    const first = row.ttft_ms_p50 === null ? '' : `first byte ${ms(row.ttft_ms_p50)}`
     return { name: row.model, count: row.requests, note: [failed, first].filter(Boolean).join(' · ') }
   })
   return [
@@ -42,7 +42,7 @@ export function drawCharts({ totals, buckets, bucket_s: bucketSeconds, by_tool, 
       ...data,
     }),
     lineChart({
-      title: 'Time to first token',
+      title: 'Time to first byte',
       series: [
         { value: 'ttft_ms_p50', name: 'p50', note: ms(totals.ttft_ms_p50), tone: 'series-1' },
         { value: 'ttft_ms_p95', name: 'p95', note: ms(totals.ttft_ms_p95), tone: 'series-3', dashed: true },

@@ -21,9 +21,10 @@ const MOST_WIRE = 60_000
 /** Shown in place of contents that are no longer kept. */
 export function contentsGone() {
   const about =
-    'The contents of this turn were removed: the server was restarted, or newer turns needed the memory. ' +
-    'To keep contents on disk, where only your user account can read them, change the settings file ' +
-    'and restart the server:'
+    'The contents of this turn were deleted. By default, Toolwire keeps contents in memory, until the ' +
+    'server restarts or newer turns need the space. Contents on disk are deleted when journal.max_mb or ' +
+    'journal.max_days is reached. To keep contents on disk, where only your user account can read them, ' +
+    'change the settings file and restart the server:'
   return h(
     'div',
     { class: 'empty' },

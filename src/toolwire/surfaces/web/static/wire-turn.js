@@ -14,6 +14,7 @@ import { apiName, callNames, endBadge, errorText, kindText, ROW_KINDS, ROWS } fr
 
 const POLL_MS = 1500
 const COPIED_MS = 1600
+const FIXTURE = 'The recorded turn as a file for “toolwire replay”'
 
 /**
  * `view` is there for a list of rows, `top` is its scroll position.
@@ -196,7 +197,7 @@ class TurnPage {
     return h(
       'dl',
       { class: 'turn-facts' },
-      fact('First token', first),
+      fact('First byte', first, 'Time until the first byte of the response'),
       fact('Duration', turn.duration_ms === null ? 'running' : ms(turn.duration_ms)),
       fact('Tokens', tokens),
       fact('Calls', callNames(turn.calls) || 'none'),
@@ -228,7 +229,7 @@ class TurnPage {
     const href = api.url(`${turnPath(this.id)}/fixture`)
     const fixture = gone
       ? h('button', { type: 'button', class: 'button', disabled: true }, download)
-      : h('a', { class: 'button', href, download: `${this.id}.jsonl` }, download)
+      : h('a', { class: 'button', href, download: `${this.id}.jsonl`, title: FIXTURE }, download)
     const running = this.turn.state === 'running'
     const replayLabel = h('span', null, 'Replay the recording')
     const replay = h(

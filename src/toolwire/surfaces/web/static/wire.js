@@ -35,7 +35,7 @@ const STATUSES = [
   ['cancelled', 'Cancelled'],
   ['parked', 'Parked'],
 ]
-const NUMBERS = new Set(['Tokens', 'First token', 'Duration'])
+const NUMBERS = new Set(['Tokens', 'First byte', 'Duration'])
 const COLUMNS = ['Time', 'Model', 'Tools', 'API', 'Kind', 'Calls', ...NUMBERS, 'Status']
 const LIMIT = 50
 const CHARTS_EVERY_MS = 5_000
@@ -130,7 +130,8 @@ class TurnsPage {
   }
 
   draw() {
-    const lead = 'Every turn: what the client sent, what the backend answered, and what the client received.'
+    const lead =
+      'Every request to a model: what the client sent, what the backend answered, and what the client received.'
     const periods = h(
       'div',
       { class: 'segments', role: 'group', 'aria-label': 'Period of the charts' },
