@@ -181,6 +181,17 @@ def check(choice: dict[str, Any]) -> dict[str, Any]:
     return dict(call)
 
 
+async def constrained(server: str, monkeypatch: pytest.MonkeyPatch) -> OpenAIBackend:
+    """A backend that knows how this server's decoder is constrained: a busy server is asked again."""
+    monkeypatch.setattr(backends, "ASK_AGAIN_S", 0)
+    backend = OpenAIBackend("m", {"base_url": server, "tools": "constrained"})
+    async with asyncio.timeout(60):
+        while backend.capabilities.constrain != {"text", "call"}:
+            await backend.prepare()
+            await asyncio.sleep(0.05)  # so that the time limit also holds without further requests
+    return backend
+
+
 async def test_the_server_is_recognised_and_says_what_it_has(
     server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,21 +199,19 @@ async def test_the_server_is_recognised_and_says_what_it_has(
         assert await identify(ServerProbe(server, session)) is PROFILES["llamacpp"]
         (listed,) = await list_models(ServerProbe(server, session), PROFILES["llamacpp"])
         assert listed.id == "smol" and listed.tools is True and listed.context == 4096
-    monkeypatch.setattr(backends, "ASK_AGAIN_S", 0)
-    backend = OpenAIBackend("m", {"base_url": server, "tools": "constrained"})
-    async with asyncio.timeout(60):
-        while backend.capabilities.constrain != {"text", "call"}:  # a busy server is asked again
-            await backend.prepare()
-            await asyncio.sleep(0.05)  # so that the time limit also holds without further requests
+    backend = await constrained(server, monkeypatch)
     assert backend.profile.name == "llamacpp"
     await backend.close()
 
 
 @pytest.mark.parametrize("tools", ["native", "constrained", "emulated"])
 async def test_a_tool_loop_of_two_requests_is_completed(
-    server: str, table: Any, judge: Judge, tools: str
+    server: str, table: Any, judge: Judge, tools: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    backend = OpenAIBackend("m", {"base_url": server, "tools": tools})
+    if tools == "constrained":
+        backend = await constrained(server, monkeypatch)
+    else:
+        backend = OpenAIBackend("m", {"base_url": server, "tools": tools})
     table.serve(backend)
     before = BEFORE if tools == "emulated" else []
     body = await table.body("chat", request(tool_choice="required", before=before))
@@ -227,9 +236,9 @@ async def test_a_tool_loop_of_two_requests_is_completed(
 
 
 async def test_under_auto_an_answer_is_text_or_a_valid_call_where_the_decoder_is_held(
-    server: str, table: Any, judge: Judge
+    server: str, table: Any, judge: Judge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    backend = OpenAIBackend("m", {"base_url": server, "tools": "constrained"})
+    backend = await constrained(server, monkeypatch)
     body = await table.serve(backend).body("chat", request(before=BEFORE))
     judge.body(body, "chat")
     choice = body["choices"][0]
