@@ -40,6 +40,7 @@ from toolwire.store.store import Store  # noqa: E402
 from toolwire.surfaces.web.clients import CLIENTS  # noqa: E402
 from toolwire.tools.approvals import LIFETIME_S, Approvals  # noqa: E402
 from toolwire.tools.contract import Approval, Preview, Touched  # noqa: E402
+from toolwire.tools.links import Links  # noqa: E402
 
 FOLDER = Path(__file__).with_name("screenshots")
 SIZES = {390: 844, 1024: 768, 1920: 1080}
@@ -212,8 +213,12 @@ def history(folder: Path) -> None:
     Segments(folder / "journal", 1 << 26).append(records)
 
 
+LINK = "link.txt"
+"""The file with the address of a link to a question."""
+
+
 async def elsewhere(folder: Path, vault: str) -> None:
-    """Stores questions that were asked elsewhere: by an MCP client, and in a terminal."""
+    """Stores questions that were asked elsewhere, by an MCP client and in a terminal, and a link to one."""
     store = Store(f"sqlite:///{folder}/toolwire.db")
     now = time.time()
     tomatoes = Preview((Touched("Garden/Tomatoes.md", "Garden/Tomatoes.md", 84),), pick=True)
@@ -231,9 +236,13 @@ async def elsewhere(folder: Path, vault: str) -> None:
     approvals, made = Approvals(store), []
     for place, (since, surface, model, tool, arguments, shown) in enumerate(asked):
         when, who = (now - since, now - since + LIFETIME_S), ("", f"{surface}-1", surface, model)
-        one = Approval(f"appr_{place:024x}", *when, *who, tool, "run", arguments, shown, "", vault=vault)
+        one = Approval(
+            f"appr_{place:024x}", *when, *who, tool, "run", arguments, shown, "", source=f"vault:{vault}"
+        )
         made.append(replace(one, token=approvals.proofs.token(one)))
     await approvals.records.add(made)
+    key = await Links(store, approvals).add(made[0], "link", "phone", approves=True)
+    (folder / LINK).write_text(f"/ui/link/{key.id}#{key.secret}")
     await store.close()
 
 
@@ -409,6 +418,11 @@ def inbox(tab: str, shows: str, unfold: bool = False) -> Callable[[Stage], None]
     return scene
 
 
+def link(stage: Stage) -> None:
+    stage.go((stage.site.folder / LINK).read_text())
+    expect(stage.page.get_by_role("button", name="Read 1 note")).to_have_attribute("aria-disabled", "false")
+
+
 def settings(stage: Stage) -> None:
     expect(stage.go("/ui/settings").get_by_role("switch", name="Enable AI Tool Calling")).to_be_checked()
 
@@ -508,6 +522,7 @@ SCENES = (
     Scene("inbox-expired", inbox("expired", "expired")),
     Scene("inbox-grants", inbox("grants", "One conversation")),
     Scene("inbox-audit", inbox("audit", "newest first")),
+    Scene("link", link),
     Scene("settings", settings),
     Scene("connect", connect),
     Scene("connect-test", connect_test, tester),

@@ -486,7 +486,9 @@ def test_the_example_file_holds_the_defaults(nowhere: Path) -> None:
 
 
 def test_the_models_of_the_example_file_can_be_switched_on(nowhere: Path) -> None:
-    text = re.sub(r"(?m)^# (\[models\.|\w+ = )", r"\1", (ROOT / "toolwire.example.toml").read_text("utf-8"))
+    text = re.sub(
+        r"(?m)^# (\[(?:models|notices)\b|\w+ = )", r"\1", (ROOT / "toolwire.example.toml").read_text("utf-8")
+    )
     assert len(loaded(text, nowhere, {"OPENAI_API_KEY": "k"}).models) >= 4
 
 

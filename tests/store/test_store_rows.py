@@ -6,13 +6,19 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
+from toolwire.core.errors import ToolwireError
 from toolwire.store.store import Store
 from toolwire.surfaces.web.inbox import _STATE
 from toolwire.surfaces.web.sessions import LIFETIME_S, Sessions
 from toolwire.surfaces.web.talk import Conversations, StoredChat
 from toolwire.surfaces.web.tools import Preferences
+from toolwire.tools.approvals import Approvals
 from toolwire.tools.contract import Approval, Decision, Grant, Preview, Touched
+from toolwire.tools.links import Links
 from toolwire.tools.records import Records
+from toolwire.tools.requester import this_process
 
 SHOWN = Preview((Touched("a", "A.md", 11, "snippet 'é'"),), "+x", "reads A.md", True)
 APPROVAL = Approval(
@@ -84,6 +90,34 @@ async def test_old_questions_expire_and_decided_ones_are_deleted(store: Store) -
     assert sorted(one.id for one in await records.listed()) == ["appr_3", "appr_4"]
     state = await store.run(lambda c: tuple(c.execute(_STATE).fetchone()), "read")
     assert state == (2, 1.5, None, 3, 0, 0)
+
+
+async def test_two_links_and_an_inbox_decide_a_question_once(store: Store) -> None:
+    approvals = Approvals(store, clock=lambda: 2.0)
+    approval = replace(APPROVAL, requester=this_process(), token=approvals.proofs.token(APPROVAL))
+    await approvals.records.add([approval])
+    links = Links(store, approvals, clock=lambda: 2.0)
+    keys = [await links.add(approval, "link", name, approves=True) for name in ("phone", "tablet")]
+    decisions = [Decision(False), Decision(True, picked=("a",))] * 4
+
+    async def press(number: int) -> Approval:
+        key = keys[number % 2]
+        link, found = await links.opened(key.id, key.secret)
+        return await links.decide(link, found, key.secret, decisions[number])
+
+    inbox = approvals.decide(approval.id, approval.token, Decision(False), by="web")
+    results = await asyncio.gather(*map(press, range(8)), inbox, return_exceptions=True)
+    assert len([one for one in results if isinstance(one, Approval)]) == 1
+    assert {one.failure.kind for one in results if isinstance(one, ToolwireError)} <= {"gone", "conflict"}
+    assert [entry["event"] in ("approved", "denied") for entry in await approvals.records.audit()] == [True]
+    query = "SELECT COUNT(*) FROM notice_links WHERE used_at IS NOT NULL"
+    assert (await store.run(lambda c: c.execute(query).fetchone(), "read"))[0] <= 1
+    with pytest.raises(ToolwireError, match="not valid"):
+        await links.opened(keys[0].id, "wrong")
+    assert await approvals.records.forget(100.0) == 1
+    assert (await store.run(lambda c: c.execute("SELECT COUNT(*) FROM notice_links").fetchone(), "read"))[
+        0
+    ] == 0
 
 
 async def test_grants_are_remembered_until_they_are_revoked(store: Store) -> None:

@@ -30,7 +30,7 @@ from toolwire.core.errors import ToolwireError
 from toolwire.store.store import Store
 from toolwire.surfaces.web.code import NO_AUTHORITY
 from toolwire.tools.approvals import Approvals, Question
-from toolwire.tools.consent import OTHER_PROGRAM, Proofs, Signer, decision_text, sealed, unsealed
+from toolwire.tools.consent import OTHER_PROGRAM, Proofs, Signer, decision_text, grant_text, sealed, unsealed
 from toolwire.tools.contract import Approval, Asking, Decision, Grant, Preview, Touched
 
 YES = Decision(True)
@@ -414,7 +414,7 @@ def test_a_code_that_another_program_stores_does_not_count_on_a_running_server(p
     place.offer("link:" + hashlib.sha256(b"z" * 32).hexdigest(), "offered:open")
     attacker = Browser(address).enter(f"/ui/enter?token={'z' * 32}")
     status, answer = attacker.api("POST", "/session/code", {"code": "the attacker's code"})
-    assert status == 403 and "outside of this server" in answer["error"]["message"]
+    assert status == 403 and "Another program set this code" in answer["error"]["message"]
     assert attacker.approve(id)[0] == 403
 
 
@@ -496,6 +496,15 @@ try_to_read("mem")
 def approval(**changed: Any) -> Approval:
     one = Approval("appr_1", 1.5, 2.5, "", "s", "chat", "m", "note_write", "run", {"path": "x"}, SHOWN, "")
     return replace(one, **changed)
+
+
+def test_a_vaults_grant_that_an_older_toolwire_signed_is_still_valid() -> None:
+    """Toolwire 0.2 signed the path of the vault, and knew no definitions to pin."""
+    grant = Grant("g", 1.5, "", "tool", "file_read", "run", "", "a", source="vault:/notes", model="m")
+    older = '["grant","g",1.5,"","tool","file_read","run","","a","/notes","m"]'
+    assert grant_text(grant) == older
+    assert grant_text(replace(grant, source="mcp:files", pin="sha256:1")) != older
+    assert grant_text(replace(grant, pin="sha256:1")) != older
 
 
 CHANGES: list[Callable[[Approval, Decision, str], tuple[Approval, Decision, str]]] = [

@@ -326,6 +326,23 @@ async def _tracing(settings: Settings) -> Findings:
         yield ok("tracing", "traces are sent to the collector in telemetry.otlp")
 
 
+async def _notices(settings: Settings) -> Findings:
+    """Checks the settings of each notice, without sending a message."""
+    from toolwire.cli.notices import warnings
+
+    for notice in settings.notices:
+        subject = f"notice {notice.name}"
+        if notice.problem:
+            yield problem(subject, notice.problem, f"correct [notices.{notice.name}] in {notice.where}")
+            continue
+        wrong = await warnings(settings, notice)
+        for told, fix in wrong:
+            yield problem(subject, told, fix)
+        if not wrong:
+            how = f"toolwire notices test {notice.name} sends a test message"
+            yield ok(subject, f"{notice.kind}, level {notice.level}; {how}")
+
+
 PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 
 
@@ -389,6 +406,7 @@ CHECKS: tuple[Callable[[Settings], Findings], ...] = (
     _store,
     _redis,
     _tracing,
+    _notices,
     _address,
     _proxies,
 )

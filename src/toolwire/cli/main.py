@@ -66,6 +66,9 @@ COMMANDS = (
     Command("vault", "index or search a folder of notes", 'vault search ~/notes "plan"', "vault"),
     Command("mcp", "offer a vault's tools over MCP", "mcp --vault ~/notes", "mcp"),
     Command("approvals", "decide what tools may do", "approvals list", "terminal"),
+    Command(
+        "notices", "messages about waiting approvals: list, and send a test", "notices test phone", "notices"
+    ),
     Command("keys", "API keys with names, scopes and budgets", "keys add laptop", "keys"),
     Command("replay", "run a turn of the journal again, and compare", "replay turn.jsonl", "main"),
     Command("conform", "judge an endpoint's tool calling", "conform http://127.0.0.1:8788/v1", "conform"),

@@ -222,6 +222,7 @@ async def _opened(
     """
     from toolwire.store.store import Store
     from toolwire.surfaces.mcp.server import ToolServer, Ways
+    from toolwire.surfaces.notices.notifier import notices_of
     from toolwire.tools.approvals import Approvals
     from toolwire.tools.consent import Proofs
     from toolwire.tools.contract import source_of_vault
@@ -241,6 +242,9 @@ async def _opened(
                 stack.push_async_callback(servers.close)
             proofs = Proofs(store, unproven=settings.approvals.command_line == "open")
             approvals = Approvals(store, lifetime_s=arguments.lifetime, proofs=proofs)
+            if (notices := notices_of(settings.notices, store, approvals, _say)) is not None:
+                approvals.notices = notices
+                stack.push_async_callback(notices.close)
             ways = Ways(arguments.inbox is not True, arguments.inbox is not False, arguments.wait)
             source = source_of_vault(str(offered.vault or ""))
             server = ToolServer(approvals, tools, servers, source=source, ways=ways, notify=_say)

@@ -60,6 +60,7 @@ KINDS: dict[str, Kind] = {
     "model_not_found": _prompt(404, "model_not_found"),
     "method": _request(405, "method_not_supported"),
     "conflict": _request(409, "conflict"),
+    "gone": _request(410, "gone"),
     # limits
     "rate_limit": Kind(429, "rate_limit_error", "rate_limit_exceeded", "rate_limit_exceeded"),
     "requests_limit": Kind(429, "requests", "rate_limit_exceeded", "rate_limit_exceeded"),

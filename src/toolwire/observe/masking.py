@@ -214,6 +214,8 @@ def secrets_of(settings: Settings) -> Iterator[str]:
         yield settings.server.node_secret
     for url in (settings.store.url, settings.store.redis, settings.telemetry.otlp):
         yield from _of_url(url)
+    for notice in settings.notices:
+        yield from notice.hidden
     for server in settings.mcp.servers:
         yield from server.secret
         yield from _of_url(server.url)

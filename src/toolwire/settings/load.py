@@ -21,6 +21,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 from toolwire.settings import page_file
 from toolwire.settings.mcp import read_mcp, with_page_rules
 from toolwire.settings.models import read_models
+from toolwire.settings.notices import read_notices
 from toolwire.settings.types import (
     DEFAULT_MODELS,
     SECTIONS,
@@ -77,8 +78,10 @@ SEED_FLAGS: tuple[tuple[str, Key, dict[str, str] | None], ...] = (
 )
 
 
-TABLES = [*SECTIONS, "mcp", "models", "aliases"]
+TABLES = [*SECTIONS, "mcp", "models", "aliases", "notices"]
 """The tables of the settings file."""
+NAMED = ("models", "mcp", "notices")
+"""Tables of named tables, such as `[models.ID]`."""
 
 
 def load(
@@ -111,10 +114,12 @@ def load(
         models = tuple(sorted(models, key=lambda model: model.where == page_where))  # the page's models last
     unnamed = "" if path or environ.get("TOOLWIRE_CONFIG") else FILE_NAME
     mcp = with_page_rules(read_mcp(given, environ, problems, unnamed=unnamed), page_rules)
+    notices = read_notices(given, environ, problems, unnamed=unnamed)
     ids = None if page_problem else [model.id for model in models]
     settings = Settings(
         **sections,
         mcp=mcp,
+        notices=notices,
         models=models,
         aliases=_aliases(given, ids, problems),
         file=str(file.resolve()) if file is not None else "",
@@ -235,12 +240,12 @@ def _owner(key: str) -> str:
 
 
 def _flatten(path: Key, table: Mapping[str, Any], where: str, folder: Path | None = None) -> dict[Key, Given]:
-    """Returns the values of a table by path. Each option of a model or an MCP server has its own path.
+    """Returns the values of a table by path. Each option of a table in `NAMED` has its own path.
 
-    A model that is not a table, or is an empty table, has the path ("models", ID, ""). The same holds for an
-    MCP server.
+    A model that is not a table, or is an empty table, has the path ("models", ID, ""). The same holds for the
+    others.
     """
-    if path not in (("models",), ("mcp",)):
+    if path[0] not in NAMED or len(path) > 1:
         return {(*path, key): Given(value, where, folder=folder) for key, value in table.items()}
     out: dict[Key, Given] = {}
     for name, options in table.items():
@@ -309,10 +314,10 @@ def _add_variable(given: dict[Key, Given], name: str, text: str) -> None:
     check_known(section, TABLES, where, "section")
     if len(parts) == 1:
         table = read_json(text, dict, "a JSON object", where)
-        if section in ("models", "mcp"):
+        if section in NAMED:
             _remove(given, (section,))
         given.update(_flatten((section,), table, where))
-    elif section == "models" or (section == "mcp" and parts[1:] != ["URLS"]):
+    elif section in NAMED and not (section == "mcp" and parts[1:] == ["URLS"]):
         _add_named_environment(given, section, parts[1:], text, where)
     elif len(parts) == 2:
         given[(section, parts[1].lower())] = Given(text, where, text=True)
@@ -323,7 +328,7 @@ def _add_variable(given: dict[Key, Given], name: str, text: str) -> None:
 def _add_named_environment(
     given: dict[Key, Given], section: str, parts: list[str], text: str, where: str
 ) -> None:
-    """Adds a variable of one model or one MCP server: all of its table, or one key."""
+    """Adds a variable of one named table, such as a model: all of its table, or one key."""
     known = {path[1] for path in given if path[0] == section and len(path) > 2}
     named = (id for id in known if id == parts[0] or re.sub(r"\W", "_", id).upper() == parts[0].upper())
     name = next(named, parts[0].lower())

@@ -104,6 +104,39 @@ class ApprovalSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class NoticeSettings:
+    """Where a message goes when an approval request waits: the table `[notices.NAME]`."""
+
+    name: str
+    kind: Literal["webhook", "ntfy"] = "webhook"
+    url: str = ""
+    """webhook: receives the messages. ntfy: the address of the server."""
+    secret: str = ""
+    """webhook: signs the messages, and the receiver's answers."""
+    topic: str = ""
+    token: str = ""
+    """ntfy: an access token. It should be able to write to the topic, but not to read it."""
+    level: Literal["notice", "link", "buttons"] = "notice"
+    """notice: the message says who asks for what; link: it has a link that decides; buttons: and buttons."""
+    detail: Literal["name", "full"] = "name"
+    """full: the message has the arguments, and what the call would touch."""
+    approve: bool = False
+    """Whether a button may also approve, if the message has the whole call."""
+    pages: str = ""
+    """The address of Toolwire's web pages, as the person who gets the message opens them."""
+    after_s: Annotated[float, Range(0, 3600)] = 10.0
+    """How long a question waits before the message is sent."""
+    terminal: bool = False
+    """Whether messages are also sent for questions of chat, ask and note in a terminal."""
+    hidden: tuple[str, ...] = field(default=(), repr=False)
+    """Values that are never shown: secret, topic and token, and a url that came from `env:` or `file:`."""
+    problem: str = ""
+    """Why no messages are sent, such as a missing secret; "" if the settings are valid."""
+    where: str = field(default="", compare=False)
+    """Where it is configured: a file or an environment variable."""
+
+
+@dataclass(frozen=True, slots=True)
 class StoreSettings:
     url: str = "sqlite:///~/.local/share/toolwire/toolwire.db"
     redis: str = ""
@@ -241,6 +274,7 @@ class Settings:
     limits: LimitSettings = LimitSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
     mcp: McpSettings = McpSettings()
+    notices: tuple[NoticeSettings, ...] = ()
     models: tuple[ModelSettings, ...] = ()
     aliases: tuple[tuple[str, str], ...] = ()
     """Other names of models: a name or pattern, and the id of the model. The first match counts."""
@@ -308,6 +342,14 @@ def print_config(settings: Settings) -> str:
         lines += ["[mcp]", f"urls = {to_toml(settings.mcp.urls)}", ""]
     for server in settings.mcp.servers:
         lines += [*([f"# not available: {server.problem}"] if server.problem else []), *_mcp_lines(server)]
+    for notice in settings.notices:
+        if notice.problem:
+            lines.append(f"# not available: {notice.problem}")
+        lines.append(f"[notices.{notice.name}]")
+        given = {one.name: getattr(notice, one.name) for one in fields(notice)[1:-3]}
+        shown = {key: _hide(value) if value in notice.hidden else value for key, value in given.items()}
+        lines += [f"{key} = {to_toml(value)}" for key, value in shown.items() if value != ""]
+        lines.append("")
     if settings.aliases:
         lines.append("[aliases]")
         lines += [f"{toml_key(name)} = {to_toml(model)}" for name, model in settings.aliases]

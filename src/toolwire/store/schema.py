@@ -217,6 +217,24 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         ) WITHOUT ROWID
         """,
     ),
+    (
+        """
+        CREATE TABLE notice_links (
+            id TEXT NOT NULL PRIMARY KEY,
+            approval_id TEXT NOT NULL,
+            approval_token TEXT NOT NULL,
+            kind TEXT NOT NULL,
+            notice TEXT NOT NULL,
+            approves INTEGER NOT NULL,
+            sha256 TEXT NOT NULL,
+            created_at REAL NOT NULL,
+            expires_at REAL NOT NULL,
+            used_at REAL,
+            wrong INTEGER NOT NULL
+        ) WITHOUT ROWID
+        """,
+        "CREATE INDEX notice_links_by_time ON notice_links (expires_at)",
+    ),
 )
 """Entry n migrates a store from version `FIRST + n` to the next. Only add entries."""
 

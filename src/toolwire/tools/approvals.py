@@ -26,7 +26,7 @@ from typing import Any, Protocol
 from toolwire.core.errors import ToolwireError
 from toolwire.core.ids import IdFactory, random_id
 from toolwire.store.store import Store
-from toolwire.tools.consent import Proofs, Signer
+from toolwire.tools.consent import LinkKey, Proofs, Signer
 from toolwire.tools.contract import Approval, Arguments, Asking, Decision, Grant, Preview, Stage, Status
 from toolwire.tools.records import Records
 from toolwire.tools.requester import has_ended, this_process
@@ -78,6 +78,18 @@ class Surface(Protocol):
         ...
 
 
+class Notifier(Protocol):
+    """Sends notices about waiting questions (`surfaces/notices`). It never delays them and never raises."""
+
+    def asked(self, approvals: Sequence[Approval]) -> None:
+        """Called when questions begin to wait."""
+        ...
+
+    def over(self, approvals: Sequence[Approval]) -> None:
+        """Called when nobody waits for their decisions any more."""
+        ...
+
+
 class Approvals:
     """Asks the questions of one store, and decides them."""
 
@@ -92,6 +104,7 @@ class Approvals:
     ) -> None:
         self.records = Records(store)
         self.proofs = proofs or Proofs(store)
+        self.notices: Notifier | None = None
         self._lifetime_s = lifetime_s
         self._clock = clock
         self._ids = ids
@@ -279,6 +292,8 @@ class Approvals:
     async def _shown(self, approvals: Sequence[Approval], surface: Surface | None) -> None:
         """Asks on the surface, and waits until all questions are decided, or need not be any more."""
         others = asyncio.ensure_future(self.decided(approvals))
+        if self.notices is not None:
+            self.notices.asked(approvals)
         try:
             if surface is not None:
                 asking = asyncio.ensure_future(surface.ask(approvals))
@@ -293,6 +308,8 @@ class Approvals:
                     await asyncio.gather(asking, return_exceptions=True)
             await others
         finally:
+            if self.notices is not None:
+                self.notices.over(approvals)
             others.cancel()
             await asyncio.gather(others, return_exceptions=True)
 
@@ -324,19 +341,19 @@ class Approvals:
                 raise
 
     async def decide(
-        self, id: str, token: str, decision: Decision, *, by: str, signer: Signer | None = None
+        self, id: str, token: str, decision: Decision, *, by: str, signer: Signer | LinkKey | None = None
     ) -> Approval:
         """Stores a decision and returns the decided approval.
 
-        `signer`: the signer of the approval code, which is needed for questions of other processes. Raises
-        `ToolwireError` if the question is no longer pending, if `token` belongs to another question, or if
-        the code is needed.
+        `signer`: the signer of the approval code, or a link. Questions of other processes need one of them.
+        Raises `ToolwireError` if the question is no longer pending, if `token` belongs to another question,
+        if the code is needed, or if the link was used.
         """
         async with self._deciding:
             return await self._decide(id, token, decision, by, signer)
 
     async def _decide(
-        self, id: str, token: str, decision: Decision, by: str, signer: Signer | None
+        self, id: str, token: str, decision: Decision, by: str, signer: Signer | LinkKey | None
     ) -> Approval:
         approval = await self.records.get(id)
         if approval is None:
@@ -350,11 +367,13 @@ class Approvals:
             ended = "expired" if approval.status == "pending" else approval.status
             raise ToolwireError("conflict", f"The approval {id} is already {ended}.")
         proof = self.proofs.of_decision(approval, decision, by, signer)
+        link = signer if isinstance(signer, LinkKey) else None
+        code = signer if isinstance(signer, Signer) else None
         grant = self._grant(approval, decision) if decision.approved and decision.remember != "once" else None
         if grant is not None:
-            grant = replace(grant, proof=self.proofs.of_grant(grant, signer))
+            grant = replace(grant, proof=self.proofs.of_grant(grant, code))
         status: Status = "approved" if decision.approved else "denied"
-        decided = (id, token, status, now, by, decision, self._line, grant, proof)
+        decided = (id, token, status, now, by, decision, self._line, grant, proof, link)
         if not await self.records.decide(*decided):
             current = (await self.records.get(id) or approval).status
             raise ToolwireError("conflict", f"The approval {id} is already {current}.")

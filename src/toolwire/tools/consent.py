@@ -7,6 +7,8 @@ An approval or a grant counts only with a proof over everything that was asked a
   workers, or it is derived from `server.node_secret`, which all nodes share.
 - `code`: an Ed25519 signature. Its private key is derived from the approval code, which only the person
   knows. The store has the public key. Other processes and later runs accept these proofs.
+- `link`: an HMAC with the secret of a link that was sent to the person (`links.py`). The process that asks
+  derives this secret from its key; the store has only its hash. It proves a decision about one question.
 
 A denial needs no proof.
 """
@@ -33,7 +35,7 @@ from toolwire.settings.types import ServerSettings
 from toolwire.store.store import Store
 from toolwire.tools.contract import Approval, Decision, Grant
 
-OWN, SIGNED = "own:", "code:"
+OWN, SIGNED, LINKED = "own:", "code:", "link:"
 SHORTEST_CODE, LONGEST_CODE = 8, 200
 NEEDS_CODE = "approval_code"
 """The error code if a decision needs the approval code, or a session that may approve calls."""
@@ -155,6 +157,25 @@ def _signed(text: str, signature: str, public: str) -> bool:
 
 def _hex(value: bytes) -> str:
     return value.hex()
+
+
+@dataclass(frozen=True, slots=True)
+class LinkKey:
+    """The secret of a link. Who has it can decide one question, once.
+
+    `by`: how the audit log names the link, such as "link phone". `id`: of its row in the store.
+    """
+
+    secret: str
+    by: str
+    id: str = ""
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.secret.encode("utf-8", "replace")).hexdigest()
+
+    def sign(self, text: str) -> str:
+        return LINKED + _hex(_mac(self.secret.encode("utf-8", "replace"), text))
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,7 +317,17 @@ class Proofs:
         """Whether this server asked exactly this question."""
         return hmac.compare_digest(self.token(approval).encode(), approval.token.encode())
 
-    def of_decision(self, approval: Approval, decision: Decision, by: str, signer: Signer | None) -> str:
+    def link(self, approval: Approval, by: str, approves: bool) -> LinkKey:
+        """Returns the secret of a link to a question of this process.
+
+        `approves`: whether it may approve. The secret of a link that may only deny proves no approval.
+        """
+        key = _mac(self.key, _written("link", approval.token, by, approves))
+        return LinkKey(base64.urlsafe_b64encode(key).decode().rstrip("="), by)
+
+    def of_decision(
+        self, approval: Approval, decision: Decision, by: str, signer: Signer | LinkKey | None
+    ) -> str:
         """Returns the proof of a decision.
 
         Raises an error if the decision approves the call and needs the approval code.
@@ -304,6 +335,8 @@ class Proofs:
         if not decision.approved:
             return ""
         text = decision_text(approval, decision, by)
+        if isinstance(signer, LinkKey):
+            return signer.sign(text)
         if self.is_own(approval):
             return self._own(text)
         if signer is not None:
@@ -319,9 +352,14 @@ class Proofs:
 
     async def proves_decision(self, asked: Approval, found: Approval) -> bool:
         """Whether the stored decision `found` is a person's decision about the question `asked`."""
-        if found.decision is None or not found.decision.approved:
+        decision, by = found.decision, found.decided_by or ""
+        if decision is None or not decision.approved:
             return False
-        return await self._proves(decision_text(asked, found.decision, found.decided_by or ""), found.proof)
+        text = decision_text(asked, decision, by)
+        if found.proof.startswith(LINKED) and not self.unproven:
+            proof = self.link(asked, by, approves=True).sign(text)
+            return decision.is_plain and hmac.compare_digest(proof.encode(), found.proof.encode())
+        return await self._proves(text, found.proof)
 
     async def proves_grant(self, grant: Grant) -> bool:
         return await self._proves(grant_text(grant), grant.proof)

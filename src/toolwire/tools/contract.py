@@ -244,6 +244,11 @@ class Decision:
     standing: bool = False
     """Whether a remembered grant or a rule decided, so that no person has seen the call."""
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is about this call alone, as it was shown: nothing is edited or remembered."""
+        return self == Decision(self.approved, self.reason, picked=self.picked)
+
     def to_json(self) -> dict[str, Json]:
         return asdict(self)
 

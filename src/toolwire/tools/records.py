@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import convert
 
 from toolwire.store.store import Store
+from toolwire.tools.consent import LinkKey
 from toolwire.tools.contract import Approval, Decision, Grant, Status
 
 if TYPE_CHECKING:
@@ -84,14 +85,24 @@ class Records:
         line: Line,
         grant: Grant | None = None,
         proof: str = "",
+        link: LinkKey | None = None,
     ) -> bool:
         """Decides a pending approval and stores its grant. Returns whether this was possible.
 
-        It is not possible if the approval is no longer pending, or if the token is wrong.
+        It is not possible if the approval is no longer pending, if the token is wrong, or if the `link` was
+        used.
         """
         values = (status, at, by, None if decision is None else json.dumps(asdict(decision)), proof)
-        where, which = "id = ? AND token = ? AND status = 'pending'", (id, token)
-        return await self._store.run(lambda c: _settle(c, values, where, which, line, grant) == 1, "write")
+        where = "id = ? AND token = ? AND status = 'pending'"
+        which: list[Any] = [id, token]
+        if link is not None:
+            where = f"{where} AND {_OPEN_LINK}"
+            which += [link.id, link.sha256, at]
+
+        def work(connection: Connection) -> bool:
+            return _settle(connection, values, where, which, line, grant, link) == 1
+
+        return await self._store.run(work, "write")
 
     async def kept(self, like: Approval, now: float) -> list[Approval]:
         """Returns the kept questions that may be the same as this one, and whose decision nobody has taken.
@@ -124,10 +135,15 @@ class Records:
     async def forget(self, before: float) -> int:
         """Deletes the approvals that were decided before this time. Returns their number.
 
-        What these approvals showed is deleted too. The audit log keeps its lines.
+        What these approvals showed and their links are deleted too. The audit log keeps its lines.
         """
         query = "DELETE FROM approvals WHERE status != 'pending' AND decided_at < ?"
-        return await self._store.run(lambda c: c.execute(query, (before,)).rowcount, "write")
+
+        def work(connection: Connection) -> int:
+            connection.execute("DELETE FROM notice_links WHERE expires_at < ?", (before,))
+            return connection.execute(query, (before,)).rowcount
+
+        return await self._store.run(work, "write")
 
     async def grants(self, revoked: bool = False) -> list[Grant]:
         where = "" if revoked else "WHERE revoked_at IS NULL"
@@ -147,6 +163,10 @@ class Records:
         return [dict(zip(["number", *_AUDIT.split(", ")], row, strict=True)) for row in rows]
 
 
+_OPEN_LINK = (
+    "EXISTS (SELECT 1 FROM notice_links AS link WHERE link.id = ? AND link.sha256 = ? "
+    "AND link.approval_id = approvals.id AND link.used_at IS NULL AND link.expires_at > ?)"
+)
 _WAITING = (
     "SELECT COUNT(*) FROM approvals WHERE status = 'pending' AND owner = ? AND session = ? AND expires_at > ?"
 )
@@ -176,6 +196,7 @@ def _settle(
     which: Sequence[Any],
     line: Line,
     grant: Grant | None = None,
+    link: LinkKey | None = None,
 ) -> int:
     """Decides the matching approvals and logs the decisions. Returns the number of approvals.
 
@@ -190,6 +211,9 @@ def _settle(
         connection.executemany(_NOTE, [tuple(line(one)) for one in settled])
         if grant is not None and settled:
             connection.execute(_insert("grants", _GRANT), astuple(grant))
+        if link is not None and settled:
+            used = "UPDATE notice_links SET used_at = ? WHERE id = ?"
+            connection.execute(used, (settled[0].decided_at, link.id))
     return len(settled)
 
 

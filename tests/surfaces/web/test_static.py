@@ -16,6 +16,7 @@ MARKUP = re.compile(
 )
 ELSEWHERE = re.compile(r"""(?:src|href|url\(|import|from|fetch\()\s*=?\s*['"(]?\s*(?:https?:)?//""")
 MOST_LINES = 410
+SHELLS = ("index.html", "link.html")
 
 
 @pytest.mark.parametrize("file", SCRIPTS, ids=lambda file: file.name)
@@ -36,8 +37,9 @@ def test_every_script_can_be_read(file: Path) -> None:
     assert [line for line in lines if len(line) > 110 and file.name != "icons.js"] == []
 
 
-def test_the_html_file_has_no_inline_scripts_or_styles() -> None:
-    shell = (STATIC / "index.html").read_text("utf-8")
+@pytest.mark.parametrize("name", SHELLS)
+def test_the_html_files_have_no_inline_scripts_or_styles(name: str) -> None:
+    shell = (STATIC / name).read_text("utf-8")
     assert re.findall(r"<script[^>]*>", shell) and all(
         " src=" in tag for tag in re.findall(r"<script[^>]*>", shell)
     )
@@ -50,5 +52,6 @@ def test_every_imported_module_exists_and_every_module_is_used() -> None:
         for file in SCRIPTS
         for name in re.findall(r"""(?:from|import\(?)\s*['"]\./([\w.-]+)['"]""", file.read_text("utf-8"))
     }
-    shell = set(re.findall(r"/ui/static/([\w.-]+)", (STATIC / "index.html").read_text("utf-8")))
-    assert named | shell == {file.name for file in FILES} - {"index.html"}
+    pages = "".join((STATIC / name).read_text("utf-8") for name in SHELLS)
+    shell = set(re.findall(r"/ui/static/([\w.-]+)", pages))
+    assert named | shell == {file.name for file in FILES} - set(SHELLS)

@@ -21,6 +21,7 @@ from toolwire.settings.extras import add_extra
 from toolwire.settings.load import load
 from toolwire.settings.types import ConfigError, Settings
 from toolwire.store.store import Store
+from toolwire.surfaces.notices.notifier import notices_of
 from toolwire.surfaces.terminal.screen import Screen, has_extra
 from toolwire.surfaces.terminal.surface import KeySurface, LineSurface, RuleSurface
 from toolwire.tools import rules
@@ -261,6 +262,9 @@ async def opened(
         if session.servers is not None:
             closing.push_async_callback(session.servers.close)
         closing.push_async_callback(session.close_vault)
+        if notices := notices_of([one for one in settings.notices if one.terminal], store, session.approvals):
+            session.approvals.notices = notices
+            closing.push_async_callback(notices.close)
         await gateway.start()
         await session.approvals.proofs.code.pin()
         await session.open_vault(vault)

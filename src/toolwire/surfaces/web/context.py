@@ -227,12 +227,22 @@ async def body(request: Request) -> dict[str, Any]:
 
     Raises an error if the body is anything else.
     """
+    return as_object(await raw_body(request, MOST_BODY))
+
+
+async def raw_body(request: Request, most: int) -> bytes:
+    """Returns the bytes of the request's body. Raises if it is larger than `most`."""
     raw = bytearray()
     async for piece in request.stream():
         raw += piece
-        if len(raw) > MOST_BODY:
-            message = f"The request's body is larger than {MOST_BODY // 1048576} MB."
-            raise ToolwireError("body_too_large", message)
+        if len(raw) > most:
+            limit = f"{most // 1048576} MB" if most >= 1048576 else f"{most // 1024} kB"
+            raise ToolwireError("body_too_large", f"The request's body is larger than {limit}.")
+    return bytes(raw)
+
+
+def as_object(raw: bytes) -> dict[str, Any]:
+    """Returns the JSON object that is written in `raw`. Raises for anything else."""
     try:
         value = msgspec.json.decode(raw or b"{}")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

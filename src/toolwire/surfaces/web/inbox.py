@@ -110,7 +110,7 @@ class InboxApi(PageApi):
         found = sorted(found, key=lambda one: one.decided_at or one.created_at, reverse=True)[:limit]
         needs_code = await self._code_check(request)
         waiting = len(pending) + await self._definitions()
-        return {"approvals": [self._shown(one, needs_code(one)) for one in found], "pending": waiting}
+        return {"approvals": [self.shown(one, needs_code(one)) for one in found], "pending": waiting}
 
     async def _definitions(self) -> int:
         """Returns how many withheld definitions of MCP servers nobody has decided about."""
@@ -119,7 +119,7 @@ class InboxApi(PageApi):
 
     async def one(self, request: Request) -> dict[str, Any]:
         approval = await self._get(request)
-        return self._shown(approval, (await self._code_check(request))(approval))
+        return self.shown(approval, (await self._code_check(request))(approval))
 
     async def _code_check(self, request: Request) -> Callable[[Approval], str]:
         """Returns a function: it says why an approval needs the code first, or returns "" if it does not."""
@@ -203,10 +203,10 @@ class InboxApi(PageApi):
             raise ToolwireError("permission", reason, code=NEEDS_CODE)
         async with saved_rule(self._web, approval, rule):
             decided = await self._web.approvals.decide(approval.id, token, decision, by="web", signer=signer)
-        await self._changed()
-        return self._shown(decided)
+        await self.changed()
+        return self.shown(decided)
 
-    async def _changed(self) -> None:
+    async def changed(self) -> None:
         pending = len(await self._web.approvals.pending()) + await self._definitions()
         self._web.hub.publish("approvals", {"pending": pending})
 
@@ -226,7 +226,7 @@ class InboxApi(PageApi):
     async def revoke(self, request: Request) -> dict[str, Any]:
         if not await self._web.approvals.revoke(request.path_params["id"]):
             raise ToolwireError("not_found", "There is no such grant, or it was already revoked.")
-        await self._changed()
+        await self.changed()
         return {}
 
     async def audit(self, request: Request) -> dict[str, Any]:
@@ -234,7 +234,7 @@ class InboxApi(PageApi):
 
     # --- how a question is shown
 
-    def _shown(self, approval: Approval, needs_code: str = "") -> dict[str, Any]:
+    def shown(self, approval: Approval, needs_code: str = "") -> dict[str, Any]:
         toolbox = self._toolbox(approval)
         tool = (toolbox.tools if toolbox is not None else self._described).get(approval.tool)
         about: dict[str, Any] = {"title": approval.tool, "purpose": "", "effect": "", "schema": {}}

@@ -21,17 +21,19 @@ from starlette.routing import Route, Router
 
 from toolwire.access.keyring import KeyRing
 from toolwire.cluster.running import ASK_PATH, proof
-from toolwire.core.errors import ToolwireError
+from toolwire.core.errors import ToolwireError, error_object, status_of
 from toolwire.core.ids import random_id
 from toolwire.gateway.pipeline import Gateway
 from toolwire.settings.types import Settings
 from toolwire.store.store import Store
+from toolwire.surfaces.notices.notifier import notices_of
 from toolwire.surfaces.web.chat import ChatApi
 from toolwire.surfaces.web.code import CodeApi
 from toolwire.surfaces.web.connect import ConnectApi
 from toolwire.surfaces.web.context import Handler, Hub, Json, PageApi, Row, Web, body, field
 from toolwire.surfaces.web.inbox import InboxApi
 from toolwire.surfaces.web.inspector import WireApi
+from toolwire.surfaces.web.link import LinkApi
 from toolwire.surfaces.web.local import LocalApi
 from toolwire.surfaces.web.models import ModelsApi
 from toolwire.surfaces.web.servers import ServersApi
@@ -92,6 +94,7 @@ class Pages:
         boot = random_id("boot_")
         key, is_open = server_key(settings.server), settings.approvals.command_line == "open"
         approvals = Approvals(store, proofs=Proofs(store, key, unproven=is_open))
+        self._notices = approvals.notices = notices_of(settings.notices, store, approvals)
         parts = (approvals, Hub(), preferences, tools, Tours(gateway))
         self.web = Web(gateway, settings, store, *parts, boot)
         self.sessions = Sessions(store, settings.server.admin_keys, keys=keys, seal_key=key)
@@ -103,6 +106,8 @@ class Pages:
             *(ChatApi, InboxApi, SettingsApi, ModelsApi, ServersApi, LocalApi, WireApi, ConnectApi),
         )
         self._apis = [api(self.web) for api in apis]
+        inbox = next(api for api in self._apis if isinstance(api, InboxApi))
+        self._links = LinkApi(self.web, inbox)
         self._files = _files()
         self._starting: asyncio.Task[None] | None = None
         self._router = self._routes()
@@ -139,6 +144,8 @@ class Pages:
             await api.close()
         await self.web.tools.close()
         await self.web.tours.close()
+        if self._notices is not None:
+            await self._notices.close()
 
     # --- routes
 
@@ -151,10 +158,13 @@ class Pages:
             *self._code.routes(),
             ("GET", "/events", self._events),
         ]
+        links = self._links.routes()
         routes = [Route(path, self._page) for path in ("/", *(f"/ui{page}" for page in PAGES))]
         routes += [
             Route("/ui/static/{name}", self._file),
             Route("/ui/enter", self._enter),
+            Route("/ui/link/{id}", self._link_page),
+            *(Route(f"/ui/api{path}", _public(handler), methods=[method]) for method, path, handler in links),
             Route("/ui/api/session", self._enter_by_key, methods=["POST"]),
             Route(ASK_PATH, self._ask, methods=["POST"]),
         ]
@@ -189,6 +199,10 @@ class Pages:
 
     async def _file(self, request: Request) -> Response:
         return self._static(request, request.path_params["name"])
+
+    async def _link_page(self, request: Request) -> Response:
+        """Returns the page of a link. It is the same for every link, and decides nothing."""
+        return _guarded(self._static(request, "link.html"), store=False)
 
     def _static(self, request: Request, name: str) -> Response:
         found = self._files.get(name)
@@ -325,6 +339,19 @@ def _check_origin(request: Request) -> None:
     own = {f"http://{host}", f"https://{host}"}  # a proxy may terminate TLS
     if (origin is not None and origin.lower() not in own) or site not in (None, "same-origin", "none"):
         raise ToolwireError("forbidden_origin", "Only this server's own pages may send this request.")
+
+
+def _public(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+    """Returns a handler that needs no session: the request itself proves what it may do."""
+
+    async def guarded(request: Request) -> Response:
+        try:
+            answer = await handler(request)
+        except ToolwireError as error:  # answered here, because this answer must not be stored either
+            answer = Json(error_object(error.failure), status_of(error.failure))
+        return _guarded(answer if isinstance(answer, Response) else Json(answer), store=False)
+
+    return guarded
 
 
 def _guarded(response: Response, store: bool = True) -> Response:

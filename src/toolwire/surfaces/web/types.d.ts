@@ -310,6 +310,8 @@ export type Approval = {
   hint: string
   /** The label of a model that follows a script; '' for others. */
   scripted: string
+  /** Whether the decision is about this call alone, because it is made by a link. */
+  once?: boolean
 }
 /** The definition of an MCP server's tool that no model sees until a person agrees to it. */
 export type Definition = {

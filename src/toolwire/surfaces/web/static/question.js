@@ -215,6 +215,7 @@ export class Question {
   }
 
   remember() {
+    if (this.approval.once) return null
     return h(
       'details',
       { class: 'folded remember' },

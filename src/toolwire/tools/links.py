@@ -1,0 +1,136 @@
+"""Links that decide one question: sent to a person in a notice, used once.
+
+The process that asks derives a link's secret from its key (`consent.py`); the store has only the hash of the
+secret. Whoever has the secret can read the question and decide it, until the question is decided or expires.
+A link that was tried with `MOST_WRONG` wrong secrets is void. A link cannot edit a call, and its approval
+counts only once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import time
+from collections.abc import Callable
+from dataclasses import astuple, dataclass, fields, replace
+from typing import Any, Literal
+
+from toolwire.core.display import one_line
+from toolwire.core.errors import ToolwireError
+from toolwire.core.ids import random_id
+from toolwire.store.store import Store
+from toolwire.tools.approvals import Approvals
+from toolwire.tools.consent import LinkKey
+from toolwire.tools.contract import Approval, Decision
+from toolwire.tools.requester import has_ended
+
+LinkKind = Literal["link", "button", "webhook"]
+"""Where a link is: on a page that the person opens, behind a button of a message, or with a webhook."""
+MOST_WRONG = 5
+WRONG_S = 0.5
+"""How long the answer to a wrong secret takes."""
+NOT_VALID = "This link is not valid. Open it again from the message, or decide in the inbox."
+VOID = "This link is void, because somebody tried it with wrong secrets. Decide in the inbox."
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A link as the store has it. `notice`: the name of the settings' table that it was sent by."""
+
+    id: str
+    approval_id: str
+    approval_token: str
+    kind: LinkKind
+    notice: str
+    approves: int
+    sha256: str
+    created_at: float
+    expires_at: float
+    used_at: float | None = None
+    wrong: int = 0
+
+    @property
+    def by(self) -> str:
+        """How the audit log names it: "link phone"."""
+        return f"{self.kind} {self.notice}"
+
+
+_COLUMNS = ", ".join(one.name for one in fields(Link))
+_ADD = f"INSERT INTO notice_links ({_COLUMNS}) VALUES ({', '.join('?' * len(fields(Link)))})"
+_GET = f"SELECT {_COLUMNS} FROM notice_links WHERE id = ?"
+_WRONG = f"UPDATE notice_links SET wrong = wrong + 1 WHERE id = ? AND wrong < {MOST_WRONG} RETURNING wrong"
+
+
+class Links:
+    """The links of one store."""
+
+    def __init__(self, store: Store, approvals: Approvals, clock: Callable[[], float] = time.time) -> None:
+        self._store = store
+        self._approvals = approvals
+        self._clock = clock
+
+    async def add(self, approval: Approval, kind: LinkKind, notice: str, approves: bool) -> LinkKey:
+        """Stores a new link to a question of this process and returns its secret."""
+        key = self._approvals.proofs.link(approval, f"{kind} {notice}", approves)
+        key = replace(key, id=random_id("link_"))
+        what = (approval.id, approval.token, kind, notice, int(approves), key.sha256)
+        link = Link(key.id, *what, self._clock(), approval.expires_at)
+        await self._store.run(lambda c: c.execute(_ADD, astuple(link)), "write")
+        return key
+
+    async def opened(self, id: str, secret: str) -> tuple[Link, Approval]:
+        """Returns the link and its question. Raises `ToolwireError` if it is wrong, void or over."""
+        row: Any = await self._store.run(lambda c: c.execute(_GET, (id[:80],)).fetchone(), "read")
+        if row is None:
+            await asyncio.sleep(WRONG_S)
+            raise ToolwireError("permission", NOT_VALID)
+        link = Link(*row)
+        if link.wrong >= MOST_WRONG:
+            raise ToolwireError("gone", VOID)
+        if not hmac.compare_digest(LinkKey(secret, "").sha256, link.sha256):
+            await self.tried(link)
+            raise ToolwireError("permission", NOT_VALID)
+        approval = await self._approvals.records.get(link.approval_id)
+        if approval is None or approval.token != link.approval_token:
+            raise ToolwireError("gone", "This question no longer exists.")
+        if approval.status == "pending" and self._clock() < approval.expires_at:
+            if not has_ended(approval.requester):
+                return link, approval
+            await self._approvals.lapse()
+            raise ToolwireError("gone", "The program that asked has ended, so the call does not run.")
+        raise ToolwireError("gone", over(approval))
+
+    async def tried(self, link: Link) -> None:
+        """Counts an answer that was not valid. The last one that is allowed makes the link void."""
+        row = await self._store.run(lambda c: c.execute(_WRONG, (link.id,)).fetchone(), "write")
+        if row is not None and row[0] == MOST_WRONG:
+            approval = await self._approvals.records.get(link.approval_id)
+            if approval is not None:
+                note = f"{link.by}: {MOST_WRONG} wrong answers"
+                await self._approvals.log_result(approval, "voided", note=note)
+        await asyncio.sleep(WRONG_S)
+
+    async def decide(self, link: Link, approval: Approval, secret: str, decision: Decision) -> Approval:
+        """Decides a question by a link that `opened` has returned."""
+        if decision.approved and not link.approves:
+            raise ToolwireError("permission", "This button can only deny. Open the link, or use the inbox.")
+        if not decision.is_plain:
+            raise ToolwireError("permission", "A link decides about this call alone, as it was shown.")
+        key = LinkKey(secret, link.by, link.id)
+        try:
+            return await self._approvals.decide(
+                approval.id, link.approval_token, decision, by=link.by, signer=key
+            )
+        except ToolwireError as error:
+            if error.failure.kind != "conflict":
+                raise
+            now = await self._approvals.records.get(approval.id)
+            raise ToolwireError("gone", over(now or approval)) from None
+
+
+def over(approval: Approval) -> str:
+    """Returns how a question ended, for a person who opens its link."""
+    if approval.status in ("approved", "denied"):
+        by = one_line(approval.decided_by or "", 80)
+        return f"This question was already {approval.status}{f' ({by})' if by else ''}."
+    return "This question has expired without a decision, so the call did not run."
