@@ -52,7 +52,7 @@ WORDS = (
 )
 ENDS = ("\n", "\n", "\n", "\r\n", "\r", " ")
 ABSENT = "☠ no such text ☠"
-ASKING = Asking("session", "model", "test", vault="v")
+ASKING = Asking("session", "model", "test", source="vault:v")
 
 
 # --- cases ---

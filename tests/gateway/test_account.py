@@ -19,7 +19,7 @@ CALLS: list[Event] = [
 
 def counted(rules: PolicyRules, events: list[Event]) -> Account:
     account = Account(0.0, None)
-    policy = account.policies[0] = None if rules == NO_RULES else Policy(rules, account.dropped)
+    policy = account.policies[0, 0] = None if rules == NO_RULES else Policy(rules, account.dropped)
     account.saw(events if policy is None else policy.feed(events), 0)
     return account
 
