@@ -236,7 +236,7 @@ async def _grant(store: Store, held: Sequence[tuple[str, Any]]) -> None:
     """Stores grants for other tools and other stages, as approved questions do."""
     for number, (tool, stage) in enumerate(held):
         grant = Grant(
-            f"grant_{number}", 0.0, "", "tool", tool, stage, "", "", vault=ASKING.vault, model=ASKING.model
+            f"grant_{number}", 0.0, "", "tool", tool, stage, "", "", source=ASKING.source, model=ASKING.model
         )
         row = tuple(getattr(grant, field.name) for field in fields(Grant))
         insert = (

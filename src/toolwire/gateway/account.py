@@ -74,7 +74,8 @@ class Account:
         for event in batch:
             kind = type(event)
             if kind in CALLS:
-                self.call_names.append(event.name)  # type: ignore[union-attr]
+                server = "" if kind is CallBegin else f"{event.server}__"  # type: ignore[union-attr]
+                self.call_names.append(server + event.name)  # type: ignore[union-attr]
                 self.call_ids.append(event.id or "")  # type: ignore[union-attr]
                 self.call_times.append(perf_counter() - self._started)
             elif kind is Finish:
