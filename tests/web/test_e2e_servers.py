@@ -123,7 +123,7 @@ def test_a_call_is_shown_exactly_edited_as_json_and_allowed_from_then_on(
     expect(server).to_contain_text("ready")
     server.get_by_text("Tools and rules").click()
     expect(server.locator("code.rule")).to_have_text('echo {"text": "edited"}')
-    server.scroll_into_view_if_needed()
+    page.get_by_role("heading", name="MCP servers", exact=True).scroll_into_view_if_needed()
     fine(page, "mcp-settings")
     server.get_by_role("button", name="Remove the rule").click()
     page.get_by_role("dialog", name="Remove this rule?").get_by_role("button", name="Remove").click()
@@ -149,7 +149,7 @@ def test_a_changed_definition_waits_in_the_inbox_with_its_difference(
     expect(server).to_contain_text("the server has no tool ecko; did you mean echo?")
     server.get_by_role("button", name="Check notes").click()
     expect(server).to_contain_text("echo has changed, and is withheld.")
-    server.scroll_into_view_if_needed()
+    page.get_by_role("heading", name="MCP servers", exact=True).scroll_into_view_if_needed()
     fine(page, "mcp-withheld-settings")
 
     page.goto(f"{place.site.url}/ui/inbox")

@@ -31,11 +31,16 @@ export function serversSection(page) {
   const node = section('MCP servers', ABOUT, notes, list)
   node.hidden = true
   let stopped = false
+  /** What is shown, as JSON. */
+  let drawn = ''
 
   async function refresh() {
     try {
       const [found, { definitions }] = await Promise.all([api.get('/servers'), api.get('/definitions')])
-      if (!stopped) draw(found, definitions)
+      const now = JSON.stringify([found, definitions])
+      if (stopped || now === drawn) return
+      drawn = now
+      draw(found, definitions)
     } catch (error) {
       page.showError(error)
     }
