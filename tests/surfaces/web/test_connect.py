@@ -205,7 +205,7 @@ async def test_a_model_that_does_not_call_as_expected_fails_the_step(
 async def test_a_model_that_calls_again_instead_of_answering_fails_the_step(desk: Serve) -> None:
     async with desk(f'call {NAME} {{"word": "ping"}}') as one:
         result = await one.test("curl")
-    assert not result["ok"] and "called again" in result["steps"][-1]["detail"]
+    assert not result["ok"] and "called the tool again" in result["steps"][-1]["detail"]
 
 
 async def test_a_model_that_never_ends_costs_no_more_than_the_limit(desk: Serve) -> None:

@@ -45,8 +45,8 @@ const TABS = [
     empty: [
       'shield',
       'No decisions yet',
-      'Every call that you, a remembered grant or a rule approved or denied is listed here, with exactly what ' +
-        'was granted.',
+      'Every call that you, a remembered grant or a rule approved or denied is listed here, with exactly ' +
+        'what was granted.',
     ],
   },
   {
@@ -56,8 +56,8 @@ const TABS = [
     empty: [
       'clock',
       'Nothing expired',
-      'A call expires, and does not run, if nobody decides in time, if its conversation is stopped, or if the ' +
-        'program that asked ends or disconnects. Such calls are listed here.',
+      'A call expires, and does not run, if nobody decides in time, if its conversation is stopped, or ' +
+        'if the program that asked ends or disconnects. Such calls are listed here.',
     ],
   },
   {
@@ -68,8 +68,8 @@ const TABS = [
       'key',
       'No remembered grants',
       'A call runs only if you or the --allow rule of a command approves it. In the approval dialog you ' +
-        'can also allow later calls of a tool: in the conversation, in a folder, or everywhere. Such grants ' +
-        'are listed here. You can revoke them at any time.',
+        'can also allow later calls of a tool: in the conversation, in a folder, or everywhere. Such ' +
+        'grants are listed here. You can revoke them at any time.',
     ],
   },
   {

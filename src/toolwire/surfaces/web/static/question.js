@@ -181,8 +181,8 @@ export class Question {
 
   remember() {
     const hint =
-      'Toolwire then runs such calls without asking you, until you revoke the grant in the inbox. If you did not ' +
-      'enter your approval code, the grant ends when the program that asks exits.'
+      'Toolwire then runs such calls without asking you, until you revoke the grant in the inbox. If you ' +
+      'did not enter your approval code, the grant ends when the program that asks exits.'
     return h(
       'details',
       { class: 'folded remember' },

@@ -19,8 +19,8 @@ const NO_CODE =
   'No approval code is set. Until you set one, any program that runs under your user account can set one ' +
   'and use it to approve calls from MCP clients.'
 const NO_CODE_HERE =
-  'No approval code is set. This browser cannot set one. Open the link that “toolwire serve” prints when it ' +
-  'starts, and set the code there.'
+  'No approval code is set. This browser cannot set one. Open the link that “toolwire serve” prints when ' +
+  'it starts, and set the code there.'
 const CANNOT =
   'This browser cannot approve any call until you enter the code, or open the link that “toolwire serve” ' +
   'prints when it starts.'
@@ -74,8 +74,8 @@ export function codeSection(page) {
     if (await codeDialog(message, decides, 'Cancel')) await show()
   }
   const about =
-    'You need it to approve calls from other programs, to approve a call in a terminal other than the one that ' +
-    'asks, and to keep remembered approvals after a restart.'
+    'You need it to approve calls from other programs, to approve a call in a terminal other than the ' +
+    'one that asks, and to keep remembered approvals after a restart.'
   return { node: section('Approval code', about, state, h('div', { class: 'row' }, button)), show }
 }
 

@@ -71,8 +71,8 @@ export function signIn(done) {
       'p',
       { class: 'hint' },
       h('code', null, 'toolwire open --print'),
-      ' prints a link instead. To approve calls on pages that were opened in either way, enter your approval ' +
-        'code. The link that ',
+      ' prints a link instead. To approve calls on pages that were opened in either way, enter your ' +
+        'approval code. The link that ',
       h('code', null, 'toolwire serve'),
       ' prints when it starts needs no code for calls from the chat on these pages. In a browser that is ' +
         'signed in, the Settings page can also create a link.',
