@@ -8,6 +8,9 @@ stages.py      what happens to a batch of events: interpret.py, required call, p
 answers.py     the answer that the events become: a stream or a body, stored if the client asks for it
 parked.py      runs that wait for the results of their calls
 queue.py       who runs next, if a model has a limit
+served.py      tools that the gateway serves itself: what it needs of the tool runtime
+rounds.py      the rounds of calls of such tools in one response; serving.py decides when one follows
+approval_requests.py  what clients were asked to approve
 account.py     what a turn sent and used
 catalog.py     the models, their names and their state
 images.py      fetches images for backends that take them only inline

@@ -76,6 +76,11 @@ FOREIGN = (SAID, HINTS)
 """Labels of `Preview.facts` whose text a server wrote about itself. Nobody has checked it."""
 
 
+def server_tool_words(server: str, tool: str) -> tuple[str, str]:
+    """Returns the title and the purpose of an MCP server's tool, as a question shows them."""
+    return f"{server}: {tool}", f"Calls {tool} on the MCP server {server}."
+
+
 @dataclass(frozen=True, slots=True)
 class Preview:
     """What a call would touch.

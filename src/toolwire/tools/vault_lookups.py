@@ -1,4 +1,4 @@
-"""An open vault, and the tools that answer from its index."""
+"""An open vault, and the tools that list: folders, tags, links, properties, tasks, daily notes."""
 
 from __future__ import annotations
 

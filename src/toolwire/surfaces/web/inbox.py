@@ -32,6 +32,7 @@ from toolwire.tools.contract import (
     place_of,
     privacy_note,
     problem_note,
+    server_tool_words,
     source_of_vault,
 )
 from toolwire.tools.executor import Toolbox
@@ -240,9 +241,8 @@ class InboxApi(PageApi):
         about: dict[str, Any] = {"title": approval.tool, "purpose": "", "effect": "", "schema": {}}
         note, is_pending = PRIVACY, approval.status == "pending"
         if (names := called(approval)) is not None:
-            server, name = names
-            about |= {"title": f"{server}: {name}", "effect": "call"}
-            about["purpose"] = f"Calls {name} on the MCP server {server}."
+            title, purpose = server_tool_words(*names)
+            about |= {"title": title, "purpose": purpose, "effect": "call"}
             note = privacy_note("call", approval.stage, approval.model)
         elif tool is not None:
             about = {name: getattr(tool, name) for name in ("title", "purpose", "effect")}

@@ -27,6 +27,7 @@ from toolwire.tools.contract import (
     Progress,
     Ran,
     ToolFailed,
+    server_tool_words,
 )
 from toolwire.tools.mcp.connection import UpstreamFailed, address
 from toolwire.tools.mcp.policy import Policy, Ruling
@@ -93,11 +94,11 @@ class McpTool:
     @property
     def title(self) -> str:
         """The names alone: a title that the server chose could imitate Toolwire's own words."""
-        return f"{self.server}: {one_line(self.definition.name, 80)}"
+        return server_tool_words(self.server, one_line(self.definition.name, 80))[0]
 
     @property
     def purpose(self) -> str:
-        return f"Calls {one_line(self.definition.name, 80)} on the MCP server {self.server}."
+        return server_tool_words(self.server, one_line(self.definition.name, 80))[1]
 
     @property
     def description(self) -> str:
