@@ -57,8 +57,8 @@ RATE_LIMIT_HEADERS = {
     for kind in ("requests", "tokens")
 }
 """The header names of each limit. `gate.py` exposes them to browsers. `cluster/forward.py` and
-`surfaces/http/websocket.py` pass them on, and `surfaces/http/exchange.py` adds them only once: these three know
-them by `-ratelimit-` in the name.
+`surfaces/http/websocket.py` pass them on, and `surfaces/http/exchange.py` adds them only once: these three
+recognize them by `-ratelimit-` in the name.
 """
 ANTHROPIC_HEADERS = {
     kind: tuple(
