@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from doubles.nodes import RedisServer
-from toolwire.access import shared_limits
+from toolwire.access import shared_limits, usage
 from toolwire.access.keys import KeyLimits
 from toolwire.access.limits import RateLimits, Ticket
 from toolwire.access.usage import UsageBook
@@ -53,6 +53,12 @@ def summary(ticket: Ticket, usage: Usage, error: str | None) -> TurnSummary:
         cancelled=False,
         hold=ticket.hold,
     )
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn waits longer than a second for the store: a busy machine may read it slowly."""
+    monkeypatch.setattr(usage, "WAIT_S", 30.0)
 
 
 @dataclass

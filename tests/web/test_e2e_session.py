@@ -24,7 +24,7 @@ def test_the_printed_link_signs_in_once_and_a_second_browser_is_shown_how(site: 
     late.goto(here.link)
     expect(late.get_by_role("heading", name="Sign in")).to_be_visible()
     expect(late.get_by_text("used")).to_be_visible()
-    expect(late.get_by_text("toolwire open --print prints a one-time link")).to_be_visible()
+    expect(late.get_by_text("toolwire open --print prints a link")).to_be_visible()
 
 
 def test_an_admin_key_signs_in_and_a_wrong_one_is_refused(site: Any, browse: Any) -> None:
