@@ -188,8 +188,6 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             PRIMARY KEY (server, tool)
         ) WITHOUT ROWID
         """,
-    ),
-    (
         """
         CREATE TABLE mcp_withheld (
             server TEXT NOT NULL,
@@ -202,8 +200,6 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             PRIMARY KEY (server, tool)
         ) WITHOUT ROWID
         """,
-    ),
-    (
         """
         CREATE TABLE mcp_requests (
             id TEXT NOT NULL PRIMARY KEY,
@@ -216,8 +212,6 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             used_at REAL
         ) WITHOUT ROWID
         """,
-    ),
-    (
         """
         CREATE TABLE notice_links (
             id TEXT NOT NULL PRIMARY KEY,
