@@ -4,7 +4,7 @@
 
 /** @import { Preview } from '../types' */
 
-import { h, visible } from './dom.js'
+import { h, icon, visible } from './dom.js'
 import { fact } from './grants.js'
 
 /** Labels of facts that a server wrote about itself: `FOREIGN` in tools/contract.py. */
@@ -51,3 +51,14 @@ export function callResult({ content }) {
 
 /** @param {string} label */
 const scrolled = (label) => ({ class: 'scroll', tabindex: '0', role: 'group', 'aria-label': visible(label) })
+
+/** Why a call cannot work, and what approving it means. @param {string} reason @param {string} note */
+export function callProblem(reason, note) {
+  const why = h('p', null, h('strong', null, 'This call cannot work: '), visible(reason))
+  return h(
+    'div',
+    { class: 'banner warn question-problem', role: 'note' },
+    icon('warning'),
+    h('div', { class: 'banner-text' }, why, h('p', null, visible(note))),
+  )
+}

@@ -9,7 +9,7 @@ import * as api from './api.js'
 import { Arguments, JsonArguments } from './arguments.js'
 import { drawDiff } from './diff.js'
 import { clear, counted, h, icon, text, visible } from './dom.js'
-import { callFacts, callResult } from './facts.js'
+import { callFacts, callProblem, callResult } from './facts.js'
 import { Picks } from './picks.js'
 
 const WAIT_MS = 350
@@ -266,7 +266,7 @@ export class Question {
     const { shown, approval } = this
     this.picks = null
     const parts = []
-    if (shown.problem) parts.push(problem(shown.problem, this.problemNote))
+    if (shown.problem) parts.push(callProblem(shown.problem, this.problemNote))
     if (shown.summary) parts.push(h('p', { class: 'question-summary' }, sentence(visible(shown.summary))))
     parts.push(callResult(shown), callFacts(shown))
     if (!shown.problem && !shown.diff && shown.touched.length) {
@@ -403,14 +403,3 @@ const sent = (edited) => (typeof edited === 'string' ? { arguments_json: edited 
 
 /** @param {string} summary */
 const sentence = (summary) => summary.slice(0, 1).toUpperCase() + summary.slice(1)
-
-/** Why a call cannot work, and what approving it means. @param {string} reason @param {string} note */
-function problem(reason, note) {
-  const why = h('p', null, h('strong', null, 'This call cannot work: '), visible(reason))
-  return h(
-    'div',
-    { class: 'banner warn question-problem', role: 'note' },
-    icon('warning'),
-    h('div', { class: 'banner-text' }, why, h('p', null, visible(note))),
-  )
-}

@@ -1,5 +1,5 @@
-// Settings: the switch for the vault's tools, the models that may use them, MCP servers, remembered grants, and
-// what the settings file says.
+// Settings: the switch for the vault's tools, the models that may use them, MCP servers, remembered grants,
+// and what the settings file says.
 //
 // Law: this page changes only the switch, the list of models, grants, rules that were saved here, the models
 // that it added, and the vault's folder unless that is set elsewhere. Which notes may be seen is set in the
