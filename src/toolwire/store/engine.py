@@ -75,7 +75,7 @@ class Engine(ABC):
 
     @abstractmethod
     async def run(self, work: Callable[[Connection], T], action: str) -> T:
-        """Runs `work` in a thread and returns its result.
+        """Runs `work` in a thread and returns its result; None if that is a cursor.
 
         `action`: a verb for error messages. Work with the action "read" may be run a second time after an
         error.

@@ -40,7 +40,10 @@ class SqliteEngine(Engine):
         if self._connection is None:
             self._connection = _opened(self.path)
         try:
-            return work(self._connection)
+            result = work(self._connection)
+            # A cursor must not leave this thread. Another thread would reset its statement when it frees the
+            # cursor, although this thread may already use the same, cached statement again.
+            return None if isinstance(result, sqlite3.Cursor) else result  # type: ignore[return-value]
         except sqlite3.Error as error:
             reason = _NO_ROOM.get(_code(error), "")
             raise self._failure(error, action, temporary=_external(error), reason=reason) from error
