@@ -431,7 +431,7 @@ def settings_confirm(stage: Stage) -> None:
     settings(stage)
     switch = stage.page.get_by_role("switch", name="Vault tools in the chat")
     switch.click()
-    expect(stage.page.get_by_text("Off: models cannot use")).to_be_visible()
+    expect(stage.page.get_by_text("Off: models in the chat cannot use")).to_be_visible()
     switch.click()
     expect(stage.page.get_by_role("dialog")).to_be_visible()
 

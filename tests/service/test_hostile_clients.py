@@ -13,7 +13,6 @@ import socket
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
-from statistics import median
 from typing import Any
 
 import pytest
@@ -450,7 +449,9 @@ async def _work(server: Watched) -> float:
 async def test_a_websocket_flood_affects_neither_other_clients_nor_memory(
     watched: Watched, kind: str
 ) -> None:
-    """Rounds with and without a flood alternate, and their medians are compared."""
+    """Rounds with and without a flood alternate. Other work of the machine only adds to a round: while this
+    process does not run, the server goes on with the flood. So the quietest rounds are compared.
+    """
     await _work(watched)
     before = watched.rss_mb()
     calm, flooded = [], []
@@ -463,7 +464,7 @@ async def test_a_websocket_flood_affects_neither_other_clients_nor_memory(
             flooded.append(await _work(watched))
         finally:
             await asyncio.to_thread(flood.stop)
-    print(f"{kind}: {median(calm) * 1000:.2f} ms a request, flooded {median(flooded) * 1000:.2f} ms")
-    assert median(flooded) <= TIMES_CALM * max(median(calm), NOISE_S)
+    print(f"{kind}: {min(calm) * 1000:.2f} ms a request, flooded {min(flooded) * 1000:.2f} ms")
+    assert min(flooded) <= TIMES_CALM * max(min(calm), NOISE_S)
     assert watched.rss_mb() - before < GROWTH_MB / 5
     assert "Traceback" not in watched.logged()

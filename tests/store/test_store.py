@@ -87,6 +87,11 @@ def test_a_field_that_this_code_does_not_know_is_skipped() -> None:
     ) == (Call("c", "n", "{}"),)
 
 
+async def test_a_cursor_never_leaves_the_thread_of_its_connection(store: Store) -> None:
+    """Another thread that frees it would reset a statement that may be in use again."""
+    assert await store.run(lambda c: c.execute("SELECT 1"), "read") is None
+
+
 async def test_a_stored_response_is_read_back_whole_also_by_another_store(
     store: Store, store_url: str
 ) -> None:

@@ -35,7 +35,7 @@ RESPONSES = [
         RESPONSE,
         "the client mistakes a failure for an answer",
         _BODIES,
-        say.wire("status", "outcome"),
+        say.wire("status", "outcome", "mcp_status", "mcp_error"),
     ),
     Check(
         "responses.body.ids",
@@ -119,6 +119,7 @@ RESPONSES = [
             "delta_after_done",
             "done_repeated",
             "opened_full",
+            "mcp_event",
         ),
     ),
     Check(

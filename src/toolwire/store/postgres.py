@@ -102,7 +102,8 @@ class PostgresEngine(Engine):
         while True:
             pool, raw = self._connection(deadline)
             try:
-                return work(PostgresConnection(raw))
+                result = work(PostgresConnection(raw))
+                return None if isinstance(result, psycopg.Cursor) else result  # type: ignore[return-value]
             except psycopg.Error as error:
                 if not raw.broken:
                     raise self._failure(error, action, temporary=_temporary(error)) from error
