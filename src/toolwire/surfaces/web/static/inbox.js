@@ -70,9 +70,9 @@ const TABS = [
       'key',
       'No remembered grants',
       'A call runs only if you or a rule approves it. Rules are the allow rules of MCP servers and the ' +
-        'option --allow of a command. In the approval dialog, you can let Toolwire remember an approval for later calls of the ' +
-        'tool: in the conversation, in a folder, or everywhere. Such an approval is a grant and is listed ' +
-        'here. You can revoke it at any time.',
+        'option --allow of a command. In the approval dialog, you can let Toolwire remember an approval ' +
+        'for later calls of the tool: in the conversation, in a folder, or everywhere. Such an approval is ' +
+        'a grant and is listed here. You can revoke it at any time.',
     ],
   },
   {

@@ -60,7 +60,9 @@ export function lead(approvals, open) {
  */
 export function effectOf({ stage, tool }, shown, approved) {
   if (stage === 'share')
-    return `The call has run. ${approved ? 'The model receives what you shared.' : 'Its result is not shared.'}`
+    return approved
+      ? 'The call has run. The model receives what you shared.'
+      : 'The call has run. Its result is not shared.'
   if (approved && shown.problem) return `${visible(tool)} does not run. The model receives the reason.`
   return approved ? `${visible(tool)} may run, this once.` : `${visible(tool)} does not run.`
 }

@@ -8,7 +8,7 @@
 import * as api from './api.js'
 import { Arguments, JsonArguments } from './arguments.js'
 import { drawDiff } from './diff.js'
-import { clear, counted, h, icon, text, visible } from './dom.js'
+import { clear, h, icon, text, visible } from './dom.js'
 import { callFacts, callProblem, callResult } from './facts.js'
 import { Picks } from './picks.js'
 import { approveLabel } from './question-words.js'
