@@ -7,8 +7,10 @@ import assert from 'node:assert/strict'
 import { readFileSync } from 'node:fs'
 import { describe, it } from 'node:test'
 import { Composer } from '../../src/toolwire/surfaces/web/static/composer.js'
+import { h } from '../../src/toolwire/surfaces/web/static/dom.js'
 import { keyedList } from '../../src/toolwire/surfaces/web/static/inbox-lists.js'
-import { approveLabel, Question } from '../../src/toolwire/surfaces/web/static/question.js'
+import { Question } from '../../src/toolwire/surfaces/web/static/question.js'
+import { approveLabel, effectOf, lead } from '../../src/toolwire/surfaces/web/static/question-words.js'
 import { ranArguments } from '../../src/toolwire/surfaces/web/static/ran-arguments.js'
 import { snippet } from '../../src/toolwire/surfaces/web/static/snippet.js'
 import { Thread } from '../../src/toolwire/surfaces/web/static/thread.js'
@@ -274,6 +276,44 @@ describe('a question', () => {
     })
     assert.equal(one.node.querySelector('b, img, i, u'), null)
     assert.match(one.node.textContent ?? '', /a⟨U\+202E⟩b/)
+  })
+
+  it('says what an expiry means: in the share stage, the call has run already', () => {
+    for (const [stage, nothing] of /** @type {const} */ ([
+      ['run', 'It did not run.'],
+      ['share', 'Nothing was shared.'],
+    ])) {
+      const one = question({ stage })
+      one.decidedElsewhere({ ...approval, stage, status: 'expired' })
+      assert.equal(one.outcome, `Read notes: Expired. ${nothing}`)
+    }
+  })
+
+  it('says what a decision causes', () => {
+    /** @param {Partial<Approval>} changes */
+    const effects = (changes) =>
+      [true, false].map((approved) => effectOf({ ...approval, ...changes }, shown, approved))
+    assert.deepEqual(effects({}), ['file_read may run, this once.', 'file_read does not run.'])
+    assert.deepEqual(effects({ stage: 'share' }), [
+      'The call has run. The model receives what you shared.',
+      'The call has run. Its result is not shared.',
+    ])
+    const problem = { ...shown, problem: 'The text is not in the note.' }
+    assert.match(effectOf(approval, problem, true), /^file_read does not run\./)
+  })
+
+  it('is introduced by who asks and what for', () => {
+    /** @param {Partial<Approval>} changes @returns {string} */
+    const said = (changes) => h('p', null, lead([{ ...approval, ...changes }])).textContent ?? ''
+    assert.equal(said({}), 'm in a web chat wants to use this tool:')
+    assert.match(
+      said({ stage: 'share' }),
+      /^The search is done\. Choose which results m in a web chat may see:$/,
+    )
+    assert.match(
+      said({ stage: 'share', effect: 'call' }),
+      /^The call has run\. Choose whether m .* the result:$/,
+    )
   })
 
   it('says how it was decided elsewhere, and cannot be decided any more', () => {

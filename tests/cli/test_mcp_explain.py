@@ -51,13 +51,16 @@ def test_it_names_the_rule_that_decides_and_why_the_others_do_not_fit(explain: E
         "→  allow  read_text_file path=/srv/docs/** *   fits",
     ]
     assert explain("files", "files__read_text_file", '{"path": "/srv/docs/../a"}').splitlines()[0] == (
-        "read_text_file: asked, no rule fits, and the default is ask"
+        "read_text_file: needs your approval, because no rule fits and the default is ask"
     )
     assert explain("files", "write_file", '{"path": "a"}').startswith("write_file: refused, by the rule ")
 
 
 def test_a_server_without_rules_asks(explain: Explain) -> None:
-    assert explain("bare", "anything") == "anything: asked, no rule fits, and the default is ask\n"
+    assert (
+        explain("bare", "anything")
+        == "anything: needs your approval, because no rule fits and the default is ask\n"
+    )
 
 
 def test_as_json_it_is_for_scripts(explain: Explain) -> None:
@@ -67,7 +70,7 @@ def test_as_json_it_is_for_scripts(explain: Explain) -> None:
 
 
 def test_what_it_prints_hides_nothing(explain: Explain) -> None:
-    assert explain("files", "a\u202eb").startswith("a⟨U+202E⟩b: asked")
+    assert explain("files", "a\u202eb").startswith("a⟨U+202E⟩b: needs your approval")
 
 
 @pytest.mark.parametrize(

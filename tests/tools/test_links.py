@@ -312,6 +312,15 @@ async def test_links_are_deleted_with_their_questions(store: Store) -> None:
     assert count[0] == 0
 
 
+ENDED = Approval("a", 0, 1, "", "s", "mcp", "m", "t", "run", {}, Preview(), "", status="expired")
+
+
+@pytest.mark.parametrize(
+    ("stage", "nothing"), [("run", "the call did not run"), ("share", "nothing was shared")]
+)
+def test_an_expired_question_says_what_did_not_happen(stage: Any, nothing: str) -> None:
+    assert over(replace(ENDED, stage=stage)).endswith(f", so {nothing}.")
+
+
 def test_what_is_over_is_said_without_hidden_characters() -> None:
-    one = Approval("a", 0, 1, "", "s", "mcp", "m", "t", "run", {}, Preview(), "", status="denied")
-    assert "\u202e" not in over(replace(one, decided_by="we\u202eb"))
+    assert "\u202e" not in over(replace(ENDED, status="denied", decided_by="we\u202eb"))

@@ -657,7 +657,7 @@ async def test_a_note_is_replaced_only_if_it_has_the_hash_that_was_read(use: Use
     assert (folder / "Diary/2026-01-02.md").read_text() == "somebody else's words\n"
 
 
-@pytest.mark.parametrize("hash", ["", "sha256 of the note", "ef2bd2b92072", "g" * 64, "0" * 65])
+@pytest.mark.parametrize("hash", ["sha256 of the note", "ef2bd2b92072", "g" * 64, "0" * 65])
 async def test_an_invented_hash_is_refused_without_a_question_and_says_what_to_do(
     use: Use, folder: Path, hash: str
 ) -> None:
@@ -665,6 +665,15 @@ async def test_an_invented_hash_is_refused_without_a_question_and_says_what_to_d
     outcome = await use("note_write", YES, filePath="Ideas/New.md", content="# New\n", baseHash=hash)
     assert outcome.result == {"error": NO_HASH} and use.asked() == []  # type: ignore[attr-defined]
     assert not (folder / "Ideas/New.md").exists()
+
+
+async def test_an_empty_hash_is_no_hash(use: Use, folder: Path) -> None:
+    await use("note_write", YES, filePath="Ideas/New.md", content="# New\n", baseHash="")
+    assert (folder / "Ideas/New.md").read_text() == "# New\n"
+    edits = [{"oldText": "New", "newText": "Old"}]
+    outcome = await use("note_edit", YES, filePath="Ideas/New.md", edits=edits, baseHash="")
+    assert outcome.status == "done" and "sha256" not in outcome.result["result"]
+    assert (folder / "Ideas/New.md").read_text() == "# Old\n"
 
 
 @pytest.mark.parametrize(

@@ -183,7 +183,9 @@ def test_a_remembered_grant_approves_automatically_until_it_is_revoked(
     browsing = browse(here)
     page, settings = browsing.tab("/ui/inbox"), browsing.tab("/ui/settings")
     expect(
-        settings.get_by_text("None. A call runs only if you or the --allow rule of a command approves it.")
+        settings.get_by_text(
+            "None. Each call in the chat needs your approval, unless a rule of an MCP server allows it."
+        )
     ).to_be_visible()
     page.bring_to_front()
     first = ask(here)
@@ -213,7 +215,9 @@ def test_a_remembered_grant_approves_automatically_until_it_is_revoked(
     page.get_by_role("dialog", name="Revoke this grant?").get_by_role("button", name="Revoke").click()
     expect(page.get_by_role("heading", name="No remembered grants")).to_be_visible()
     expect(
-        settings.get_by_text("None. A call runs only if you or the --allow rule of a command approves it.")
+        settings.get_by_text(
+            "None. Each call in the chat needs your approval, unless a rule of an MCP server allows it."
+        )
     ).to_be_visible()
     ask(here)
     expect(page.get_by_role("tab", name="Pending 1 call waits")).to_be_visible()

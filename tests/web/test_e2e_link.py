@@ -170,7 +170,7 @@ def test_a_person_approves_on_a_phone_without_a_session(
     decided = one.decision()
     assert (decided["status"], decided["by"], decided["remember"]) == ("approved", "link phone", "once")
     page.goto(here.url + one.link)  # only the fragment differs: the page loads itself again
-    expect(page.get_by_role("heading", name="This is over")).to_be_visible()
+    expect(page.get_by_role("heading", name="This link is no longer valid")).to_be_visible()
     expect(page.get_by_text("already approved (link phone)")).to_be_visible()
     shoot(page, tmp_path, "over")
 
@@ -243,7 +243,7 @@ def test_a_question_that_is_decided_elsewhere_closes_the_page(here: Site, browse
     expect(page.get_by_role("button", name="Create note")).to_be_visible()
     other = phone(browse, here, one.link)
     other.get_by_role("button", name="Deny").click()
-    expect(page.get_by_role("heading", name="This is over")).to_be_visible()
+    expect(page.get_by_role("heading", name="This link is no longer valid")).to_be_visible()
     expect(page.get_by_text("already denied (link phone)")).to_be_visible()
 
 

@@ -75,7 +75,7 @@ def test_a_better_model_is_downloaded_on_the_page_and_chosen(
     browser = browse(first_run)
     page = browser.tab()
     expect(offer(page)).to_contain_text("Get a model worth talking to")
-    expect(offer(page)).to_contain_text("2.4 GB of memory, licence Apache-2.0")
+    expect(offer(page)).to_contain_text("2.4 GB of memory. Its licence is Apache-2.0.")
     page.evaluate(axe)
     assert_accessible(page)
     offer(page).get_by_role("button", name="Download (").focus()

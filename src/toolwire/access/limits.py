@@ -292,7 +292,10 @@ class RateLimits:
 
     @property
     def _parts(self) -> int:
-        """Returns how many processes count separately now, because each gets this part of the limits."""
+        """Returns by how much the limits are divided now: 1 if Redis counts for all.
+
+        Otherwise the number of nodes or workers, each of which counts on its own.
+        """
         shared = self.shared
         return self._workers if shared is None else 1 if shared.up else shared.nodes
 

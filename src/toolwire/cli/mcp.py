@@ -65,7 +65,11 @@ def mcp_arguments(parser: argparse.ArgumentParser) -> None:
     add("--name", metavar="NAME", help="with a command: the server's name; default: from the command")
     env = "with a command: pass this variable of the environment on; may be repeated"
     add("--env", metavar="VARIABLE", action="append", help=env)
-    for action, does in (("allow", "runs without a question"), ("ask", "is asked"), ("deny", "is refused")):
+    for action, does in (
+        ("allow", "runs without a question"),
+        ("ask", "needs your approval"),
+        ("deny", "is refused"),
+    ):
         rule = f"with a command: a call that fits this rule {does}; may be repeated"
         add(f"--{action}", metavar="RULE", action="append", help=rule)
     command = "start this MCP server and offer its tools; or the URL of one"

@@ -13,7 +13,7 @@ from toolwire.settings.types import ConfigError, McpServerSettings, McpSettings
 from toolwire.surfaces.tables import table
 from toolwire.tools.mcp.policy import Policy, Ruling, Step, read_arguments
 
-OUTCOMES = {"deny": "refused", "ask": "asked", "allow": "runs without a question"}
+OUTCOMES = {"deny": "refused", "ask": "needs your approval", "allow": "runs without a question"}
 
 
 def explain_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,7 +52,11 @@ def server_named(name: str, settings: McpSettings) -> McpServerSettings:
 
 def _lines(tool: str, ruling: Ruling, steps: Sequence[Step]) -> list[str]:
     by_default = ruling.rule in ("", "default")
-    why = f"no rule fits, and the default is {ruling.action}" if by_default else f"by the rule {ruling.rule}"
+    why = (
+        f"because no rule fits and the default is {ruling.action}"
+        if by_default
+        else f"by the rule {ruling.rule}"
+    )
     lines = [one_line(f"{tool}: {OUTCOMES[ruling.action]}, {why}", 1000)]
     if steps:
         decided = False

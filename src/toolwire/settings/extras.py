@@ -61,7 +61,7 @@ class Installation:
         return f"{name} @ {self.source}" if self.source else f"{name}=={self.version}"
 
     def add(self, extra: str) -> str:
-        """Returns the shell command that adds an extra."""
+        """Returns the shell command that adds an extra; an instruction if no command is known."""
         if self.folder:
             return shlex.join([*self._pip(), "-e", f"{_shown(self.folder)}[{extra}]"])
         if self.kind == "image":
@@ -137,7 +137,7 @@ def installation() -> Installation:
 
 
 def add_extra(extra: str) -> str:
-    """Returns the shell command that adds an extra to this installation."""
+    """Returns the shell command that adds an extra to this installation, or an instruction."""
     return installation().add(extra)
 
 

@@ -210,7 +210,7 @@ class McpServerSettings:
     command: tuple[str, ...] = ()
     url: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
-    """The environment of the command. Besides this, it gets only `PATH` and the variables of the language."""
+    """The environment of the command. Besides this, it gets only `PATH`, locale and time zone variables."""
     headers: Mapping[str, str] = field(default_factory=dict)
     tools: tuple[str, ...] = ("*",)
     """Patterns of the tools that are offered at all."""

@@ -97,7 +97,8 @@ class Links:
             if not has_ended(approval.requester):
                 return link, approval
             await self._approvals.lapse()
-            raise ToolwireError("gone", "The program that asked has ended, so the call does not run.")
+            nothing = "nothing is shared" if approval.stage == "share" else "the call does not run"
+            raise ToolwireError("gone", f"The program that asked has ended, so {nothing}.")
         raise ToolwireError("gone", over(approval))
 
     async def tried(self, link: Link) -> None:
@@ -133,4 +134,5 @@ def over(approval: Approval) -> str:
     if approval.status in ("approved", "denied"):
         by = one_line(approval.decided_by or "", 80)
         return f"This question was already {approval.status}{f' ({by})' if by else ''}."
-    return "This question has expired without a decision, so the call did not run."
+    nothing = "nothing was shared" if approval.stage == "share" else "the call did not run"
+    return f"This question has expired without a decision, so {nothing}."

@@ -241,7 +241,7 @@ class _ChangeTool(VaultTool):
             self.check(arguments)
         except PathRefused as refused:
             raise ToolFailed(str(refused)) from None
-        if not _SHA256.fullmatch(arguments.get("baseHash", "0" * 64)):
+        if (hash := _base(arguments)) is not None and not _SHA256.fullmatch(hash):
             raise ToolFailed(NO_HASH)
         return (arguments["filePath"],)
 
@@ -251,7 +251,7 @@ class _ChangeTool(VaultTool):
         same = not change.creates and not change.diff
         # A call that expects a certain old text must change something: under a standing grant its success
         # would confirm a guess and leave no trace.
-        if same and (not self.whole or "baseHash" in arguments):
+        if same and (not self.whole or _base(arguments) is not None):
             raise ToolFailed(f"{printable(path)}: the note already has this text; nothing would change")
         verb = "creates" if change.creates else "changes"
         added = counted(change.count("+"), "line")
@@ -271,7 +271,7 @@ class _ChangeTool(VaultTool):
                 raise PathRefused(change.path, _CHANGED, "changed")
             done = {"path": self._library.edits.apply(change), "created": change.creates}
             # Without baseHash, the hash after an edit would be of text that the model has not read.
-            known = self.whole or "baseHash" in arguments
+            known = self.whole or _base(arguments) is not None
             return done | ({"sha256": change.after_sha256} if known else {})
 
         done = await in_thread(write)
@@ -295,7 +295,7 @@ class NoteWrite(_ChangeTool):
         self._library.edits.check_write(given["filePath"], given["content"])
 
     def plan(self, given: Arguments) -> Change:
-        return self._library.edits.plan_write(given["filePath"], given["content"], given.get("baseHash"))
+        return self._library.edits.plan_write(given["filePath"], given["content"], _base(given))
 
 
 class NoteEdit(_ChangeTool):
@@ -321,7 +321,12 @@ class NoteEdit(_ChangeTool):
         self._library.edits.check_edit(given["filePath"], _edits(given))
 
     def plan(self, given: Arguments) -> Change:
-        return self._library.edits.plan_edit(given["filePath"], _edits(given), given.get("baseHash"))
+        return self._library.edits.plan_edit(given["filePath"], _edits(given), _base(given))
+
+
+def _base(given: Arguments) -> str | None:
+    """Returns the hash that the note must have; None for any. Small models fill in "" for no value."""
+    return given.get("baseHash") or None
 
 
 def _edits(given: Arguments) -> list[Edit]:

@@ -101,7 +101,7 @@ def capabilities(
 ) -> Capabilities:
     """Returns what a model can do.
 
-    `profile` is the library's profile of the model, empty while the library is not loaded. `thinks`: the
+    `profile` is pydantic-ai's profile of the model, empty while pydantic-ai is not loaded. `thinks`: the
     options make the model think.
     """
     fields = provider.fields

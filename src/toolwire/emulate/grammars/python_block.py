@@ -288,8 +288,8 @@ def python_call(scan: Scan, block: PythonBlock) -> Reading:
 def first_argument(scan: Scan) -> Reading:
     """Reads the first argument of a call, up to its value.
 
-    Returns the keyword with a `=` before it, `**` before a dict, or "" without arguments. If there is none of
-    these, returns CUT or FAIL.
+    Returns `=NAME` for a keyword `NAME=`, `**` if a dict follows, or "" if the call has no arguments. Returns
+    CUT if the text ends too early, and FAIL for anything else.
     """
     char = yield from peek(scan)
     if char == ")":

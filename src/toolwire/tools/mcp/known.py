@@ -1,6 +1,7 @@
 """The tools of MCP servers that a person has agreed to, read from the store without starting a server.
 
-Reads only: it neither creates the store nor brings it to a newer version. Only of a store of this machine.
+This module only reads: it neither creates the store nor migrates it to a newer version. It reads only an
+SQLite store on this machine.
 """
 
 from __future__ import annotations

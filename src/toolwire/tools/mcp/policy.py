@@ -1,4 +1,4 @@
-"""The rules of an MCP server: which calls run, which are asked, which are refused. Pure.
+"""The rules of an MCP server: which calls run, need approval, or are refused. Pure.
 
 A rule is a line of words: the tool's name (with `*` and `?`), then conditions on its arguments, all of which
 must hold. `read_text_file path=/srv/docs/** *`. Deny beats ask beats allow beats the default.

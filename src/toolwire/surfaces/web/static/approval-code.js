@@ -5,9 +5,9 @@ import { frame, show } from './dialog.js'
 import { banner, clear, h } from './dom.js'
 
 const CHOOSE =
-  'Choose an approval code of at least 8 characters. You need it to approve calls from other programs, ' +
-  'such as MCP clients, to approve a call in a terminal other than the one that asks, and to keep ' +
-  'remembered approvals after a restart. Toolwire stores no copy of the code.'
+  'Choose an approval code of at least 8 characters. With it, you can approve calls from other programs, ' +
+  'such as MCP clients. You can also approve a call in another terminal than the one that asks. And ' +
+  'Toolwire keeps your remembered approvals after a restart. It stores no copy of the code.'
 
 /**
  * Asks for the code. Resolves to whether the session may now decide; null if there is no code that could be

@@ -5,13 +5,14 @@
 // opens, or after its content changes, the buttons do nothing, so that nobody decides by a click or a key
 // that was meant for something else.
 
-/** @import { Approval, Child, Context } from '../types' */
+/** @import { Approval, Context } from '../types' */
 
 import * as api from './api.js'
 import { askForCode } from './approval-code.js'
 import { frame, show } from './dialog.js'
-import { banner, clear, counted, h, icon, text, visible } from './dom.js'
+import { banner, clear, counted, h, icon, text } from './dom.js'
 import { Question } from './question.js'
+import { lead } from './question-words.js'
 
 const INERT_MS = 500
 const MOST_REASON = 500
@@ -289,28 +290,4 @@ function actionOf(pending) {
   const rest = pending.length - wanted.length
   const run = wanted.length === 1 ? wanted[0].label : `Run ${counted(wanted.length, 'call')}`
   return rest && wanted.length ? `${run}, deny ${rest}` : run
-}
-
-/**
- * Who asks, where, and for what. `open` is the conversation that the page shows.
- *
- * @param {Approval[]} approvals
- * @param {string | undefined} open
- * @returns {Child}
- */
-function lead(approvals, open) {
-  /** @type {Map<string, Child[]>} by what is shown, so that nobody is named twice */
-  const askers = new Map()
-  for (const { model, session, place, scripted } of approvals) {
-    const where = session === open ? 'in this chat' : place
-    const name = h('strong', { class: 'mono' }, visible(model))
-    askers.set(`${model} ${where}`, [name, `${scripted ? ` (${scripted})` : ''} ${where}`])
-  }
-  const who = [...askers.values()].map((one, at) => [at ? ', ' : '', one])
-  if (approvals.every((one) => one.stage === 'share' && one.effect === 'call'))
-    return ['The call has run. Choose whether ', who, ' may see the result:']
-  if (approvals.every((one) => one.stage === 'share'))
-    return ['The search is done. Choose which results ', who, ' may see:']
-  const several = `${counted(approvals.length, 'call')}`
-  return [who, approvals.length === 1 ? ' wants to use this tool:' : ` wants to make ${several}:`]
 }

@@ -76,7 +76,7 @@ export function review(one, context) {
   })
   const trouble = h('div', { class: 'trouble' })
   const note = h('p', null, 'A description is text for the model: it can contain instructions. ')
-  note.append('Agree only if you trust this server with what it now says.')
+  note.append('Agree only if you trust the new text.')
   body.append(
     h('p', { class: 'approval-lead' }, whatOf(one)),
     trouble,

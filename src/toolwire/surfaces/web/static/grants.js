@@ -81,7 +81,7 @@ export function grantEntry(grant, { revoked, showError }) {
         { class: 'facts' },
         fact('Covers', grant.target ? [target, covers ? ` (${covers})` : ''] : covers),
         fact('Model', h('span', { class: 'mono' }, visible(grant.model || 'any'))),
-        fact('For', h('span', { class: 'mono' }, visible(grant.source || 'none'))),
+        fact('Vault or server', h('span', { class: 'mono' }, visible(grant.source || 'none'))),
         fact('Since', when(grant.created_at)),
         fact('Lasts', LASTS[grant.lasts]),
       ),

@@ -47,7 +47,7 @@ const TABS = [
       'shield',
       'No decisions yet',
       'Approved and denied calls are listed here, with what was granted. You decide each call yourself, ' +
-        'unless a remembered grant or an --allow rule decides it.',
+        'unless a remembered grant, a rule of an MCP server or an --allow rule decides it.',
     ],
   },
   {
@@ -57,8 +57,9 @@ const TABS = [
     empty: [
       'clock',
       'Nothing expired',
-      'A call expires, and does not run, if nobody decides in time, if its conversation is stopped, or ' +
-        'if the program that asked ends or disconnects. Such calls are listed here.',
+      'A question expires if nobody decides in time, if its conversation is stopped, or if the program ' +
+        'that asked ends or disconnects. The call then does not run. If it has run already, its result is ' +
+        'not shared. Such calls are listed here.',
     ],
   },
   {
@@ -68,10 +69,10 @@ const TABS = [
     empty: [
       'key',
       'No remembered grants',
-      'A call runs only if you approve it. In a terminal, the option --allow of a command can also approve ' +
-        'calls. In the approval dialog, you can let Toolwire remember an approval for later calls of the ' +
-        'tool: in the conversation, in a folder, or everywhere. Such an approval is a grant and is listed ' +
-        'here. You can revoke it at any time.',
+      'A call runs only if you or a rule approves it. Rules are the allow rules of MCP servers and the ' +
+        'option --allow of a command. In the approval dialog, you can let Toolwire remember an approval ' +
+        'for later calls of the tool: in the conversation, in a folder, or everywhere. Such an approval is ' +
+        'a grant and is listed here. You can revoke it at any time.',
     ],
   },
   {

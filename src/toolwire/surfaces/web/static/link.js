@@ -7,8 +7,9 @@
 /** @import { Approval, Child } from '../types' */
 
 import { messageOf } from './api.js'
-import { banner, clear, h, icon, text, visible } from './dom.js'
+import { banner, clear, h, icon, text } from './dom.js'
 import { Question } from './question.js'
+import { effectOf, lead } from './question-words.js'
 
 const INERT_MS = 500
 const LOOK_MS = 4_000
@@ -80,10 +81,10 @@ function show(name, title, ...about) {
 /** @param {unknown} error */
 function failed(error) {
   const status = error instanceof LinkError ? error.status : 0
-  if (status === 410) show('clock', 'This is over', messageOf(error))
+  if (status === 410) show('clock', 'This link is no longer valid', messageOf(error))
   else if (status === 403) show('warning', 'This link does not work', messageOf(error))
   else {
-    show('warning', 'The call cannot be shown', messageOf(error))
+    show('warning', 'The question cannot be shown', messageOf(error))
     main.append(h('button', { type: 'button', class: 'button', onclick: open }, 'Try again'))
   }
 }
@@ -138,17 +139,11 @@ class LinkPage {
   }
 
   draw() {
-    const { model, place, scripted, stage } = this.approval
-    const who = [
-      h('strong', { class: 'mono' }, visible(model)),
-      `${scripted ? ` (${scripted})` : ''} ${place}`,
-    ]
-    const lead = stage === 'share' ? ['Choose which results ', who, ' may see'] : [who, ' asks']
     const heading = h('h1', { tabindex: '-1' }, 'Tool approval request')
     const label = h('label', { class: 'label', for: 'reason' }, 'Reason, if you deny')
     clear(
       main,
-      h('header', null, heading, h('h2', { class: 'link-lead' }, lead)),
+      h('header', null, heading, h('h2', { class: 'link-lead' }, lead([this.approval]))),
       this.question.node,
       h('div', { class: 'approval-reason' }, label, this.reason),
       this.trouble,
@@ -188,8 +183,8 @@ class LinkPage {
     const reason = approved ? '' : this.reason.value.trim()
     try {
       await call({ id: this.approval.id, approved, reason, ...(picked ? { picked } : {}) })
-      const tool = visible(this.approval.tool)
-      this.end(() => (approved ? show('check', 'Approved', `${tool} may run, this once.`) : denied(tool)))
+      const [picture, title] = approved ? ['check', 'Approved'] : ['close', 'Denied']
+      this.end(() => show(picture, title, effectOf(this.approval, this.question.shown, approved)))
     } catch (error) {
       const status = error instanceof LinkError ? error.status : 0
       if (status === 410 || status === 403) this.end(() => failed(error))
@@ -228,9 +223,6 @@ class LinkPage {
     text(news, document.title)
   }
 }
-
-/** @param {string} tool */
-const denied = (tool) => show('close', 'Denied', `${tool} does not run.`)
 
 function forget() {
   try {

@@ -76,13 +76,13 @@ export class LocalOffer {
 
   /** @param {string} kind @param {LocalState} state */
   draw(kind, { model, lacks, locked, download }) {
-    const size = `${bytes(model.size)} to download, ${bytes(model.memory)} of memory`
-    const needs = `${size}, licence ${model.licence}.`
+    const size = `a download of ${bytes(model.size)} and ${bytes(model.memory)} of memory`
+    const needs = `It needs ${size}. Its licence is ${model.licence}.`
     const head = h('h3', null, 'Get a model worth talking to')
     const about = h(
       'p',
       { class: 'muted small' },
-      `${model.title} runs on this machine, without an account, ${model.use}: ${needs}`,
+      `${model.title} is ${model.use}. It runs on this machine, without an account. ${needs}`,
     )
     if (kind === 'running')
       return [h('h3', null, `Downloading ${model.title}`), this.bar, this.amount, this.cancel()]

@@ -3,14 +3,15 @@
 // Law: what is decided is what is shown. Edited arguments must be previewed by the tool itself before they
 // can be approved, and the decision carries the digest of exactly that preview.
 
-/** @import { Approval, DecisionRequest, JsonObject, Preview, Scope, Stage, Touched } from '../types' */
+/** @import { Approval, DecisionRequest, JsonObject, Preview, Scope, Touched } from '../types' */
 
 import * as api from './api.js'
 import { Arguments, JsonArguments } from './arguments.js'
 import { drawDiff } from './diff.js'
-import { clear, counted, h, icon, text, visible } from './dom.js'
+import { clear, h, icon, text, visible } from './dom.js'
 import { callFacts, callProblem, callResult } from './facts.js'
 import { Picks } from './picks.js'
+import { approveLabel } from './question-words.js'
 
 const WAIT_MS = 350
 /** How an approval is remembered: as a grant with a scope, or as a rule. @typedef {Scope | 'rule'} Choice */
@@ -24,29 +25,6 @@ const SCOPES = [
 ]
 
 let count = 0
-
-const SEND_REASON = 'Tell the model why'
-/** By stage: what an approval does, with what, and what if there is nothing to pick. */
-const PICKS = {
-  run: ['Read', 'note', 'Tell the model that nothing can be read'],
-  share: ['Share', 'result', 'Tell the model that nothing was found'],
-}
-
-/**
- * What an approval does, as its button says it: "Search", "Share 3 results", "Create note". The same words as
- * `approve_label` in tools/contract.py, which a test compares.
- *
- * @param {Preview} shown
- * @param {Stage} stage
- * @param {number} picked how many things are picked
- */
-export function approveLabel(shown, stage, picked) {
-  if (shown.problem) return SEND_REASON
-  if (!shown.pick) return shown.action || 'Run'
-  const [verb, noun, nothing] = PICKS[stage]
-  if (shown.touched.every((one) => one.missing)) return nothing
-  return `${verb} ${picked ? counted(picked, noun) : `${noun}s`}`
-}
 
 export class Question {
   pending = true
@@ -388,7 +366,7 @@ export class Question {
         : approval?.status === 'denied'
           ? `Denied elsewhere${by}.`
           : approval?.status === 'expired'
-            ? 'Expired. It did not run.'
+            ? `Expired. ${approval.stage === 'share' ? 'Nothing was shared.' : 'It did not run.'}`
             : 'This call no longer waits for a decision.'
     this.outcome = `${visible(this.approval.title || this.approval.tool)}: ${outcome}`
     this.node.classList.add('over')

@@ -79,8 +79,9 @@ export function codeSection(page) {
     if (await codeDialog(message, decides, 'Cancel')) await show()
   }
   const about =
-    'You need it to approve calls from other programs, such as MCP clients, to approve a call in a ' +
-    'terminal other than the one that asks, and to keep remembered approvals after a restart.'
+    'With the code, you can approve calls from other programs, such as MCP clients. You can also approve a ' +
+    'call in another terminal than the one that asks. And Toolwire keeps your remembered approvals after a ' +
+    'restart.'
   return { node: section('Approval code', about, state, h('div', { class: 'row' }, button)), show }
 }
 

@@ -21,8 +21,8 @@ const STATES = {
   failed: ['bad', 'not available'],
 }
 const ABOUT =
-  'Their tools are offered together with the vault’s. Each call is asked, unless a rule allows or refuses ' +
-  'it. Servers and their rules are set in your toolwire.toml.'
+  'Their tools are offered together with the vault’s. Each call needs your approval, unless a rule ' +
+  'allows or refuses it. Servers and their rules are set in your toolwire.toml.'
 
 /** @param {SettingsPage} page @returns {Section} */
 export function serversSection(page) {
@@ -150,11 +150,11 @@ export function serversSection(page) {
         { class: 'facts wide' },
         fact('Tools', server.tools.length ? codes(server.tools) : 'not listed yet'),
         deny.length ? fact('Refused', codes(deny)) : null,
-        ask.length ? fact('Asked', codes(ask)) : null,
+        ask.length ? fact('Needs approval', codes(ask)) : null,
         allow.length ? fact('Allowed', codes(allow)) : null,
         fact(
           'Other calls',
-          { ask: 'asked', allow: 'allowed', deny: 'refused' }[server.default] ?? server.default,
+          { ask: 'need approval', allow: 'allowed', deny: 'refused' }[server.default] ?? server.default,
         ),
         fact(
           'Results',

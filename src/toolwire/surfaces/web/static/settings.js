@@ -21,13 +21,15 @@ export const title = 'Settings'
 
 const DESCRIPTION =
   'Lets models in the chat on these pages ask to search, read and change your notes. You approve each call ' +
-  'in a dialog, unless a remembered approval covers it. Clients of the API and their tools are not affected.'
+  'in a dialog, unless a remembered approval or a rule of an MCP server allows it. Clients of the ' +
+  'API and their tools are not affected.'
 const WARNING = '⚠️ Experimental feature - tools may access your vault data.'
 const CONTENTS = new Map([
   ['memory', 'Requests and responses of recent turns stay in memory, at most until the server stops.'],
   ['disk', 'Requests and responses are kept on disk. Only your user account can read them.'],
   ['off', 'Nothing is recorded, and the Wire page is empty.'],
 ])
+const NO_GRANTS = 'None. Each call in the chat needs your approval, unless a rule of an MCP server allows it.'
 const FEW = 4
 
 /**
@@ -242,7 +244,7 @@ function grantsSection(page) {
     try {
       const grants = await currentGrants()
       if (!grants.length) {
-        clear(body, h('p', { class: 'muted' }, 'None. Each call in the chat needs your approval.'))
+        clear(body, h('p', { class: 'muted' }, NO_GRANTS))
         return
       }
       const entries = grants

@@ -80,8 +80,9 @@ export function signIn(done) {
       'If you sign in with the link that ',
       h('code', null, 'toolwire serve'),
       ' prints when it starts, you can approve calls from the chat on these pages without the code. In a ' +
-        'browser that is already signed in, you can create a link on the Settings page. That link allows ' +
-        'the same approvals.',
+        'browser that is already signed in, you can create a link on the Settings page. A ' +
+        'browser that signs in with that link can also approve these calls without the code, if the first ' +
+        'browser can.',
     ),
   )
   const byKey = h(

@@ -17,7 +17,7 @@ const POINTS = [
     'shield',
     'You approve the calls',
     'You see the arguments, the files and the changes. You can edit the arguments, and let Toolwire ' +
-      'remember an approval.',
+      'remember an approval. For MCP servers, you can also write rules that allow calls.',
   ],
   [
     'wire',
@@ -45,10 +45,10 @@ export function welcome(session, model, suggest, offer) {
     ? [
         'Ask about your vault ',
         h('strong', null, visible(session.vault.name)),
-        '. The model can ask to search, read or change notes. It needs your approval for each call.',
+        '. The model can ask to search, read or change notes. Each of these calls needs your approval.',
       ]
     : 'Chat with any model of this server. If you enable the vault’s tools, a model can also ask to ' +
-      'search, read or change your notes. It needs your approval for each call.'
+      'search, read or change your notes. Each of these calls needs your approval.'
   const ideas = IDEAS.map((idea) => {
     const props = { type: 'button', class: 'button', onclick: () => suggest(idea) }
     return h('li', null, h('button', props, idea.endsWith(' ') ? `${idea}…` : idea))

@@ -8,8 +8,8 @@ import { h } from './dom.js'
 const STRATEGIES = new Map([
   [
     'native',
-    'The backend supports tools. Toolwire sent the tools to the backend unchanged, and the backend’s ' +
-      'calls to the client.',
+    'The backend supports tools. Toolwire sent the tools to the backend unchanged, and sent the ' +
+      'backend’s calls to the client.',
   ],
   [
     'parked',
