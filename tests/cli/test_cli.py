@@ -64,7 +64,8 @@ def test_a_wrong_call_is_one_line_and_status_2(
         ("", ["serve", "--host", "0.0.0.0"], "server.keys"),
         ("", ["serve", "--port", "99999"], "server.port"),
         ("", ["serve", "--config", "gone.toml"], "gone.toml"),
-        ('[store]\nurl = "postgresql://h/db"\n', ["serve", "--port", "0"], "postgresql"),
+        ('[store]\nurl = "postgresql://h/db"\n', ["serve", "--config", "toolwire.toml"], "postgresql"),
+        ('[store]\nurl = "postgresql://h/db"\n', ["serve", "--port", "0"], "--config"),
     ],
 )
 def test_a_wrong_setting_is_one_line_and_status_2(

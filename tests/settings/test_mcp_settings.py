@@ -8,7 +8,7 @@ import pytest
 
 from toolwire.observe.masking import Mask
 from toolwire.settings.load import load
-from toolwire.settings.types import ConfigError, McpServerSettings, Settings, print_config
+from toolwire.settings.types import ConfigError, McpServerSettings, Settings, StoreSettings, print_config
 
 SAMPLE = """
 [mcp]
@@ -126,3 +126,55 @@ def test_servers_of_a_file_in_the_working_folder_are_used_only_if_the_file_is_na
     assert "may not be yours" in found.mcp.servers[0].problem and "--config" in found.mcp.servers[0].problem
     for path, environ in (("toolwire.toml", {}), (None, {"TOOLWIRE_CONFIG": "toolwire.toml"})):
         assert load(path, environ, {}).mcp.servers[0].problem == ""
+
+
+LOOSE = """
+[approvals]
+command_line = "open"
+[mcp]
+urls = ["*"]
+"""
+
+
+def test_an_unnamed_file_in_the_working_folder_does_not_loosen_consent(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Somebody else may have put the file there, to approve calls or to admit addresses."""
+    Path("toolwire.toml").write_text(f"[server]\nport = 1\n{LOOSE}")
+    found = load(None, {}, {})
+    assert (found.server.port, found.approvals.command_line, found.mcp.urls) == (1, "code", ())
+    (line,) = caplog.messages
+    assert "approvals.command_line, mcp.urls: not used" in line and "--config" in line and "\n" not in line
+    for path, environ in (("toolwire.toml", {}), (None, {"TOOLWIRE_CONFIG": "toolwire.toml"})):
+        named = load(path, environ, {})
+        assert (named.approvals.command_line, named.mcp.urls) == ("open", ("*",))
+    own = {"TOOLWIRE_APPROVALS__COMMAND_LINE": "open", "TOOLWIRE_MCP__URLS": '["https://x"]'}
+    told = load(None, own, {})
+    assert (told.approvals.command_line, told.mcp.urls) == ("open", ("https://x",))
+    problems: list[str] = []
+    load(None, {}, {}, problems=problems)
+    assert problems == [line] and len(caplog.messages) == 1
+
+
+def test_the_store_of_an_unnamed_file_in_the_working_folder_is_an_error(tmp_path: Path) -> None:
+    """Its approvals and agreed definitions, and the page's rules beside it, would count as the person's."""
+    (tmp_path / "settings.page.toml").write_text('[mcp.files]\nallow = ["*"]\n')
+    server = {"HOME": str(tmp_path / "home"), "TOOLWIRE_MCP__FILES": '{"command": ["x"]}'}
+    Path("toolwire.toml").write_text(f'[store]\nurl = "sqlite:///{tmp_path}/t.db"\n{LOOSE}')
+    with pytest.raises(ConfigError, match=r"store\.url: not used.* --config") as raised:
+        load(None, server, {})
+    assert str(tmp_path) not in str(raised.value)
+    problems: list[str] = []
+    found = load(None, server, {}, problems=problems)
+    assert len(problems) == 1 and found.store == StoreSettings() and found.mcp.servers[0].page_allow == ()
+    assert load("toolwire.toml", server, {}).mcp.servers[0].page_allow == ("*",)
+    chosen = load(None, {**server, "TOOLWIRE_STORE__URL": "sqlite:///mine.db"}, {})
+    assert chosen.store.url == "sqlite:///mine.db"
+
+
+def test_what_cannot_loosen_consent_is_used_from_an_unnamed_file(caplog: pytest.LogCaptureFixture) -> None:
+    for url in (StoreSettings().url, "sqlite://"):
+        same = f'[store]\nurl = "{url}"\n[approvals]\ncommand_line = "code"\n[mcp]\nurls = []\n'
+        Path("toolwire.toml").write_text(same)
+        assert load(None, {}, {}).store.url == url
+    assert caplog.messages == []

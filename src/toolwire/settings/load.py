@@ -11,6 +11,7 @@ A mistake in one model makes this model unavailable (`ModelSettings.problem`). A
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import tomllib
@@ -46,6 +47,7 @@ from toolwire.settings.values import (
     shown,
 )
 
+log = logging.getLogger(__name__)
 __all__ = ["load", "secret"]
 FILE_NAME = "toolwire.toml"
 ENVIRONMENT_PREFIX = "TOOLWIRE_"
@@ -83,6 +85,14 @@ TABLES = [*SECTIONS, "mcp", "models", "aliases", "notices"]
 NAMED = ("models", "mcp", "notices")
 """Tables of named tables, such as `[models.ID]`."""
 
+IN_MEMORY = ("sqlite://", "sqlite:///:memory:", ":memory:")
+HARMLESS: dict[Key, tuple[Any, ...]] = {
+    ("approvals", "command_line"): ("code",),
+    ("mcp", "urls"): ([],),
+    ("store", "url"): (StoreSettings().url, *IN_MEMORY),
+}
+"""What a settings file that nobody named may say about consent. It may belong to somebody else."""
+
 
 def load(
     path: str | None,
@@ -104,6 +114,9 @@ def load(
         with noted(problems):
             in_file = _from_file(file, problems)
     given = _layered({}, in_file, environ, overrides, problems)
+    unnamed = "" if path or environ.get("TOOLWIRE_CONFIG") else FILE_NAME
+    if unnamed:
+        _drop_consent(given, in_file, problems)
     url = _section("store", StoreSettings, given, environ, [] if problems is not None else None).url
     page, page_where, page_problem, page_rules = _from_page(url, environ)
     if page:
@@ -112,7 +125,6 @@ def load(
     models = read_models(given, environ, problems) or DEFAULT_MODELS
     if page:
         models = tuple(sorted(models, key=lambda model: model.where == page_where))  # the page's models last
-    unnamed = "" if path or environ.get("TOOLWIRE_CONFIG") else FILE_NAME
     mcp = with_page_rules(read_mcp(given, environ, problems, unnamed=unnamed), page_rules)
     notices = read_notices(given, environ, problems, unnamed=unnamed)
     ids = None if page_problem else [model.id for model in models]
@@ -151,6 +163,31 @@ def _layered(
     for dotted, value in overrides.items():
         given[tuple(dotted.split("."))] = Given(value, "command line")
     return given
+
+
+def _drop_consent(given: dict[Key, Given], in_file: dict[Key, Given], problems: list[str] | None) -> None:
+    """Drops what a file in the working folder says about consent, and says so.
+
+    A store is an error: it would bring its own approvals, pins and page rules, and another store in its place
+    would not have the API keys that protect the server.
+    """
+    dropped = [
+        key
+        for key, harmless in HARMLESS.items()
+        if key in given and given[key].where == FILE_NAME and given[key].value not in harmless
+    ]
+    for key in dropped:
+        del given[key], in_file[key]
+    if not dropped:
+        return
+    names = ", ".join(".".join(key) for key in dropped)
+    what = f"{FILE_NAME}: {names}: not used, because this file is in the working folder and may not be yours"
+    line = f"{what}; if it is yours, name it with --config or TOOLWIRE_CONFIG"
+    if problems is None and ("store", "url") not in dropped:
+        log.warning("%s", line)
+        return
+    with noted(problems):
+        raise ConfigError(line)
 
 
 def _from_page(

@@ -111,6 +111,13 @@ CASES: list[tuple[Policy, str, dict[str, Any], Action]] = [
     (FILES, "write_file", {"path": ".git/config"}, "deny"),
     (FILES, "write_file", {"PATH": "/srv/docs/.git/config"}, "deny"),
     (FILES, "write_file", {"path": ["/tmp/a", "/srv/docs/.git/config"]}, "deny"),
+    (FILES, "write_file", {"path": "/srv/docs/%2egit/config"}, "deny"),
+    (FILES, "write_file", {"path": "/srv/docs/.%67it/config"}, "deny"),
+    (FILES, "write_file", {"path": "/srv/docs/.%2567%2569%74/config"}, "deny"),
+    (FILES, "write_file", {"path": "/srv/docs/.％67it/config"}, "deny"),
+    (FILES, "write_file", {"path": "/srv/docs/.%47IT/config"}, "deny"),
+    (FILES, "write_file", {"path": "/srv/docs/a%" + "25" * 40_000 + "41"}, "deny"),
+    (FILES, "write_file", {"path": "/srv/docs/100%/%C3%A9/a%20b"}, "ask"),
     (FILES, "write_file", {"path": "/srv/docs/b"}, "ask"),
     (FILES, "write_file", nested(3000), "deny"),
     (FILES, "any", {"force": True}, "deny"),
@@ -185,6 +192,11 @@ CASES: list[tuple[Policy, str, dict[str, Any], Action]] = [
     (MAIL, "send", {"to": "a\u200b@example.com"}, "ask"),
     (MAIL, "send", {"to": "a@example.com", "subject": "our SECRET plan"}, "deny"),
     (MAIL, "send", {"to": "a@example.com", "subject": None}, "ask"),
+    (MAIL, "send", {"to": "e%40%65vil.com"}, "deny"),
+    (MAIL, "send", {"to": "a@example.com", "subject": "our %73ecret plan"}, "deny"),
+    (MAIL, "send", {"to": "a@example.com", "subject": "50% off"}, "ask"),
+    (MAIL, "send", {"to": "a@example.com", "to.bcc": "e@elsewhere.org"}, "ask"),
+    (MAIL, "send", {"to": "a@example.com", "cc": {"body.bcc": "e@elsewhere.org"}}, "ask"),
     (MAIL, "draft", {"to": "a@example.com"}, "allow"),
     (MAIL, "draft", {"to": "a@EVIL.com"}, "ask"),
     (MAIL, "draft", {"to": 7}, "ask"),
@@ -213,6 +225,18 @@ def test_a_call_gets_the_ruling_of_the_rules(
     policy: Policy, tool: str, arguments: dict[str, Any], action: Action
 ) -> None:
     assert policy.decide(tool, arguments).action == action
+
+
+@pytest.mark.parametrize("key", ["to.bcc", "to．bcc", "to․bcc", "other.key"])
+def test_a_key_with_a_dot_fits_only_an_exact_allow_rule(key: str) -> None:
+    arguments = {"to": "a@me.org", key: "evil@x.org"}
+    for rule in ("send to=*@me.org", "send to=* *", f"send to=*@me.org to.bcc=* {key}=*"):
+        assert Policy(allow=[rule]).decide("send", arguments).action == "ask"
+    assert Policy(allow=["send"]).decide("send", arguments).action == "allow"
+    exact = exact_rule("send", arguments)
+    assert Policy(allow=[exact]).decide("send", arguments) == Ruling("allow", exact)
+    step = Policy(allow=["send to=*"]).explain("send", arguments)[0]
+    assert key in step.why and "contains a dot" in step.why
 
 
 def test_the_ruling_names_the_rule_that_decides() -> None:

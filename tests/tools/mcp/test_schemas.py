@@ -71,6 +71,15 @@ def doubling(depth: int) -> dict[str, Any]:
     return {"type": "object", "$defs": {**twice, f"d{depth}": {"required": ["x"]}}, "$ref": "#/$defs/d0"}
 
 
+def below(element: dict[str, Any]) -> dict[str, Any]:
+    """Returns a schema of a list whose elements are checked by what a reference leads to."""
+    return {**schema(x={"type": "array", "items": {"$ref": "#/$defs/e"}}), "$defs": {"e": element}}
+
+
+MEMBERS = {"enum": [{"a": n} for n in range(4500)]}
+HIDDEN = {"dependentSchemas": {"default": {"enum": [{"default": n} for n in range(4500)]}}}
+
+
 def nested(depth: int) -> dict[str, Any]:
     value: dict[str, Any] = {}
     for _ in range(depth):
@@ -100,8 +109,13 @@ TREE = {
         ({"type": "object", "anyOf": [{"required": ["x"]}] * 3000}, {"y": ["z"] * 50_000}),
         ({"type": "object", "additionalProperties": {"$ref": "#"}}, nested(90)),
         ({"type": "object", "$dynamicRef": "#x"}, {}),
+        (below(MEMBERS), {"x": [{"a": 4499}] * 20_000}),
+        (below(HIDDEN), {"x": [{"default": 4499}] * 15_000}),
     ],
-    ids=["doubling", "tree", "backtracking", "back-reference", "look-behind", "wide", "itself", "dynamic"],
+    ids=[
+        *("doubling", "tree", "backtracking", "back-reference", "look-behind", "wide", "itself", "dynamic"),
+        *("enum", "enum-below-the-name-of-a-keyword"),
+    ],
 )
 def test_no_schema_takes_long(written: dict[str, Any], arguments: dict[str, Any]) -> None:
     began = time.process_time()

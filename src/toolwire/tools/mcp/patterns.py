@@ -6,7 +6,8 @@ rule means, whatever the server does with it. Only this counts for an allow rule
 what the rule means. That is enough for a deny or ask rule.
 
 `surely` compares exactly. `possibly` also compares without regard to case, to Unicode's compatibility forms
-and to invisible characters, because file systems and servers may ignore them. Text alone does not show
+and to invisible characters, because file systems and servers may ignore them, and compares paths and texts
+with their percent signs decoded too, because some servers decode them. Text alone does not show
 symbolic links, host names that mean the same address, or what a command does.
 """
 
@@ -16,7 +17,7 @@ import ipaddress
 import math
 import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
@@ -30,6 +31,8 @@ Judge = Callable[[Any], Verdict]
 
 LONGEST = 100_000
 """Longer texts are not judged."""
+MOST_DECODED = 4
+"""A text that is percent-encoded more often is not judged."""
 ORDERS: dict[str, Callable[[Any, Any], bool]] = {
     "<": lambda value, want: bool(value < want),
     "<=": lambda value, want: bool(value <= want),
@@ -59,7 +62,10 @@ class Pattern:
 
     def possibly(self, value: Any) -> bool:
         """Whether the value matches or might match."""
-        return self._exact(value) is not False or self._loose(folded(value)) is not False
+        if self._exact(value) is not False:
+            return True
+        forms = _decoded(value) if self.kind in ("path", "text") else (folded(value),)
+        return any(form is None or self._loose(form) is not False for form in forms)
 
 
 def pattern(written: str, order: str = "") -> Pattern:
@@ -90,6 +96,18 @@ def folded(value: Any) -> Any:
     if hides(value):
         value = "".join(letter for letter in value if not hides(letter) or _CONTROL.match(letter))
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", value).casefold())
+
+
+def _decoded(value: Any) -> Iterator[Any]:
+    """Yields a folded value, then a text percent-decoded again and again; None if there is no end."""
+    form = folded(value)
+    yield form
+    for _ in range(MOST_DECODED):
+        form, before = folded(unquote(form)) if isinstance(form, str) else form, form
+        if form == before:
+            return
+        yield form
+    yield None
 
 
 # --- globs as regular expressions ---

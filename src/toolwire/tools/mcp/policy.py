@@ -5,6 +5,7 @@ must hold. `read_text_file path=/srv/docs/** *`. Deny beats ask beats allow beat
 
 - An allow rule with conditions names every argument of the call, or ends in `*`. Otherwise
   `send to=*@me.org` would also allow a `bcc`.
+- A key with a dot fits no allow rule with conditions: `to.bcc` is not the `bcc` in `to`.
 - What cannot be judged by its text fits no allow rule and every deny and ask rule: `tools/mcp/patterns.py`.
 - Of a list, all values must fit an allow rule; one is enough for a deny or ask rule.
 - Instead of conditions, a JSON object allows exactly these arguments: `read_text_file {"path": "/srv/a.md"}`.
@@ -82,6 +83,8 @@ class Call:
         self.tool, self.arguments, self.problem = tool, arguments, ""
         self.values: dict[str, list[Any]] = {}
         self.leaves: dict[str, None] = {}
+        self.dotted = ""
+        """A key that contains a dot, so that it reads like a key inside another argument."""
         self._written: dict[Callable[[str], str], str] = {}
         waiting: list[tuple[str, Any, int]] = [("", arguments, 0)]
         for _ in range(MOST_VALUES):
@@ -94,6 +97,7 @@ class Call:
             if isinstance(value, Mapping) and depth:
                 self.values.setdefault(folded(name), []).append(value)
             if isinstance(value, Mapping):
+                self.dotted = self.dotted or next((str(key) for key in value if "." in folded(str(key))), "")
                 inside = [(f"{name}.{key}" if depth else str(key), one) for key, one in value.items()]
             elif isinstance(value, list | tuple):
                 inside = [(name, one) for one in value]
@@ -205,6 +209,8 @@ class Rule:
             text = str if surely else folded
             same = canonical(self.exactly, text) == call.canonical(text)
             return "" if same else "the arguments differ"
+        if surely and call.dotted:
+            return f"the key {one_line(call.dotted)} contains a dot; only a rule with a JSON object allows it"
         if surely and not self.open:
             for leaf in call.leaves:
                 if not any(one.names(leaf) for one in self.conditions):

@@ -25,8 +25,12 @@ _INSIDE = frozenset(
     unevaluatedItems unevaluatedProperties additionalItems""".split()
 )
 """Keywords whose schemas apply to a part of the value."""
-_NEVER = frozenset("$defs definitions enum const default examples example".split())
-"""Keywords that contain no schema, or schemas that apply only where they are referred to."""
+_TABLES = frozenset(("properties", "patternProperties", "dependentSchemas", "dependencies"))
+"""Keywords with a table of schemas, whose names are no keywords."""
+_COMPARED = frozenset(("enum", "const"))
+"""Keywords with values that every value is compared with."""
+_NEVER = frozenset("$defs definitions default examples example".split())
+"""Keywords that are not applied, or only where they are referred to."""
 
 
 class SchemaRefused(Exception):
@@ -120,20 +124,17 @@ class _Costs:
     def _child(self, name: str, node: Any, depth: int) -> float:
         if name in _NEVER:
             return 0
+        if name in _COMPARED:
+            return sum(1 for _ in _nodes(node))
         if name in _REFERENCES:
             target = self._target(node) if name == "$ref" else None
             return float("inf") if target is None else self.of(target, depth)
-        if name not in _INSIDE:
-            return self.of(node, depth)
-        if depth == 0:
+        if name in _INSIDE:
+            depth -= 1
+        if depth < 0:
             return 0
-        # `properties` is a table of schemas; the others are schemas or lists of them
-        inner = (
-            node.values()
-            if isinstance(node, dict) and name in ("properties", "patternProperties")
-            else [node]
-        )
-        return sum(self.of(one, depth - 1) for one in inner)
+        inner = node.values() if isinstance(node, dict) and name in _TABLES else [node]
+        return sum(self.of(one, depth) for one in inner)
 
     def _target(self, reference: Any) -> Any:
         """Returns what a reference in the schema refers to; None if that is not known."""
