@@ -64,8 +64,7 @@ def test_a_wrong_call_is_one_line_and_status_2(
         ("", ["serve", "--host", "0.0.0.0"], "server.keys"),
         ("", ["serve", "--port", "99999"], "server.port"),
         ("", ["serve", "--config", "gone.toml"], "gone.toml"),
-        ('[store]\nurl = "postgresql://h/db"\n', ["serve", "--config", "toolwire.toml"], "postgresql"),
-        ('[store]\nurl = "postgresql://h/db"\n', ["serve", "--port", "0"], "--config"),
+        ('[store]\nurl = "postgresql://h/db"\n', ["serve", "--port", "0"], "postgresql"),
     ],
 )
 def test_a_wrong_setting_is_one_line_and_status_2(

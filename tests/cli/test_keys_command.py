@@ -15,8 +15,7 @@ from toolwire.cli.main import main
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("TOOLWIRE_CONFIG", "toolwire.toml")
-    for name in ("XDG_CONFIG_HOME", "PORT", "PROXY_API_KEY", "PROXY_HOST"):
+    for name in ("TOOLWIRE_CONFIG", "XDG_CONFIG_HOME", "PORT", "PROXY_API_KEY", "PROXY_HOST"):
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "toolwire.toml").write_text(f'[store]\nurl = "sqlite:///{tmp_path}/data/toolwire.db"\n')
     return tmp_path

@@ -18,6 +18,7 @@ from toolwire.conform.judge import frames_of
 from toolwire.core.errors import ToolwireError
 from toolwire.core.events import Failure
 from toolwire.core.turn import Turn
+from toolwire.gateway import rounds
 from toolwire.gateway.pipeline import Caller, Gateway, TurnSummary
 from toolwire.gateway.records import Memory
 from toolwire.observe.fixture import masked, read, write
@@ -260,6 +261,18 @@ async def test_allowed_tools_limits_what_is_listed_and_offered(
     response = await served.asks(tools=[{**FILES, "allowed_tools": allowed}])
     assert {tool["name"] for tool in of(response, "mcp_list_tools")["tools"]} == names
     assert {tool.name for tool in served.model.seen[-1].tools} == {f"files__{name}" for name in names}
+
+
+async def test_tools_that_are_too_large_together_are_refused_unless_the_client_chooses_fewer(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rounds, "LARGEST_LIST", 200)
+    served = Served(store)
+    error = await served.fails("hi")
+    assert (error.failure.kind, error.failure.param) == ("invalid_value", "tools[0]")
+    assert "'allowed_tools'" in error.failure.message
+    response = await served.asks(tools=[{**FILES, "allowed_tools": ["read"]}])
+    assert [tool["name"] for tool in of(response, "mcp_list_tools")["tools"]] == ["read"]
 
 
 async def test_a_server_that_is_not_offered_is_ignored_and_reported(store: Store) -> None:

@@ -286,7 +286,7 @@ def test_an_impossible_configuration_is_a_one_line_error(
     inherited = {
         name: value for name, value in os.environ.items() if not name.startswith(("TOOLWIRE_", "PROXY_"))
     }
-    command = [sys.executable, "-m", "toolwire", "serve", "--config", "toolwire.toml", "--port", "0"]
+    command = [sys.executable, "-m", "toolwire", "serve", "--port", "0"]
     done = subprocess.run(
         command, cwd=tmp_path, env={**inherited, **changes}, capture_output=True, text=True, timeout=60
     )

@@ -8,7 +8,7 @@ import pytest
 
 from toolwire.observe.masking import Mask
 from toolwire.settings.load import load
-from toolwire.settings.types import ConfigError, McpServerSettings, Settings, StoreSettings, print_config
+from toolwire.settings.types import ConfigError, McpServerSettings, Settings, print_config
 
 SAMPLE = """
 [mcp]
@@ -156,25 +156,20 @@ def test_an_unnamed_file_in_the_working_folder_does_not_loosen_consent(
     assert problems == [line] and len(caplog.messages) == 1
 
 
-def test_the_store_of_an_unnamed_file_in_the_working_folder_is_an_error(tmp_path: Path) -> None:
-    """Its approvals and agreed definitions, and the page's rules beside it, would count as the person's."""
+def test_the_rules_beside_the_store_of_an_unnamed_file_do_not_count(tmp_path: Path) -> None:
+    """The store itself is used: the server that was started in this folder needs its own."""
     (tmp_path / "settings.page.toml").write_text('[mcp.files]\nallow = ["*"]\n')
     server = {"HOME": str(tmp_path / "home"), "TOOLWIRE_MCP__FILES": '{"command": ["x"]}'}
-    Path("toolwire.toml").write_text(f'[store]\nurl = "sqlite:///{tmp_path}/t.db"\n{LOOSE}')
-    with pytest.raises(ConfigError, match=r"store\.url: not used.* --config") as raised:
-        load(None, server, {})
-    assert str(tmp_path) not in str(raised.value)
-    problems: list[str] = []
-    found = load(None, server, {}, problems=problems)
-    assert len(problems) == 1 and found.store == StoreSettings() and found.mcp.servers[0].page_allow == ()
+    url = f"sqlite:///{tmp_path}/t.db"
+    Path("toolwire.toml").write_text(f'[store]\nurl = "{url}"\n')
+    found = load(None, server, {})
+    assert found.store.url == url and found.mcp.servers[0].page_allow == ()
     assert load("toolwire.toml", server, {}).mcp.servers[0].page_allow == ("*",)
-    chosen = load(None, {**server, "TOOLWIRE_STORE__URL": "sqlite:///mine.db"}, {})
-    assert chosen.store.url == "sqlite:///mine.db"
+    chosen = load(None, {**server, "TOOLWIRE_STORE__URL": url}, {})
+    assert chosen.mcp.servers[0].page_allow == ("*",)
 
 
 def test_what_cannot_loosen_consent_is_used_from_an_unnamed_file(caplog: pytest.LogCaptureFixture) -> None:
-    for url in (StoreSettings().url, "sqlite://"):
-        same = f'[store]\nurl = "{url}"\n[approvals]\ncommand_line = "code"\n[mcp]\nurls = []\n'
-        Path("toolwire.toml").write_text(same)
-        assert load(None, {}, {}).store.url == url
+    Path("toolwire.toml").write_text('[approvals]\ncommand_line = "code"\n[mcp]\nurls = []\n')
+    load(None, {}, {})
     assert caplog.messages == []

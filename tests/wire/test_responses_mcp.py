@@ -105,6 +105,21 @@ def test_a_malformed_tool_is_refused_with_its_path(tool: dict[str, Any], param: 
     assert refused(tools=[tool]).failure.param == param
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("Host", "HOST", "Content-Length", "transfer-encoding", "Connection", "Upgrade", "Accept-Encoding"),
+        *("TE", "Trailer", "Expect", "Keep-Alive", "Proxy-Authorization", "proxy-x", "Mcp-Session-Id"),
+        "mcp-protocol-version",
+    ],
+)
+def test_a_client_cannot_set_the_headers_of_the_transport(name: str) -> None:
+    tool = {**FILES, "server_url": "https://x.example/mcp", "headers": {name: "internal.example"}}
+    failure = refused(tools=[tool]).failure
+    assert failure.param == "tools[0].headers"
+    assert name in failure.message
+
+
 def test_a_label_names_one_server() -> None:
     assert refused(tools=[FILES, FILES]).failure.param == "tools[1].server_label"
 

@@ -44,6 +44,8 @@ MOST_ROUNDS = 16
 """After this many rounds of calls in one response, the model must answer without further calls."""
 MOST_CALLS = 128
 """The most calls of MCP servers in one response."""
+LARGEST_LIST = 1_000_000
+"""The most characters of the tools of all servers of a response."""
 TOO_MANY = "Not run: the calls of one response are used up. Answer with what you have."
 CHANGED = "Not run: the tool has changed, or is no longer offered, since the call was approved."
 UNKNOWN_REQUEST = (
@@ -124,6 +126,7 @@ class ServedTurn:
         part, now, key_id = turn.mcp, self._clock(), self._caller.key_id
         assert part is not None
         lists = await asyncio.gather(*(self._tools.offered(one, self._caller) for one in part.servers))
+        lists = _chosen(part.servers, lists)
         ids = [*(one.id for one in part.questions), *(one.id for one in part.answers)]
         known = await self._requests.read(ids, key_id, now) if ids else {}
         if trace is not None:
@@ -150,15 +153,14 @@ class ServedTurn:
         renamed: dict[str, str] = {}
         for server, tools in served:
             self._servers[server.label] = server
-            offered = [tool for tool in tools if server.offers(tool.tool, tool.read_only)]
-            for tool in offered:
+            for tool in tools:
                 if tool.name in declared:
                     raise _invalid(server.path, f"its tool '{tool.name}' has the name of another tool.")
                 declared.add(tool.name)
                 self._offered[tool.name] = tool
                 renamed[call_name(tool.server, tool.tool)] = tool.name
             if server.label not in part.listed:
-                self.opening.append(McpTools(self._ids("mcpl_"), server.label, tuple(map(_listed, offered))))
+                self.opening.append(McpTools(self._ids("mcpl_"), server.label, tuple(map(_listed, tools))))
         self._check_questions(part, known)
         steps = [self._answered(one, known.get(one.id)) for one in part.answers if one.approve]
         self.approved = Round(steps) if steps else None
@@ -323,6 +325,23 @@ def unserved(turn: Turn) -> Turn:
     if turn.mcp.chosen:
         notes.append(("tool_choice", "ignored:hosted_tool"))
     return replace(turn, notes=(*turn.notes, *notes))
+
+
+def _chosen(
+    servers: Sequence[McpServer], lists: Sequence[Sequence[ServedTool] | None]
+) -> list[Sequence[ServedTool] | None]:
+    """Returns the tools that the client wants of each server. Raises if they are too large together."""
+    left = LARGEST_LIST
+    out: list[Sequence[ServedTool] | None] = []
+    for server, tools in zip(servers, lists, strict=True):
+        chosen = [one for one in tools or () if server.offers(one.tool, one.read_only)]
+        for tool in chosen:
+            left -= len(json.dumps(_listed(tool)))
+            if left < 0:
+                most = f"more than {LARGEST_LIST:,} characters"
+                raise _invalid(server.path, f"its tools have {most}; choose fewer with 'allowed_tools'.")
+        out.append(None if tools is None else chosen)
+    return out
 
 
 def _renamed(items: Sequence[Item], names: Mapping[str, str]) -> list[Item]:

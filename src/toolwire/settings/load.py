@@ -85,12 +85,7 @@ TABLES = [*SECTIONS, "mcp", "models", "aliases", "notices"]
 NAMED = ("models", "mcp", "notices")
 """Tables of named tables, such as `[models.ID]`."""
 
-IN_MEMORY = ("sqlite://", "sqlite:///:memory:", ":memory:")
-HARMLESS: dict[Key, tuple[Any, ...]] = {
-    ("approvals", "command_line"): ("code",),
-    ("mcp", "urls"): ([],),
-    ("store", "url"): (StoreSettings().url, *IN_MEMORY),
-}
+HARMLESS: dict[Key, tuple[Any, ...]] = {("approvals", "command_line"): ("code",), ("mcp", "urls"): ([],)}
 """What a settings file that nobody named may say about consent. It may belong to somebody else."""
 
 
@@ -119,6 +114,8 @@ def load(
         _drop_consent(given, in_file, problems)
     url = _section("store", StoreSettings, given, environ, [] if problems is not None else None).url
     page, page_where, page_problem, page_rules = _from_page(url, environ)
+    if unnamed and ("store", "url") in given and given["store", "url"].where == FILE_NAME:
+        page_rules = {}  # the file with these rules is beside the store that the unnamed file chose
     if page:
         given = _layered(page, in_file, environ, overrides, [] if problems is not None else None)
     sections = {name: _section(name, cls, given, environ, problems) for name, cls in SECTIONS.items()}
@@ -166,11 +163,7 @@ def _layered(
 
 
 def _drop_consent(given: dict[Key, Given], in_file: dict[Key, Given], problems: list[str] | None) -> None:
-    """Drops what a file in the working folder says about consent, and says so.
-
-    A store is an error: it would bring its own approvals, pins and page rules, and another store in its place
-    would not have the API keys that protect the server.
-    """
+    """Drops what a file in the working folder says about consent, and says so."""
     dropped = [
         key
         for key, harmless in HARMLESS.items()
@@ -183,11 +176,10 @@ def _drop_consent(given: dict[Key, Given], in_file: dict[Key, Given], problems: 
     names = ", ".join(".".join(key) for key in dropped)
     what = f"{FILE_NAME}: {names}: not used, because this file is in the working folder and may not be yours"
     line = f"{what}; if it is yours, name it with --config or TOOLWIRE_CONFIG"
-    if problems is None and ("store", "url") not in dropped:
+    if problems is None:
         log.warning("%s", line)
-        return
-    with noted(problems):
-        raise ConfigError(line)
+    else:
+        problems.append(line)
 
 
 def _from_page(

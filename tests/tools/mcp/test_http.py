@@ -239,3 +239,30 @@ async def test_a_refusal_at_the_start_is_shown_with_its_status() -> None:
             with pytest.raises(UpstreamFailed, match="HTTP 401") as caught:
                 await upstream.tools()
             assert caught.value.status == 401 and "s3cret" not in str(caught.value)
+
+
+async def test_a_redirect_is_not_followed_even_within_the_same_server() -> None:
+    sent: list[str] = []
+
+    async def elsewhere(request: Request) -> Response:
+        sent.append(request.url.path)
+        return RedirectResponse("/admin/delete?all=1")
+
+    routes = [Route("/{path:path}", elsewhere, methods=["GET", "POST"])]
+    async with served(Starlette(routes=routes)) as port, connected(f"http://127.0.0.1:{port}/team/mcp") as up:
+        with pytest.raises(UpstreamFailed, match="not followed"):
+            await up.tools()
+        assert set(sent) == {"/team/mcp"}
+
+
+async def test_a_token_is_masked_without_its_scheme_too() -> None:
+    def repeats(message: dict[str, Any]) -> Response:
+        error = {"code": -32000, "message": "invalid token s3cret-1, of Bearer s3cret-1"}
+        return JSONResponse({"jsonrpc": "2.0", "id": message["id"], "error": error})
+
+    secret = ("Bearer s3cret-1",)
+    async with breaking(repeats) as url, connected(url, secret=secret) as upstream:
+        await upstream.tools()
+        with pytest.raises(UpstreamFailed, match="invalid token") as caught:
+            await upstream.call("t", {})
+        assert "s3cret-1" not in str(caught.value)

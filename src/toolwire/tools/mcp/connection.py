@@ -223,6 +223,7 @@ class Connection:
             yield stdio(self.process, settings.command, environment(settings), folder)
             return
         async with self._upstream._http(settings) as http:
+            http.max_redirects = 0  # the SDK follows some, whatever `follow_redirects` says
             http.event_hooks["response"].append(self._look)
             yield streamable_http_client(settings.url, http_client=http, max_sse_event_size=LARGEST)
 
@@ -289,8 +290,11 @@ class Connection:
         return one_line(self._masked(text), 300)
 
     def _masked(self, text: str) -> str:
-        for secret in self._settings.secret:
-            text = text.replace(secret, MASK) if secret else text
+        """Returns a text without secrets, and without the token of a header such as `Bearer TOKEN`."""
+        secrets = self._settings.secret
+        tokens = (one.partition(" ")[2].strip() for one in secrets)
+        for secret in sorted({*secrets, *tokens} - {""}, key=len, reverse=True):
+            text = text.replace(secret, MASK)
         return text
 
 

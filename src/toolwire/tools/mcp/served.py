@@ -11,9 +11,12 @@ import asyncio
 import hashlib
 import json
 import logging
-from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
 
 import mcp_types as types
 
@@ -37,9 +40,11 @@ log = logging.getLogger("toolwire.mcp")
 SURFACE = "api"
 """The surface of these questions in the inbox."""
 IDLE_S = 300.0
-"""How long the connection to a server that a client named is kept without a request."""
+"""How long the connection to a server that a client named is kept after its last use."""
 MOST_NAMED = 32
 """The most such connections at a time."""
+MOST_OF_KEY = MOST_NAMED // 2
+"""The most of them for one key."""
 LARGEST_OUTPUT = 1_000_000
 """The most characters of a call's output."""
 
@@ -74,48 +79,71 @@ class ServedServers:
     async def offered(self, server: McpServer, caller: Caller) -> Sequence[ServedTool] | None:
         known = self._servers.settings(server.label) if self._servers is not None else None
         if self._servers is not None and known is not None and known.api and server.url in ("", known.url):
-            return await self._tools(self._servers, known.name, server.label, "")
+            return await self._tools(self._servers, known.name, server.label)
         if server.url and may_name(server.url, self._settings.urls, self._plain):
             named = self._named.get(server, caller.key_id)
-            return await self._tools(named, server.label, server.label, server.url)
+            with self._named.used(named):
+                return await self._tools(named.servers, server.label, server.label, named)
         return None
 
-    async def _tools(self, servers: McpServers, name: str, label: str, url: str) -> list[ServedTool]:
+    async def _tools(
+        self, servers: McpServers, name: str, label: str, named: Named | None = None
+    ) -> list[ServedTool]:
         tools = await servers.tools([name], wait=True)
         state = next(one for one in servers.states() if one.name == name)
         if state.state == "failed" or (state.error and not tools):
             log.warning("the MCP server %s cannot be used for an API client: %s", label, state.error)
-            why = "It is not available; the log of Toolwire says why." if not url else state.error
+            why = "It is not available; the log of Toolwire says why." if named is None else state.error
             message = f"Error retrieving tool list from MCP server: '{label}'. {why}"
             raise ToolwireError("external_connector", message, param="tools")
-        return [_served(tool, label, url) for tool in tools]
+        return [_served(tool, label, named) for tool in tools]
 
     def action(self, tool: ServedTool, arguments: Mapping[str, Any]) -> Action:
-        return _tool(tool).ruling(arguments).action
+        return _handle(tool).tool.ruling(arguments).action
 
     # --- calls ---
 
     async def run(self, calls: Sequence[ServedCall], purpose: Purpose) -> Sequence[McpResult]:
-        toolbox = Toolbox({call.tool.name: _tool(call.tool) for call in calls}.values())
-        name = purpose.caller.key_name
-        surface = ClientsYes(self._approvals, name) if all(call.granted for call in calls) else None
-        model = f"{purpose.model}, for the API key {name}" if name else purpose.model
-        asking = Asking(f"{SURFACE} {purpose.caller.key_id}", model, SURFACE)
+        caller = purpose.caller
+        handles = {call.tool.name: _handle(call.tool) for call in calls}
+        toolbox = Toolbox(handle.tool for handle in handles.values())
+        surface = ClientsYes(self._approvals, caller.key_name) if all(it.granted for it in calls) else None
+        asking = Asking(f"{SURFACE} {caller.key_id}", f"{purpose.model}, for {client_of(caller)}", SURFACE)
         asked = [ToolCall(call.id, call.tool.name, call.arguments) for call in calls]
-        outcomes = await Executor(toolbox, self._approvals, surface).execute(asked, asking)
+        with ExitStack() as stack:
+            try:
+                for handle in handles.values():
+                    stack.enter_context(self._named.used(handle.named) if handle.named else nullcontext())
+            except ToolwireError as error:
+                return [refused_result(f"Not run: {error}") for _ in calls]
+            outcomes = await Executor(toolbox, self._approvals, surface).execute(asked, asking)
         return [result_of(outcome) for outcome in outcomes]
 
 
-def _tool(tool: ServedTool) -> McpTool:
-    found = tool.handle
-    assert isinstance(found, McpTool)
-    return found
+def client_of(caller: Caller) -> str:
+    """Returns who calls, for the person. Grants hold for it alone, so no two clients have the same."""
+    if not caller.key_id:
+        return "API clients without a key"
+    id = f"{caller.key_name} ({caller.key_id})" if caller.key_name else caller.key_id
+    return f"the API key {id}"
 
 
-def _served(tool: McpTool, label: str, url: str) -> ServedTool:
+class Handle(NamedTuple):
+    """What a `ServedTool` stands for. `named`: its server, if a client named it."""
+
+    tool: McpTool
+    named: Named | None
+
+
+def _handle(tool: ServedTool) -> Handle:
+    assert isinstance(tool.handle, Handle)
+    return tool.handle
+
+
+def _served(tool: McpTool, label: str, named: Named | None) -> ServedTool:
     """Returns a tool as the gateway offers it. The pin of a tool at a URL holds for that URL only."""
     hints, definition = tool.definition.annotations, tool.definition
-    pin = hashlib.sha256(f"{url} {tool.pin}".encode()).hexdigest() if url else tool.pin
+    pin = hashlib.sha256(f"{named.url} {tool.pin}".encode()).hexdigest() if named else tool.pin
     return ServedTool(
         tool.name,
         label,
@@ -124,7 +152,7 @@ def _served(tool: McpTool, label: str, url: str) -> ServedTool:
         tool.parameters,
         hints is not None and hints.read_only_hint is True,
         pin,
-        tool,
+        Handle(tool, named),
     )
 
 
@@ -208,22 +236,38 @@ class Unpinned(Pins):
         pass
 
 
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class Named:
+    """A server that a client named. `uses`: how many lists and calls run now."""
+
+    id: str
+    key_id: str
+    label: str
+    url: str
+    servers: McpServers
+    uses: int = 0
+    timer: asyncio.TimerHandle | None = None
+
+
 class NamedServers:
     """Servers that clients name by URL, each for one key and one set of headers.
 
     What a client sends along (`headers`, `authorization`) stays in memory, and goes to that server only.
+    A connection is closed only while it is not used. A tool of an earlier list opens it again.
     """
 
     def __init__(self, store: Store, allowed: Allowed) -> None:
         self._store, self._http = store, public_client(allowed)
-        self._open: OrderedDict[str, McpServers] = OrderedDict()
-        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._known: WeakValueDictionary[str, Named] = WeakValueDictionary()
+        self._open: dict[str, Named] = {}
+        """Those that may have a connection, the last used last."""
         self._closing: set[asyncio.Task[None]] = set()
+        self._closed = False
 
-    def get(self, server: McpServer, key_id: str) -> McpServers:
+    def get(self, server: McpServer, key_id: str) -> Named:
         given = json.dumps([key_id, server.label, server.url, sorted(server.headers.items())])
         id = hashlib.sha256(given.encode()).hexdigest()
-        found = self._open.get(id)
+        found = self._known.get(id)
         if found is None:
             settings = McpServerSettings(
                 name=server.label,
@@ -233,27 +277,59 @@ class NamedServers:
                 api=True,
                 ad_hoc=True,
             )
-            found = self._open[id] = McpServers(
+            servers = McpServers(
                 McpSettings((settings,)), self._store, http=self._http, pins=Unpinned(self._store)
             )
-            while len(self._open) > MOST_NAMED:
-                self._drop(next(iter(self._open)))
-        self._open.move_to_end(id)
-        if (timer := self._timers.pop(id, None)) is not None:
-            timer.cancel()
-        self._timers[id] = asyncio.get_running_loop().call_later(IDLE_S, self._drop, id)
+            found = self._known[id] = Named(id, key_id, server.label, server.url, servers)
         return found
 
-    def _drop(self, id: str) -> None:
-        servers = self._open.pop(id, None)
-        if (timer := self._timers.pop(id, None)) is not None:
-            timer.cancel()
-        if servers is not None:
-            task = asyncio.ensure_future(servers.close())
-            self._closing.add(task)
-            task.add_done_callback(self._closing.discard)
+    @contextmanager
+    def used(self, named: Named) -> Iterator[None]:
+        """Keeps the connection open meanwhile. Raises `ToolwireError` if there are too many."""
+        if named.id not in self._open:
+            self._make_room(named.key_id)
+        self._open.pop(named.id, None)
+        self._open[named.id] = named
+        named.uses += 1
+        if named.timer is not None:
+            named.timer.cancel()
+        try:
+            yield
+        finally:
+            named.uses -= 1
+            if not named.uses and not self._closed:
+                named.timer = asyncio.get_running_loop().call_later(IDLE_S, self._drop, named)
+
+    def _make_room(self, key_id: str) -> None:
+        """Closes the connection that was not used for longest: of this key, or of the key with the most."""
+        if self._closed:
+            raise ToolwireError("external_connector", "Toolwire is stopping.", param="tools")
+        held = Counter(one.key_id for one in self._open.values())
+        idle = [one for one in self._open.values() if not one.uses]
+        if held[key_id] >= MOST_OF_KEY:
+            idle = [one for one in idle if one.key_id == key_id]
+        elif len(self._open) < MOST_NAMED:
+            return
+        if not idle:
+            message = "There are too many connections to MCP servers in use. Try again later."
+            raise ToolwireError("external_connector", message, param="tools")
+        self._drop(max(idle, key=lambda one: held[one.key_id]))
+
+    def _drop(self, named: Named) -> None:
+        """Closes a connection that is not used."""
+        del self._open[named.id]
+        if named.timer is not None:
+            named.timer.cancel()
+        task = asyncio.ensure_future(named.servers.upstream(named.label).restart())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
 
     async def close(self) -> None:
-        for id in list(self._open):
-            self._drop(id)
-        await asyncio.gather(*self._closing, return_exceptions=True)
+        """Ends all of them, with their calls."""
+        self._closed = True
+        for named in self._open.values():
+            if named.timer is not None:
+                named.timer.cancel()
+        ending = [one.servers.close() for one in self._open.values()]
+        self._open.clear()
+        await asyncio.gather(*ending, *self._closing, return_exceptions=True)

@@ -47,6 +47,12 @@ ITEMS = frozenset({LISTS, CALLS, QUESTIONS, ANSWERS})
 LABEL = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}")
 MOST_HEADERS = 64
+_TRANSPORTS = re.compile(
+    "host|content-length|content-encoding|transfer-encoding|accept-encoding|connection|keep-alive|upgrade|te|"
+    "trailer|expect|(proxy|mcp)-.*",
+    re.IGNORECASE,
+)
+"""Headers of the connection and the protocol, which clients may not set. `Host` could choose another site."""
 READ = frozenset(
     "type server_label server_url authorization headers allowed_tools require_approval connector_id "
     "tunnel_id".split()
@@ -89,6 +95,8 @@ def _headers(tool: Mapping[str, Any], path: str) -> dict[str, str]:
         plain = isinstance(value, str) and value.isascii() and value.isprintable()
         if not plain or _HEADER.fullmatch(name) is None or len(headers) > MOST_HEADERS:
             raise invalid(f"{path}.headers", f"expected at most {MOST_HEADERS} names and printable values.")
+        if _TRANSPORTS.fullmatch(name):
+            raise invalid(f"{path}.headers", f"'{name}' cannot be set by a client; leave it out.")
     return headers
 
 
