@@ -46,6 +46,9 @@ SETTINGS = """
 command = ["files"]
 [mcp.tracker]
 url = "https://mcp.example.com/mcp"
+[mcp.broken]
+command = ["broken"]
+share = "never"
 """
 
 
@@ -62,6 +65,7 @@ def parsed(tmp_path: Path, *words: str) -> argparse.Namespace:
     [
         ((), "name what to offer: --vault DIR, --server NAME, or -- COMMAND"),
         (("--server", "file"), "did you mean files?"),
+        (("--server", "broken"), "--server broken: it cannot be used: "),
         (("--server", "x"), "known: files, tracker"),
         (("--allow", "*", "--server", "files"), "--allow: only for a server that you name after --"),
         (("--name", "x", "--server", "files"), "--name: only for a server that you name after --"),

@@ -95,10 +95,17 @@ def listed(round: int) -> dict[str, Any]:
         ],
     }
     kind, _, when = MODE.partition(":")
+    if kind == "large-schema":
+        properties = {f"p{number}": {"type": "string"} for number in range(230_000)}
+        large = {**TOOL, "inputSchema": {"type": "object", "properties": properties}}
+        return {"tools": [large, {**TOOL, "name": "u"}]}
     if kind == "becomes" and round > 0:
         return {"tools": [changed[when]]}
     if kind == "grows" and round > 0:
         return {"tools": [TOOL, {**TOOL, "name": "new"}]}
+    if kind == "large-pages":
+        large = {**TOOL, "name": f"t{round}", "description": "x" * 3_000_000}
+        return {"tools": [large], "nextCursor": str(round)}
     if kind == "pages":
         return {"tools": [{**TOOL, "name": f"t{round}"}], "nextCursor": str(round)}
     if kind == "same-page":
@@ -181,7 +188,7 @@ def bad_behaviour(id: Any, arguments: dict[str, Any], token: Any) -> None:
             send(id="q3", method="roots/list", params={})
             answers = [json.loads(sys.stdin.buffer.readline()) for _ in range(3)]
             text(id, json.dumps([one.get("error", {}).get("code") for one in answers]))
-        case "becomes" | "grows":
+        case "becomes" | "grows" | "leaves":
             notify("tools/list_changed")
             text(id, "changed")
         case "deaf":
@@ -231,6 +238,8 @@ def main() -> None:
             send(id=id, result={**told, "capabilities": {"tools": {"listChanged": True}}})
         elif method == "tools/list":
             send(id=id, result=listed(rounds))
+            if MODE == "leaves" and rounds == 1:
+                os._exit(0)
             rounds += 1
         elif method == "tools/call":
             token = (params.get("_meta") or {}).get("progressToken")

@@ -161,6 +161,8 @@ def _chosen(arguments: argparse.Namespace, configured: McpSettings) -> tuple[Mcp
             close = get_close_matches(name, by_name, 1)
             known = f"known: {', '.join(by_name)}" if by_name else "the settings have no table [mcp.NAME]"
             raise ConfigError(f"--server {name}: {f'did you mean {close[0]}?' if close else known}")
+        if problem := by_name[name].problem:
+            raise ConfigError(f"--server {name}: it cannot be used: {problem}")
         chosen.append(by_name[name])
     if arguments.command:
         ad_hoc = _ad_hoc(arguments)

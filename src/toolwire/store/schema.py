@@ -194,7 +194,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             tool TEXT NOT NULL,
             pin TEXT NOT NULL,
             why TEXT NOT NULL,
-            before TEXT NOT NULL,
+            diff TEXT NOT NULL,
             after TEXT NOT NULL,
             kept INTEGER NOT NULL DEFAULT 0,
             PRIMARY KEY (server, tool)

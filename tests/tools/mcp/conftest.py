@@ -68,6 +68,16 @@ async def until(condition: Callable[[], object], seconds: float = 10.0) -> None:
         await asyncio.sleep(0.01)
 
 
+async def lag(during: asyncio.Future[Any], clock: Callable[[], float] = time.perf_counter) -> float:
+    """Returns the longest time for which the event loop did not run."""
+    longest, last = 0.0, clock()
+    while not during.done():
+        await asyncio.sleep(0.002)
+        now = clock()
+        longest, last = max(longest, now - last), now
+    return longest
+
+
 def lives(pid: int) -> bool:
     """Whether a process runs. A zombie does not."""
     try:

@@ -115,7 +115,7 @@ async def test_a_server_is_listed_and_called() -> None:
     ):
         names = [one.name for one in await upstream.tools()]
         assert names == ["add", "slow", "big", "grow"]
-        assert upstream.instructions == "Ask about the weather."
+        assert (await upstream.connected()).instructions == "Ask about the weather."
         assert words(await upstream.call("add", {"a": 1, "b": 2})) == "3"
         assert len(words(await upstream.call("big", {"n": 3_000_000}))) == 3_000_000
     assert {one["authorization"] for one in weather.headers} == {"Bearer s3cret"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,11 +13,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mcp import MCPError
 
-from tools.mcp.conftest import PEER, hostile, until
+from tools.mcp.conftest import PEER, hostile, lag, until
 from toolwire.settings.types import McpServerSettings
 from toolwire.store.store import Store
-from toolwire.tools.mcp.connection import address, environment
+from toolwire.surfaces.mcp.reading import Prompts
+from toolwire.tools.mcp.connection import UpstreamFailed, address, environment
+from toolwire.tools.mcp.pins import difference
 from toolwire.tools.mcp.servers import McpServers
 from toolwire.tools.mcp.tool import LONGEST_NAME, public_name
 
@@ -165,7 +169,42 @@ async def test_a_thousand_tools_of_many_servers_are_listed_fast_after_the_first_
     assert min(took) < 0.1
 
 
+@process
+async def test_a_large_definition_is_left_out_and_does_not_stop_other_work(servers_of: Make) -> None:
+    servers = servers_of(hostile("large-schema"))
+    listing = asyncio.ensure_future(servers.tools())
+    assert await lag(listing, time.thread_time) < 2
+    assert names(await listing) == ["evil__u"]
+    assert [(name, "larger than" in why) for name, why in servers.states()[0].unusable] == [("t", True)]
+
+
+@process
+async def test_a_server_with_a_mistake_in_its_settings_is_never_started(
+    servers_of: Make, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    secret = hostile("echo", log, problem="a secret is missing")
+    servers = servers_of(secret, hostile("echo", log, name="rules", allow=("t path",)))
+    assert await servers.tools() == []
+    for name, why in (("evil", "a secret is missing"), ("rules", "allow")):
+        with pytest.raises(UpstreamFailed, match=f"{name} cannot be used: .*{why}"):
+            await servers.upstream(name).connected()
+        with pytest.raises(MCPError, match="Unknown prompt"):
+            await Prompts(servers).found(f"{name}__x", {})
+    assert not log.exists()
+
+
 # --- pins ---
+
+
+def test_long_definitions_are_shown_whole_instead_of_compared() -> None:
+    assert difference("a\nb\nc", "a\nx\nc").splitlines()[2:] == ["@@ -1,3 +1,3 @@", " a", "-b", "+x", " c"]
+    old, new = ("\n".join(str(number * step % 149) for number in range(24_000)) for step in (7919, 104_729))
+    began = time.monotonic()
+    shown = difference(old, new).splitlines()
+    assert time.monotonic() - began < 2
+    assert [line[1:] for line in shown if line[0] == "-"][1:] == old.splitlines()
+    assert [line[1:] for line in shown if line[0] == "+"][1:] == new.splitlines()
 
 
 @process
@@ -212,6 +251,29 @@ async def test_a_call_of_a_tool_that_has_changed_does_not_reach_the_server(
     with pytest.raises(Exception, match="has changed since it was agreed to; it did not run"):
         await tool.call({})
     assert log.read_bytes().count(b'"tools/call"') == 1
+
+
+@process
+async def test_a_call_is_sent_only_on_the_connection_that_confirmed_its_tool(
+    servers_of: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "log"
+    servers = servers_of(hostile("leaves", log))
+    (tool,) = await servers.tools()
+    await tool.call({})
+    upstream = servers.upstream("evil")
+    await until(lambda: upstream.listed is None)
+    call = upstream.call
+
+    async def after_the_end(*given: Any, **named: Any) -> Any:
+        await until(lambda: upstream.state != "ready")
+        return await call(*given, **named)
+
+    monkeypatch.setattr(upstream, "call", after_the_end)
+    with pytest.raises(UpstreamFailed, match="exit status 0; the call did not run"):
+        await tool.call({})  # the server answers the list as agreed, and ends
+    received = [json.loads(line)["method"] for line in log.read_bytes().splitlines()]
+    assert received.count("initialize") == 1 and received.count("tools/call") == 1
 
 
 @process

@@ -14,7 +14,7 @@ from typing import Any
 import mcp_types as types
 import pytest
 
-from tools.mcp.conftest import hostile, lives, processes, until
+from tools.mcp.conftest import hostile, lag, lives, processes, until
 from toolwire.tools.mcp import upstream as module
 from toolwire.tools.mcp.upstream import Upstream, UpstreamFailed
 
@@ -31,16 +31,6 @@ async def fails(upstream: Upstream, **arguments: Any) -> UpstreamFailed:
         await upstream.call("t", arguments)
     assert "\n" not in str(caught.value) and "\x1b" not in str(caught.value) + caught.value.said
     return caught.value
-
-
-async def lag(during: asyncio.Future[Any]) -> float:
-    """Returns the longest time for which the event loop did not run."""
-    longest, last = 0.0, time.perf_counter()
-    while not during.done():
-        await asyncio.sleep(0.002)
-        now = time.perf_counter()
-        longest, last = max(longest, now - last), now
-    return longest
 
 
 # --- answers ---
@@ -302,6 +292,26 @@ async def test_nothing_of_a_server_outlives_toolwire_when_it_is_killed(mode: str
     toolwire.kill()
     await toolwire.wait()
     await until(lambda: not any(map(lives, started)))
+
+
+async def test_a_call_that_is_bound_to_a_connection_that_is_over_does_not_run(
+    upstream_to: Make, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    upstream = upstream_to("echo", log)
+    connection, _ = await upstream.listing()
+    await upstream.restart()
+    with pytest.raises(UpstreamFailed, match="the call did not run") as caught:
+        await upstream.call("t", {}, on=connection)
+    assert not caught.value.may_have_run and b"tools/call" not in log.read_bytes()
+
+
+async def test_a_list_that_is_too_large_in_all_is_not_kept(upstream_to: Make, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    upstream = upstream_to("large-pages", log)
+    with pytest.raises(UpstreamFailed, match=r"lists tools of more than 8\.4 MB"):
+        await upstream.tools()
+    assert upstream.listed is None and log.read_bytes().count(b"tools/list") == 3
 
 
 async def test_a_call_after_the_end_is_refused(upstream_to: Make) -> None:

@@ -112,7 +112,7 @@ class Prompts:
     async def found(self, name: str, arguments: Mapping[str, str] | None) -> Reading:
         """Returns the tool that reads a prompt."""
         of, _, prompt = name.partition("__")
-        server = self._servers.settings(of)
+        server = next((one for one in self._servers.usable() if one.name == of), None)
         if server is None or not prompt:
             raise MCPError(types.INVALID_PARAMS, f"Unknown prompt: {one_line(name, 80)}")
 

@@ -18,7 +18,7 @@ from toolwire.core.display import escaped
 from toolwire.core.errors import ToolwireError
 from toolwire.surfaces.web.code import NO_AUTHORITY
 from toolwire.surfaces.web.context import PageApi, Row, body, field, invalid, number
-from toolwire.surfaces.web.servers import called, edited, rule_for, saved_rule, waiting_definitions
+from toolwire.surfaces.web.servers import called, edited, rule_for, saved_rule
 from toolwire.surfaces.web.sessions import Authority
 from toolwire.tools.consent import NEEDS_CODE, OTHER_PROGRAM, Signer
 from toolwire.tools.contract import (
@@ -47,11 +47,12 @@ _SHOWN: dict[str, tuple[Status, ...]] = {
     "decided": ("approved", "denied"),
     "expired": ("expired",),
 }
+_UNDECIDED = "SELECT COUNT(*) FROM mcp_withheld WHERE kept = 0"
 _STATE = (
     "SELECT (SELECT COUNT(*) FROM approvals WHERE status = 'pending'), "
     "(SELECT MAX(created_at) FROM approvals), (SELECT MAX(decided_at) FROM approvals), "
     "(SELECT MAX(number) FROM audit), (SELECT COUNT(*) FROM grants WHERE revoked_at IS NULL), "
-    "(SELECT COUNT(*) FROM mcp_withheld WHERE kept = 0)"
+    f"({_UNDECIDED})"
 )
 
 
@@ -115,8 +116,8 @@ class InboxApi(PageApi):
 
     async def _definitions(self) -> int:
         """Returns how many withheld definitions of MCP servers nobody has decided about."""
-        found = await waiting_definitions(self._web)
-        return sum(not one["kept"] for definitions in found.values() for one in definitions)
+        (found,) = await self._web.store.run(lambda c: c.execute(_UNDECIDED).fetchone(), "read")
+        return int(found)
 
     async def one(self, request: Request) -> dict[str, Any]:
         approval = await self._get(request)

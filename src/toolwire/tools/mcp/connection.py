@@ -75,6 +75,7 @@ class Connection:
         self._closing = asyncio.Event()
         self.ready: asyncio.Future[UpstreamFailed | None] = asyncio.get_running_loop().create_future()
         self.client: Client | None = None
+        self.instructions = ""
         self.tools: list[types.Tool] | None = None
         self.changes = 0
         """How often the server has reported a change."""
@@ -124,7 +125,7 @@ class Connection:
         upstream, took = self._upstream, time.monotonic() - self._began
         upstream._legacy = took > SLOW_PROBE_S and client.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS
         upstream.error = ""
-        self.client = client
+        self.client, self.instructions = client, client.instructions or ""
         self.ready.set_result(None)
 
     def _settle(self, failure: str) -> None:
@@ -174,11 +175,12 @@ class Connection:
             return self._failure
         return self.process.end_message() if self.process.ended.is_set() else ""
 
-    async def lost(self) -> UpstreamFailed:
-        """Returns what a call learns whose server is gone."""
+    async def lost(self, *, sent: bool = True) -> UpstreamFailed:
+        """Returns what a call learns whose server is gone. `sent`: whether the server may have got it."""
         await self._exit_status()
         how = self._how_it_ended() or self._failure or f"{self._settings.name} is gone"
-        return self._failed(f"{how.rstrip('.')}; the call may have run", may_have_run=True)
+        ran = "may have run" if sent else "did not run"
+        return self._failed(f"{how.rstrip('.')}; the call {ran}", may_have_run=sent)
 
     async def refused(self, error: MCPError) -> UpstreamFailed:
         """Returns what a call learns that was answered with an error."""

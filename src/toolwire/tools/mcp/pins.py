@@ -22,6 +22,9 @@ from toolwire.store.store import Store
 if TYPE_CHECKING:
     from toolwire.store.engine import Connection
 
+LARGEST_DEFINITION = 256 * 1024
+MOST_COMPARED = 4000
+"""The most lines of two definitions together that are compared."""
 _ADD = "INSERT INTO mcp_pins (server, tool, pin, definition, agreed_at) VALUES (?, ?, ?, ?, ?) "
 _FIRST = _ADD + "ON CONFLICT (server, tool) DO NOTHING"
 _AGREE = _ADD + (
@@ -43,32 +46,50 @@ class Pinned:
 class Withheld:
     """A tool that is not offered until a person agrees to its definition.
 
-    `before`: "" if it is new. `kept`: the person has seen this definition and keeps the tool withheld.
+    `diff`: the change, line by line. It contains text of the server: show it cleaned.
+    `after`: the definition, as readable JSON.
+    `kept`: the person has seen this definition and keeps the tool withheld.
     """
 
     server: str
     tool: str
     pin: str
     why: Literal["new", "changed"]
-    before: str
+    diff: str
     after: str
     kept: bool = False
 
-    @property
-    def diff(self) -> str:
-        """The change, line by line. It contains text of the server: show it cleaned."""
-        lines = (self.before.splitlines(), self.after.splitlines())
-        return "\n".join(difflib.unified_diff(*lines, "agreed", "now", lineterm="", n=2))
+
+def difference(before: str, after: str) -> str:
+    """Returns how a definition has changed, line by line. May take a while: run it in a thread."""
+    old, new = before.splitlines(), after.splitlines()
+    if old and len(old) + len(new) > MOST_COMPARED:
+        whole = [f"-{line}" for line in old] + [f"+{line}" for line in new]
+        return "\n".join(("--- agreed", "+++ now", "@@ too long to compare: all of both @@", *whole))
+    return "\n".join(difflib.unified_diff(old, new, "agreed", "now", lineterm="", n=2))
+
+
+def is_too_large(tool: types.Tool, instructions: str) -> bool:
+    """Whether a definition is larger than one may be. Fast, also for the largest message."""
+    written = tool.model_dump_json(by_alias=True, exclude_none=True)
+    return len(written) + len(instructions) > LARGEST_DEFINITION
+
+
+def pin_of(tool: types.Tool, instructions: str) -> str:
+    """Returns the pin of a definition: a hash of all that the server says of the tool and of itself."""
+    written = json.dumps(_definition(tool, instructions), sort_keys=True, separators=(",", ":"))
+    return f"sha256:{hashlib.sha256(written.encode()).hexdigest()}"
 
 
 def pinned(tool: types.Tool, instructions: str) -> Pinned:
-    """Returns the pin of a definition: a hash of all that the server says of the tool and of itself."""
+    """Returns a definition as it is pinned."""
+    text = json.dumps(_definition(tool, instructions), sort_keys=True, indent=2, ensure_ascii=False)
+    return Pinned(tool.name, pin_of(tool, instructions), text)
+
+
+def _definition(tool: types.Tool, instructions: str) -> dict[str, Any]:
     definition: dict[str, Any] = tool.model_dump(by_alias=True, mode="json", exclude_none=True)
-    if instructions:
-        definition["instructions of the server"] = instructions
-    written = json.dumps(definition, sort_keys=True, separators=(",", ":"))
-    text = json.dumps(definition, sort_keys=True, indent=2, ensure_ascii=False)
-    return Pinned(tool.name, f"sha256:{hashlib.sha256(written.encode()).hexdigest()}", text)
+    return definition | ({"instructions of the server": instructions} if instructions else {})
 
 
 class Pins:
@@ -105,16 +126,16 @@ class Pins:
 
     async def withhold(self, source: str, withheld: Sequence[Withheld]) -> None:
         """Stores the withheld tools of a server, instead of those that were found before."""
-        rows = [(source, one.tool, one.pin, one.why, one.before, one.after) for one in withheld]
+        rows = [(source, one.tool, one.pin, one.why, one.diff, one.after) for one in withheld]
         await self._store.run(lambda c: _withhold(c, source, rows), "write")
 
     async def waiting(self) -> dict[str, list[Withheld]]:
         """Returns the withheld tools of all servers, by their source."""
-        query = "SELECT server, tool, pin, why, before, after, kept FROM mcp_withheld ORDER BY server, tool"
+        query = "SELECT server, tool, pin, why, diff, after, kept FROM mcp_withheld ORDER BY server, tool"
         rows = await self._store.run(lambda c: c.execute(query).fetchall(), "read")
         found: dict[str, list[Withheld]] = {}
-        for source, tool, pin, why, before, after, kept in rows:
-            one = Withheld(name_of(source), tool, pin, why, before, after, bool(kept))
+        for source, tool, pin, why, diff, after, kept in rows:
+            one = Withheld(name_of(source), tool, pin, why, diff, after, bool(kept))
             found.setdefault(source, []).append(one)
         return found
 
@@ -140,7 +161,7 @@ def name_of(source: str) -> str:
 
 
 def _withhold(connection: Connection, source: str, rows: Sequence[tuple[str, ...]]) -> None:
-    columns = "server, tool, pin, why, before, after"
+    columns = "server, tool, pin, why, diff, after"
     with connection.transaction():
         query = "SELECT tool, pin FROM mcp_withheld WHERE server = ? AND kept = 1"
         kept = {tuple(row) for row in connection.execute(query, (source,)).fetchall()}

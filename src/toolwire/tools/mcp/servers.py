@@ -17,8 +17,17 @@ import mcp_types as types
 from toolwire.core.display import one_line, size
 from toolwire.settings.types import ConfigError, McpServerSettings, McpSettings
 from toolwire.store.store import Store
-from toolwire.tools.mcp.connection import HttpClient, UpstreamFailed, address
-from toolwire.tools.mcp.pins import Pinned, Pins, Withheld, pinned
+from toolwire.tools.mcp.connection import Connection, HttpClient, UpstreamFailed, address
+from toolwire.tools.mcp.pins import (
+    LARGEST_DEFINITION,
+    Pinned,
+    Pins,
+    Withheld,
+    difference,
+    is_too_large,
+    pin_of,
+    pinned,
+)
 from toolwire.tools.mcp.policy import Policy
 from toolwire.tools.mcp.schemas import SchemaCheck, SchemaRefused
 from toolwire.tools.mcp.tool import McpTool
@@ -27,7 +36,6 @@ from toolwire.tools.mcp.upstream import State, Upstream
 log = logging.getLogger("toolwire.mcp")
 PATIENCE_S = 4.0
 """How long a list of tools waits for servers that are still starting."""
-LARGEST_DEFINITION = 256 * 1024
 LONGEST_TOOL_NAME = 128
 CHANGED = "the tool has changed since it was agreed to"
 
@@ -56,8 +64,6 @@ class Server:
     settings: McpServerSettings
     upstream: Upstream
     policy: Policy | None
-    problem: str = ""
-    """Why the server cannot be used at all: a mistake in its settings."""
     listed: list[types.Tool] | None = None
     """The list that the fields below come from."""
     pins: Mapping[str, str] = field(default_factory=dict)
@@ -85,16 +91,22 @@ class Server:
         now = self.tools.get(tool.definition.name)
         return "" if now is not None and now.pin == tool.pin else CHANGED
 
-    async def confirm(self, tool: McpTool) -> None:
-        """Lists the server's tools, if they may have changed, and raises unless the tool is as it was."""
-        name = tool.definition.name
-        listed = await self.upstream.tools()
-        if listed is not self.listed:
-            now = next((one for one in listed if one.name == name), None)
-            if now is None or pinned(now, self.upstream.instructions).pin != tool.pin:
-                raise UpstreamFailed(f"{self.settings.name}: {CHANGED}; it did not run")
-        elif reason := self.unusable(tool):
+    async def confirm(self, tool: McpTool) -> Connection:
+        """Returns the connection on which the tool is as it was, and on which alone a call may be sent.
+
+        Lists the server's tools, if they may have changed. Raises `UpstreamFailed` if the tool has changed.
+        """
+        connection, listed = await self.upstream.listing()
+        if listed is self.listed:
+            reason = self.unusable(tool)
+        else:
+            now = next((one for one in listed if one.name == tool.definition.name), None)
+            said = connection.instructions
+            is_same = now is not None and not is_too_large(now, said) and pin_of(now, said) == tool.pin
+            reason = "" if is_same else CHANGED
+        if reason:
             raise UpstreamFailed(f"{self.settings.name}: {reason}; it did not run")
+        return connection
 
 
 class McpServers:
@@ -121,8 +133,7 @@ class McpServers:
             policy = Policy.of(settings)
         except ConfigError as error:
             problem = problem or str(error)
-        upstream = Upstream(settings, changed=self._changed, http=http)
-        return Server(settings, upstream, policy, problem)
+        return Server(settings, Upstream(settings, changed=self._changed, http=http, problem=problem), policy)
 
     def _changed(self) -> None:
         for each in list(self.on_change):
@@ -136,7 +147,7 @@ class McpServers:
 
     def usable(self) -> list[McpServerSettings]:
         """Returns the settings of the servers that have no mistake in them, in order."""
-        return [one.settings for one in self._servers.values() if not one.problem]
+        return [one.settings for one in self._servers.values() if not one.upstream.problem]
 
     def upstream(self, name: str) -> Upstream:
         return self._servers[name].upstream
@@ -151,8 +162,8 @@ class McpServers:
             ServerState(
                 name,
                 address(one.settings),
-                "failed" if one.problem else one.upstream.state,
-                one.problem or one.upstream.error,
+                "failed" if one.upstream.problem else one.upstream.state,
+                one.upstream.problem or one.upstream.error,
                 tuple(one.tools),
                 tuple(one.withheld),
                 tuple(one.unusable_tools.items()),
@@ -190,7 +201,7 @@ class McpServers:
 
     def _refresh(self, server: Server, pins: Mapping[str, Mapping[str, str]]) -> asyncio.Task[None] | None:
         """Returns the task that brings the tools of a server up to date; None if they are."""
-        if server.problem:
+        if server.upstream.problem:
             return None
         stored = pins.get(server.settings.source, {})
         is_current = server.listed is not None and server.upstream.listed is server.listed
@@ -203,8 +214,8 @@ class McpServers:
     async def _refreshed(self, server: Server) -> None:
         began = server.listed
         try:
-            listed = await server.upstream.tools()
-            await self._take(server, listed)
+            connection, listed = await server.upstream.listing()
+            await self._take(server, listed, connection.instructions)
         except UpstreamFailed as error:
             server.upstream.error = f"{error} It said: {error.said}" if error.said else str(error)
             server.listed, server.tools, server.withheld = None, {}, []
@@ -215,18 +226,15 @@ class McpServers:
         if server.listed is not began:
             self._changed()
 
-    async def _take(self, server: Server, listed: list[types.Tool]) -> None:
+    async def _take(self, server: Server, listed: list[types.Tool], instructions: str) -> None:
         """Decides which of the listed tools are offered."""
         assert server.policy is not None
-        source, instructions = server.settings.source, server.upstream.instructions
+        source = server.settings.source
         unusable: dict[str, str] = {}
         usable: dict[str, tuple[types.Tool, Pinned, SchemaCheck]] = {}
-        for number, tool in enumerate(listed):
-            if number % 50 == 49:
-                await asyncio.sleep(0)
-            definition = pinned(tool, instructions)
+        for tool in listed:
             try:
-                usable[tool.name] = (tool, definition, _checked(tool, definition))
+                usable[tool.name] = (tool, *await asyncio.to_thread(_checked, tool, instructions))
             except SchemaRefused as refused:
                 unusable[one_line(tool.name, 80)] = str(refused)
         stored: Mapping[str, str] = (await self._pins.all()).get(source, {})
@@ -251,8 +259,9 @@ class McpServers:
             else:
                 before = await self._pins.text(source, name) if name in stored else ""
                 why: Literal["changed", "new"] = "changed" if name in stored else "new"
+                diff = await asyncio.to_thread(difference, before, definition.text)
                 withheld.append(
-                    Withheld(server.settings.name, name, definition.pin, why, before, definition.text)
+                    Withheld(server.settings.name, name, definition.pin, why, diff, definition.text)
                 )
         await self._pins.withhold(source, withheld)
         server.listed, server.pins, server.definitions = listed, stored, definitions
@@ -277,10 +286,14 @@ class McpServers:
         )
 
 
-def _checked(tool: types.Tool, definition: Pinned) -> SchemaCheck:
-    """Returns the check of a tool's arguments. Raises `SchemaRefused` if the tool cannot be offered."""
+def _checked(tool: types.Tool, instructions: str) -> tuple[Pinned, SchemaCheck]:
+    """Returns a tool's definition and the check of its arguments. May take long: run it in a thread.
+
+    Raises `SchemaRefused` if the tool cannot be offered.
+    """
     if not 0 < len(tool.name) <= LONGEST_TOOL_NAME or "/" in tool.name or not tool.name.isprintable():
         raise SchemaRefused("its name is not one that MCP allows")
-    if len(definition.text) > LARGEST_DEFINITION:
+    definition = None if is_too_large(tool, instructions) else pinned(tool, instructions)
+    if definition is None or len(definition.text) > LARGEST_DEFINITION:
         raise SchemaRefused(f"its definition is larger than {size(LARGEST_DEFINITION)}")
-    return SchemaCheck(tool.input_schema)
+    return definition, SchemaCheck(tool.input_schema)

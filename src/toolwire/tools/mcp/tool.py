@@ -174,8 +174,9 @@ class McpTool:
 
     async def call(self, arguments: Arguments, progress: Progress | None = None) -> types.CallToolResult:
         """Calls the server, if the tool is still what was agreed to. Raises `UpstreamFailed`."""
-        await self._server.confirm(self)
-        return await self._server.upstream.call(self.definition.name, arguments, progress=progress)
+        connection = await self._server.confirm(self)
+        upstream, name = self._server.upstream, self.definition.name
+        return await upstream.call(name, arguments, progress=progress, on=connection)
 
 
 def hints(definition: types.Tool) -> str:

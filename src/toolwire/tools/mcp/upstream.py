@@ -23,7 +23,7 @@ from mcp import Client, MCPError
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from toolwire.backends.agents.processes import Backoff
-from toolwire.core.display import one_line
+from toolwire.core.display import one_line, size
 from toolwire.core.errors import ToolwireError
 from toolwire.settings.types import McpServerSettings
 from toolwire.tools.contract import Progress
@@ -35,6 +35,7 @@ from toolwire.tools.mcp.connection import (
     address,
     http_client,
 )
+from toolwire.tools.mcp.stdio import LARGEST
 
 State = Literal["idle", "starting", "ready", "failed"]
 MOST_TOOLS, MOST_PAGES, MOST_LISTINGS = 1000, 100, 3
@@ -45,7 +46,10 @@ T = TypeVar("T", bound=BaseModel)
 
 
 class Upstream:
-    """A server. `changed` is called when its lists may have changed; `http` makes its HTTP client."""
+    """A server. `changed` is called when its lists may have changed; `http` makes its HTTP client.
+
+    `problem`: why the server may not be used, a mistake in its settings. Then it is never started.
+    """
 
     def __init__(
         self,
@@ -53,8 +57,10 @@ class Upstream:
         *,
         changed: Callable[[], None] = lambda: None,
         http: HttpClient | None = None,
+        problem: str = "",
     ) -> None:
         self.settings = settings
+        self.problem = problem or settings.problem
         self.name = settings.name
         self.error = ""
         """Why the server is not ready, for a person; "" if there is no problem."""
@@ -79,6 +85,8 @@ class Upstream:
         """Returns the connection; opens one if there is none. Raises `UpstreamFailed`."""
         if self._closed:
             raise UpstreamFailed(f"{self.name} is not in use any more")
+        if self.problem:
+            raise UpstreamFailed(f"{self.name} cannot be used: {self.problem}")
         if self._connection is None or self._connection.over:
             try:
                 self._backoff.check()
@@ -107,18 +115,9 @@ class Upstream:
     # --- what the server says of itself ---
 
     @property
-    def instructions(self) -> str:
-        client = self._client
-        return (client.instructions or "") if client is not None else ""
-
-    @property
     def capabilities(self) -> types.ServerCapabilities | None:
-        client = self._client
+        client = self._connection.client if self._connection is not None else None
         return client.server_capabilities if client is not None else None
-
-    @property
-    def _client(self) -> Client | None:
-        return self._connection.client if self._connection is not None else None
 
     @property
     def listed(self) -> list[types.Tool] | None:
@@ -127,9 +126,14 @@ class Upstream:
         return connection.tools if connection is not None and not connection.over else None
 
     async def tools(self) -> list[types.Tool]:
-        """Returns the server's tools. Lists them only if they may have changed since the last time.
+        """Returns the server's tools."""
+        return (await self.listing())[1]
 
-        Raises `UpstreamFailed` if the list does not end, or has two tools of one name.
+    async def listing(self) -> tuple[Connection, list[types.Tool]]:
+        """Returns the server's tools, and the connection that listed them: a new one may have others.
+
+        Lists them only if they may have changed since the last time. Raises `UpstreamFailed` if the list does
+        not end, is too large, or has two tools of one name.
         """
         async with self._listing:
             connection = await self.connected()
@@ -140,19 +144,24 @@ class Upstream:
                 if connection.changes != changes and tries < MOST_LISTINGS:
                     found = None  # it changed while it was read
             connection.tools = found
-            return found
+            return connection, found
 
     async def _list(self, connection: Connection) -> list[types.Tool]:
         found: list[types.Tool] = []
         cursor: str | None = None
         seen = set[str]()
-        if self.capabilities is not None and self.capabilities.tools is None:
+        client = connection.client
+        if client is not None and client.server_capabilities.tools is None:
             return found
+        read = 0
         deadline = _Deadline(self.settings.call_s)
         for _ in range(MOST_PAGES):
             params = types.PaginatedRequestParams(cursor=cursor)
             page: types.ListToolsResult = await self._send(connection, partial(_list_tools, params), deadline)
             found += page.tools
+            read += len(page.model_dump_json(exclude_none=True))
+            if read + len(found) * len(connection.instructions) > LARGEST:
+                raise UpstreamFailed(f"{self.name} lists tools of more than {size(LARGEST)}")
             cursor = page.next_cursor
             if cursor is None or cursor in seen or len(found) > MOST_TOOLS:
                 break
@@ -167,11 +176,16 @@ class Upstream:
     # --- requests ---
 
     async def call(
-        self, tool: str, arguments: Mapping[str, Any], *, progress: Progress | None = None
+        self,
+        tool: str,
+        arguments: Mapping[str, Any],
+        *,
+        progress: Progress | None = None,
+        on: Connection | None = None,
     ) -> types.CallToolResult:
         """Calls a tool, once. Raises `UpstreamFailed`. If the caller is cancelled, the server learns it."""
         params = types.CallToolRequestParams(name=tool, arguments=dict(arguments))
-        answer = await self.request(types.CallToolRequest(params=params), _ANSWER, progress=progress)
+        answer = await self.request(types.CallToolRequest(params=params), _ANSWER, progress=progress, on=on)
         if isinstance(answer, types.InputRequiredResult):
             problem = f"{self.name} asks for more input during the call, which Toolwire does not pass on"
             raise UpstreamFailed(problem, may_have_run=True)
@@ -183,9 +197,13 @@ class Upstream:
         result: type[T] | TypeAdapter[T],
         *,
         progress: Progress | None = None,
+        on: Connection | None = None,
     ) -> T:
-        """Sends a request, once, and returns its result. Raises `UpstreamFailed`."""
-        connection = await self.connected()
+        """Sends a request, once, and returns its result. Raises `UpstreamFailed`.
+
+        `on`: the only connection on which it may be sent. If that is over, the request is not sent.
+        """
+        connection = on or await self.connected()
         deadline = _Deadline(self.settings.call_s, progress)
         try:
             answer: T = await self._send(
@@ -200,7 +218,8 @@ class Upstream:
             deadline.close()
 
     async def _send(self, connection: Connection, send: Callable[[Client], Any], deadline: _Deadline) -> Any:
-        assert connection.client is not None
+        if connection.client is None or connection.over:
+            raise await connection.lost(sent=False)
         sent = asyncio.ensure_future(send(connection.client))
         try:
             while not sent.done() and not connection.over and deadline.left > 0:
