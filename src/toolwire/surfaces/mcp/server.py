@@ -203,18 +203,25 @@ class ToolServer:
 
     def _schema(self, name: str) -> Mapping[str, Any] | None:
         tool = self._toolbox.tools.get(name)
+        if tool is None and self._servers is not None:
+            tool = self._servers.find(name)
         return tool.parameters if tool is not None else None
 
     # --- a call ---
 
     async def _call(self, context: Context, params: types.CallToolRequestParams) -> Any:
-        if self._stale:
-            await self._refresh()
-        answer = await self._ask(context, params, self._toolbox, params.name, params.arguments or {})
+        toolbox = await self._toolbox_for(params.name)
+        answer = await self._ask(context, params, toolbox, params.name, params.arguments or {})
         if isinstance(answer, McpCall):
             return results.of_call(answer, context.protocol_version)
-        tool = self._toolbox.tools.get(params.name)
+        tool = toolbox.tools.get(params.name)
         return results.refused(answer, tool=tool) if isinstance(answer, str) else answer
+
+    async def _toolbox_for(self, name: str) -> Toolbox:
+        """Returns the tools that a call can mean. No call waits for another server than its own."""
+        if self._servers is None or not self._stale:
+            return self._toolbox
+        return Toolbox((*self._own, *await self._servers.tools({name.partition("__")[0]})))
 
     async def _read(
         self,
