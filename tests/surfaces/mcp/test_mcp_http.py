@@ -168,3 +168,17 @@ async def test_a_client_cannot_use_the_session_of_another(
         async with connect(url, "legacy", person) as second:
             assert (await second.call_tool("vault_tags", {})).is_error
         assert len(person.shown) == 1
+
+
+async def test_without_a_session_an_approval_for_the_session_answers_no_other_request(
+    serve: Any, on_http: Any, connect: Any, form: Any, inbox: Any
+) -> None:
+    async with on_http(serve()) as url:
+        async with connect(url, "auto") as first:
+            calling = asyncio.ensure_future(first.call_tool("vault_tags", {}))
+            await inbox.decide(await inbox.next(), Decision(True, remember="session"))
+            assert not (await calling).is_error
+        person = form("decline")
+        async with connect(url, "auto", person) as second:
+            assert (await second.call_tool("vault_tags", {})).is_error
+        assert len(person.shown) == 1

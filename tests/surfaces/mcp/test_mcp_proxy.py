@@ -96,7 +96,7 @@ async def test_errors_pass_through(store: Store, log: Path, mode: str, era: str)
             await client.call_tool("peer__broken", {})
         unknown = await client.call_tool("peer__gone", {})
     assert failed.is_error and failed.content == [types.TextContent(text="no such note")]
-    assert (broken.value.error.code, broken.value.error.message) == (-32042, "the peer is broken")
+    assert (broken.value.error.code, broken.value.error.message) == (-32050, "the peer is broken")
     assert broken.value.error.data == {"why": "a test"}
     assert unknown.is_error and [one["name"] for one in received(log)] == ["fail", "broken"]
 
@@ -310,6 +310,32 @@ async def test_a_server_s_own_questions_are_never_shown_as_approvals(
     assert [one["name"] for one in received(log)] == [what]
 
 
+@both_eras
+@both_sides
+async def test_a_web_page_that_a_server_wants_opened_is_not_shown_as_a_question(
+    store: Store, log: Path, form: Any, text: Any, mode: str, era: str
+) -> None:
+    person = form({**YES})
+    settings = peer(log, era=era, allow=("*",))
+    async with proxied(store, settings) as proxy, proxy.client(mode, person) as client:
+        refused = await client.call_tool("peer__sign_in", {})
+    assert refused.is_error and "sign in first" in text(refused)
+    assert "evil.example" not in refused.model_dump_json() and person.shown == []
+
+
+async def test_a_call_does_not_wait_for_the_list_of_another_server(store: Store, log: Path) -> None:
+    other = peer(log.with_name("other.log"), name="other", allow=("*",))
+    async with proxied(store, peer(log, allow=("*",)), other) as proxy, proxy.client() as client:
+        await client.list_tools()
+        proxy.servers._patience_s = 600
+        changed = asyncio.Event()
+        proxy.servers.on_change.append(changed.set)
+        await client.call_tool("other__stall", {})
+        async with asyncio.timeout(60):
+            await changed.wait()
+            assert not (await client.call_tool("peer__echo", {"text": "a"})).is_error
+
+
 @both_sides
 async def test_a_server_that_dies_ends_its_call_and_no_other(store: Store, log: Path, era: str) -> None:
     other = peer(log.with_name("other.log"), name="other", allow=("*",))
@@ -421,3 +447,49 @@ async def test_a_rule_for_all_tools_allows_no_prompt_and_no_resource(
             await client.read_resource("notes://work/plan.md")
     assert len(person.shown) == 2
     assert received(log, "prompts/get") == received(log, "resources/read") == []
+
+
+@both_eras
+async def test_what_was_read_is_shown_before_it_is_shared_if_the_settings_say_so(
+    store: Store, log: Path, form: Any, mode: str
+) -> None:
+    person = form("decline", {**YES}, "decline", {**YES})
+    rules = ("prompts/get *", "resources/read *")
+    settings = peer(log, share="ask", allow=rules)
+    async with proxied(store, settings) as proxy, proxy.client(mode, person) as client:
+        with pytest.raises(MCPError, match="not share") as kept:
+            await client.read_resource("notes://work/plan.md")
+        read = await client.read_resource("notes://work/plan.md")
+        with pytest.raises(MCPError, match="not share"):
+            await client.get_prompt("peer__review", {"code": "x = 1"})
+        prompt = await client.get_prompt("peer__review", {"code": "x = 1"})
+    assert "of notes" not in str(kept.value.error)
+    assert read.contents[0].text == "of notes://work/plan.md"  # type: ignore[union-attr]
+    assert "x = 1" in prompt.messages[0].content.text  # type: ignore[union-attr]
+    assert "of notes://work/plan.md" in person.shown[0].message and "x = 1" in person.shown[2].message
+
+
+async def test_a_resource_is_read_by_the_first_server_that_lists_it_under_its_present_rules(
+    store: Store, log: Path, form: Any
+) -> None:
+    other = peer(log.with_name("other.log"), name="other")
+    person = form("decline")
+    async with proxied(store, peer(log), other) as proxy, proxy.client("auto", person) as client:
+        listed = [one.uri for one in (await client.list_resources()).resources]
+        assert len(listed) == len(set(listed)) == 2
+        proxy.servers.set_page_rules("peer", ["resources/read uri=notes://work/*"])
+        await client.read_resource("notes://work/plan.md")
+    assert person.shown == []
+    assert len(received(log, "resources/read")) == 1
+    assert received(log.with_name("other.log"), "resources/read") == []
+
+
+async def test_an_endless_list_of_resources_is_cut(
+    store: Store, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toolwire.surfaces.mcp.reading.MOST_LISTED_BYTES", 100)
+    async with proxied(store, peer(log)) as proxy, proxy.client() as client:
+        assert (await client.list_resources()).resources == []
+        monkeypatch.setattr("toolwire.surfaces.mcp.reading.MOST_LISTED_BYTES", 10_000)
+        monkeypatch.setattr("toolwire.surfaces.mcp.reading.LONGEST_URI", len("notes://work/plan.md"))
+        assert [one.uri for one in (await client.list_resources()).resources] == ["notes://work/plan.md"]

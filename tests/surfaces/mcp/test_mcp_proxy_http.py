@@ -17,6 +17,7 @@ from doubles.mcp_http import FilesServer
 from doubles.mcp_proxied import peer, proxied, received
 from toolwire.settings.types import McpServerSettings
 from toolwire.store.store import Store
+from toolwire.surfaces.mcp.server import TOO_MANY
 from toolwire.tools.contract import Decision
 
 both_eras = pytest.mark.parametrize("mode", ["legacy", "auto"])
@@ -142,3 +143,25 @@ async def test_a_call_that_was_answered_with_wait_is_taken_by_a_later_session(
         async with connect(url, mode) as client:
             assert not (await client.call_tool("peer__echo", {"text": "a"})).is_error
     assert len(received(log)) == 1
+
+
+@pytest.mark.process
+async def test_clients_without_a_session_leave_a_limited_number_of_questions(
+    store: Store, tmp_path: Path, on_http: Any, connect: Any, text: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toolwire.surfaces.mcp.server.MOST_WAITING", 2)
+    log = tmp_path / "stdin.log"
+    async with (
+        proxied(store, peer(log), wait_s=0.05) as proxy,
+        on_http(proxy) as url,
+        connect(url, "auto") as client,
+    ):
+        said = [text(await client.call_tool("peer__echo", {"text": word})) for word in "abca"]
+        questions = {one.arguments["text"]: one for one in await proxy.approvals.pending()}
+        assert [TOO_MANY in one for one in said] == [False, False, True, False]
+        assert questions.keys() == {"a", "b"}
+        question = questions["a"]
+        await proxy.approvals.decide(question.id, question.token, Decision(True), by="test")
+        assert not (await client.call_tool("peer__echo", {"text": "a"})).is_error
+        assert TOO_MANY not in text(await client.call_tool("peer__echo", {"text": "c"}))
+    assert [one["arguments"] for one in received(log)] == [{"text": "a"}]

@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mcp.server import ServerRequestContext
+
 from toolwire.tools.approvals import Approvals
 from toolwire.tools.contract import Approval, Asking, Decision, Outcome, ToolCall
 from toolwire.tools.executor import Executor, Toolbox
@@ -182,3 +184,34 @@ class McpCalls:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class Progress:
+    """The progress reports of one request. They always rise, first by our clock, then as the server says."""
+
+    def __init__(self, context: ServerRequestContext[Any, Any]) -> None:
+        self._context = context
+        self._began = time.monotonic()
+        self._last = 0.0
+        self._sent: Reported | None = None
+        self._offset = 0.0
+
+    async def wait(self, status: str) -> None:
+        """Reports what the call waits for, so that the client does not time out."""
+        if self._sent is not None:
+            return  # a server that reports by itself is not interrupted
+        self._last = self._offset = time.monotonic() - self._began
+        await self._context.session.report_progress(self._last, message=status)
+
+    async def of_server(self, call: McpCall) -> bool:
+        """Passes on what the server has reported. Returns whether there was something new."""
+        reported = call.reported
+        if reported is None or reported is self._sent:
+            return False
+        self._sent = reported
+        value = self._offset + reported.progress
+        if value > self._last:
+            self._last = value
+            total = reported.total + self._offset if reported.total is not None else None
+            await self._context.session.report_progress(value, total, reported.message)
+        return True

@@ -9,6 +9,7 @@ the first server that lists it, or has a template for it, reads it.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -19,7 +20,7 @@ from mcp.server import ServerRequestContext
 from mcp.shared.exceptions import MCPError
 from pydantic import TypeAdapter
 
-from toolwire.core.display import one_line
+from toolwire.core.display import counted, one_line, size
 from toolwire.settings.types import McpServerSettings
 from toolwire.tools.contract import Arguments, Effect, Preview, Ran, ToolFailed
 from toolwire.tools.mcp.policy import Policy, Ruling
@@ -31,6 +32,9 @@ log = logging.getLogger("toolwire.mcp")
 GET_PROMPT, READ_RESOURCE = "prompts/get", "resources/read"
 MOST_LISTED = 1000
 """The most prompts, resources or templates of one server that are listed."""
+MOST_LISTED_BYTES = 4 * 1024 * 1024
+LONGEST_URI = 4096
+"""A resource or template with a longer URI is not listed."""
 _EXPRESSION = re.compile(r"\{[^{}]*\}")
 
 Context = ServerRequestContext[Any, Any]
@@ -68,6 +72,7 @@ class Reading:
         self._fixed = fixed
         self._send = send
         self._policy = Policy.of(server)
+        self._share = server.share
 
     def ruling(self, arguments: Arguments) -> Ruling:
         return self._policy.decide(self.method, arguments)
@@ -84,10 +89,20 @@ class Reading:
             raw = await self._send(arguments)
         except UpstreamFailed as failed:
             raise ToolFailed(str(failed)) from None
-        return Ran(raw.model_dump(by_alias=True, mode="json", exclude_none=True), raw=raw)
+        value = _as_json(raw)
+        if self._share == "run":
+            return Ran(value, raw=raw)
+        text = json.dumps(value, ensure_ascii=False, indent=2)
+        summary = f"The result has {counted(len(text), 'character')}."
+        found = Preview(summary=summary, action="Share the result", facts=self._facts, content=text)
+        return Ran({}, found=found, raw=raw)
 
     def share(self, ran: Ran, picked: Sequence[str]) -> Any:
-        return ran.value
+        return _as_json(ran.raw)
+
+
+def _as_json(result: types.Result) -> Any:
+    return result.model_dump(by_alias=True, mode="json", exclude_none=True)
 
 
 class Prompts:
@@ -130,28 +145,35 @@ class Resources:
 
     def __init__(self, servers: McpServers) -> None:
         self._servers = servers
-        self._known: dict[str, McpServerSettings] = {}
-        """By URI or template, in the order of the servers: the server that reads it."""
+        self._uris: dict[str, set[str]] = {}
+        """By server: the URIs that it listed last."""
+        self._templates: dict[str, set[str]] = {}
 
     async def listed(self, context: Context, params: Page) -> types.ListResourcesResult:
         found = await _of_every(self._servers, "resources", self._of)
-        return types.ListResourcesResult(resources=found)
+        kept = [one for server, one in found if self._lists(self._uris, one.uri) == server]
+        return types.ListResourcesResult(resources=kept)
 
     async def templates(self, context: Context, params: Page) -> types.ListResourceTemplatesResult:
         found = await _of_every(self._servers, "resources", self._templates_of)
-        return types.ListResourceTemplatesResult(resource_templates=found)
+        kept = [one for server, one in found if self._lists(self._templates, one.uri_template) == server]
+        return types.ListResourceTemplatesResult(resource_templates=kept)
 
-    async def _of(self, server: McpServerSettings) -> list[types.Resource]:
+    async def _of(self, server: McpServerSettings) -> list[tuple[str, types.Resource]]:
         method, answer = types.ListResourcesRequest, types.ListResourcesResult
         policy = Policy.of(server)
         every = await _pages(self._servers, server, method, answer, lambda page: page.resources)
-        found = [one for one in every if policy.decide(READ_RESOURCE, {"uri": one.uri}).action != "deny"]
-        return [one for one in found if self._known.setdefault(one.uri, server) is server]
+        short = [one for one in every if len(one.uri) <= LONGEST_URI]
+        found = [one for one in short if policy.decide(READ_RESOURCE, {"uri": one.uri}).action != "deny"]
+        self._uris[server.name] = {one.uri for one in found}
+        return [(server.name, one) for one in found]
 
-    async def _templates_of(self, server: McpServerSettings) -> list[types.ResourceTemplate]:
+    async def _templates_of(self, server: McpServerSettings) -> list[tuple[str, types.ResourceTemplate]]:
         method, answer = types.ListResourceTemplatesRequest, types.ListResourceTemplatesResult
-        found = await _pages(self._servers, server, method, answer, lambda page: page.resource_templates)
-        return [one for one in found if self._known.setdefault(one.uri_template, server) is server]
+        every = await _pages(self._servers, server, method, answer, lambda page: page.resource_templates)
+        found = [one for one in every if len(one.uri_template) <= LONGEST_URI]
+        self._templates[server.name] = {one.uri_template for one in found}
+        return [(server.name, one) for one in found]
 
     async def found(self, uri: str) -> Reading:
         """Returns the tool that reads a resource."""
@@ -169,10 +191,19 @@ class Resources:
 
         return Reading(server, READ_RESOURCE, {"uri": uri}, "uri", send)
 
+    def _lists(self, known: Mapping[str, set[str]], text: str) -> str | None:
+        """Returns the first server that has listed this URI or template."""
+        names = (one.name for one in self._servers.usable())
+        return next((name for name in names if text in known.get(name, ())), None)
+
     def _server_of(self, uri: str) -> McpServerSettings | None:
-        if uri in self._known:
-            return self._known[uri]
-        return next((it for known, it in self._known.items() if "{" in known and matches(known, uri)), None)
+        """Returns the settings, as they are now, of the server that reads this resource."""
+        name = self._lists(self._uris, uri)
+        for server in self._servers.usable():
+            templates = self._templates.get(server.name, ()) if name is None else ()
+            if server.name == name or any(matches(one, uri) for one in templates):
+                return server
+        return None
 
 
 def matches(template: str, uri: str) -> bool:
@@ -226,12 +257,17 @@ async def _pages(
     answer: type[Paged],
     entries: Callable[[Paged], Sequence[Entry]],
 ) -> list[Entry]:
-    """Returns all entries of a list, up to a limit."""
+    """Returns all entries of a list, up to a limit of their number and size."""
     found: list[Entry] = []
     cursor: str | None = None
+    length = 0
     for _ in range(MOST_PAGES):
         params = types.PaginatedRequestParams(cursor=cursor)
         page = await servers.upstream(server.name).request(request(params=params), answer)
+        length += len(page.model_dump_json())
+        if length > MOST_LISTED_BYTES:
+            log.warning("a list of %s is cut: it is larger than %s", server.name, size(MOST_LISTED_BYTES))
+            break
         found += entries(page)
         cursor = page.next_cursor
         if cursor is None or len(found) >= MOST_LISTED:

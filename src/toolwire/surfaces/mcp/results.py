@@ -35,6 +35,8 @@ IN_INBOX = "The question waited in the approvals inbox: run `toolwire approvals`
 CANCELLED = "The call was cancelled"
 RESERVED = "io.modelcontextprotocol/"
 """Keys of `_meta` that belong to one connection, and are not passed on."""
+WANTS_A_PAGE = -32042
+"""The code of an error that asks the client to open a web page for the person."""
 
 
 # --- the list ---
@@ -104,8 +106,6 @@ def of_reading(call: McpCall) -> types.GetPromptResult | types.ReadResourceResul
     if outcome is not None and outcome.status == "done":
         found: types.GetPromptResult | types.ReadResourceResult = outcome.raw
         return found
-    if outcome is not None and outcome.raw is not None:
-        raise MCPError.from_error_data(outcome.raw)
     error, reason = problem_of(call, outcome)
     raise MCPError(types.INVALID_REQUEST, f"{error}\nReason: {reason}" if reason else error)
 
@@ -114,7 +114,7 @@ def of_call(call: McpCall, version: str) -> types.CallToolResult:
     """Returns the result of a call that is over."""
     outcome = outcome_of(call)
     if outcome is None or outcome.status != "done":
-        if outcome is not None and outcome.raw is not None:
+        if outcome is not None and outcome.raw is not None and not _asks(outcome.raw):
             raise MCPError.from_error_data(outcome.raw)
         error, reason = problem_of(call, outcome)
         return refused(error, reason, tool=call.toolbox.tools.get(call.call.name))
@@ -123,6 +123,11 @@ def of_call(call: McpCall, version: str) -> types.CallToolResult:
     data = {"untrusted": UNTRUSTED, **outcome.result}
     text = types.TextContent(text=marked(outcome.result))
     return types.CallToolResult(content=[text], structured_content=data)
+
+
+def _asks(error: types.ErrorData) -> bool:
+    """Whether the client would show a server's error to the person as a question of Toolwire."""
+    return error.code == WANTS_A_PAGE or (isinstance(error.data, dict) and "elicitations" in error.data)
 
 
 def outcome_of(call: McpCall) -> Outcome | None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -28,11 +27,11 @@ from pydantic import ValidationError
 
 from toolwire.core.ids import random_id
 from toolwire.surfaces.mcp import results
-from toolwire.surfaces.mcp.calls import AskChannels, McpCall, McpCalls, Reported
+from toolwire.surfaces.mcp.calls import AskChannels, McpCall, McpCalls, Progress
 from toolwire.surfaces.mcp.changes import ListChanges
 from toolwire.surfaces.mcp.forms import decision, message, schema
 from toolwire.surfaces.mcp.reading import Prompts, Reading, Resources
-from toolwire.tools.approvals import Approvals
+from toolwire.tools.approvals import MOST_WAITING, Approvals
 from toolwire.tools.contract import Approval, Asking, Tool, ToolCall
 from toolwire.tools.executor import Toolbox
 from toolwire.tools.mcp.servers import McpServers
@@ -203,18 +202,25 @@ class ToolServer:
 
     def _schema(self, name: str) -> Mapping[str, Any] | None:
         tool = self._toolbox.tools.get(name)
+        if tool is None and self._servers is not None:
+            tool = self._servers.find(name)
         return tool.parameters if tool is not None else None
 
     # --- a call ---
 
     async def _call(self, context: Context, params: types.CallToolRequestParams) -> Any:
-        if self._stale:
-            await self._refresh()
-        answer = await self._ask(context, params, self._toolbox, params.name, params.arguments or {})
+        toolbox = await self._toolbox_for(params.name)
+        answer = await self._ask(context, params, toolbox, params.name, params.arguments or {})
         if isinstance(answer, McpCall):
             return results.of_call(answer, context.protocol_version)
-        tool = self._toolbox.tools.get(params.name)
+        tool = toolbox.tools.get(params.name)
         return results.refused(answer, tool=tool) if isinstance(answer, str) else answer
+
+    async def _toolbox_for(self, name: str) -> Toolbox:
+        """Returns the tools that a call can mean. No call waits for another server than its own."""
+        if self._servers is None or not self._stale:
+            return self._toolbox
+        return Toolbox((*self._own, *await self._servers.tools({name.partition("__")[0]})))
 
     async def _read(
         self,
@@ -249,7 +255,9 @@ class ToolServer:
                     call.answer(call.open.id, decision(call.open, answer.action, answer.content))
         else:
             asking, channels = self._asking(context), self._channels_of(context)
-            call = self.calls.begin(toolbox, self._approvals, asked, asking, channels, self._ways.wait_s)
+            call = None
+            if not await self._is_full(context, name, arguments):
+                call = self.calls.begin(toolbox, self._approvals, asked, asking, channels, self._ways.wait_s)
             if call is None:
                 await self._approvals.refused(asking, asked.name, written, "too many questions wait")
                 return TOO_MANY
@@ -264,13 +272,26 @@ class ToolServer:
             if watching is not None:
                 watching.cancel()
 
+    async def _is_full(self, context: Context, tool: str, arguments: Mapping[str, Any]) -> bool:
+        """Whether too many other questions wait already for a client without a session to leave one."""
+        if self._ways.wait_s is None or context.request is None or _session_of(context):
+            return False
+        pending = await self._approvals.pending()
+        waiting = [(one.tool, one.arguments) for one in pending if one.session.startswith(self._session)]
+        return len(waiting) >= MOST_WAITING and (tool, arguments) not in waiting
+
     def _asking(self, context: Context) -> Asking:
+        """Returns who asks. Over HTTP without a session, each request is one of its own.
+
+        So an approval for a session answers no other client.
+        """
         client = context.session.client_params
         name = "an MCP client"
         if client is not None:
             name = f"{client.client_info.name} {client.client_info.version}".strip()
-        header = context.request.headers.get("mcp-session-id") if context.request is not None else None
-        session = f"{self._session}.{header[:12]}" if header else self._session
+        session = self._session
+        if context.request is not None:
+            session += f".{_session_of(context)[:12] or random_id('')}"
         return Asking(session, name, "mcp", source=self._source)
 
     def _channels_of(self, context: Context) -> AskChannels:
@@ -343,37 +364,6 @@ class ToolServer:
             await asyncio.gather(asking, return_exceptions=True)
 
 
-class Progress:
-    """The progress reports of one request. They always rise, first by our clock, then as the server says."""
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
-        self._began = time.monotonic()
-        self._last = 0.0
-        self._sent: Reported | None = None
-        self._offset = 0.0
-
-    async def wait(self, status: str) -> None:
-        """Reports what the call waits for, so that the client does not time out."""
-        if self._sent is not None:
-            return  # a server that reports by itself is not interrupted
-        self._last = self._offset = time.monotonic() - self._began
-        await self._context.session.report_progress(self._last, message=status)
-
-    async def of_server(self, call: McpCall) -> bool:
-        """Passes on what the server has reported. Returns whether there was something new."""
-        reported = call.reported
-        if reported is None or reported is self._sent:
-            return False
-        self._sent = reported
-        value = self._offset + reported.progress
-        if value > self._last:
-            self._last = value
-            total = reported.total + self._offset if reported.total is not None else None
-            await self._context.session.report_progress(value, total, reported.message)
-        return True
-
-
 def _waiting(announced: Approval | None) -> str:
     return f"{DECIDING} (toolwire approvals show {announced.id})" if announced is not None else "Working"
 
@@ -381,6 +371,13 @@ def _waiting(announced: Approval | None) -> str:
 async def _cancel_if_gone(call: McpCall, gone: asyncio.Event) -> None:
     await gone.wait()
     call.task.cancel()
+
+
+def _session_of(context: Context) -> str:
+    """Returns the id of the client's HTTP session; "" if it has none. Nothing checks that of a modern one."""
+    if context.request is None or _is_modern(context):
+        return ""
+    return str(context.request.headers.get("mcp-session-id") or "")
 
 
 def _is_modern(context: Context) -> bool:

@@ -11,6 +11,7 @@ import asyncio
 import json
 import logging
 import os
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from fnmatch import fnmatchcase
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("toolwire.web")
 MOST_PATTERNS = 1000
 LONGEST_PATTERN = 200
+SLOW_S, AGAIN_S = 1.0, 0.2
+"""A turn waits only `AGAIN_S` for a server that took longer than `SLOW_S` to list its tools."""
 Source = Callable[[Settings, Path], AbstractAsyncContextManager[Sequence[Tool]]]
 
 
@@ -57,6 +60,7 @@ class WebTools:
         self._stack: AsyncExitStack | None = None
         self._lock = asyncio.Lock()
         self.servers = servers
+        self._slow = set[str]()
         self.toolbox: Toolbox | None = None
         """The tools of the vault; None if it is not open."""
         self.error = ""
@@ -82,8 +86,22 @@ class WebTools:
 
     async def all(self) -> Toolbox | None:
         """Returns the tools for a turn; None if there are none. Starts servers that are not running."""
-        foreign = await self.servers.tools() if self.servers is not None else []
+        names = [one.name for one in self.servers.usable()] if self.servers is not None else []
+        lists = await asyncio.gather(*(self._of(name) for name in names))
+        foreign = [tool for tools in lists for tool in tools]
         return (self.toolbox or Toolbox(())).joined(foreign) if foreign else self.toolbox
+
+    async def _of(self, server: str) -> Sequence[Tool]:
+        """Returns the tools of a server. One that was slow the last time is hardly waited for."""
+        assert self.servers is not None
+        began = time.monotonic()
+        try:
+            async with asyncio.timeout(AGAIN_S if server in self._slow else None):
+                tools = await self.servers.tools({server})  # goes on listing if it is not waited for
+        except TimeoutError:
+            return []
+        (self._slow.add if time.monotonic() - began > SLOW_S else self._slow.discard)(server)
+        return tools
 
     async def refresh(self) -> None:
         """Opens or closes the vault, depending on whether tools are enabled."""
