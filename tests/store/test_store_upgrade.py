@@ -37,11 +37,7 @@ def test_the_first_version_never_changes() -> None:
     """Stores of this version exist. A later version adds a migration, and its hash here."""
     tables = hashlib.sha256("\n".join(schema.TABLES).encode()).hexdigest()[:12]
     steps = [hashlib.sha256("\n".join(step).encode()).hexdigest()[:12] for step in schema.MIGRATIONS]
-    assert (schema.FIRST, tables, steps) == (
-        8,
-        "737f698aa19e",
-        ["8789c6c3426b", "07aa0a79496c"],
-    )
+    assert (schema.FIRST, tables, steps) == (8, "737f698aa19e", ["8789c6c3426b", "07aa0a79496c"])
 
 
 # --- the contents of a store -------------------------------------------------------------------------------

@@ -187,7 +187,8 @@ class LinkPage {
     const { picked } = this.question.decision(approved)
     const reason = approved ? '' : this.reason.value.trim()
     try {
-      await call({ id: this.approval.id, approved, reason, ...(picked ? { picked } : {}) })
+      const { id, token: shown } = this.approval
+      await call({ id, shown, approved, reason, ...(picked ? { picked } : {}) })
       const tool = visible(this.approval.tool)
       this.end(() => (approved ? show('check', 'Approved', `${tool} may run, this once.`) : denied(tool)))
     } catch (error) {
