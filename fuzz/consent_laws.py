@@ -188,7 +188,7 @@ class _Person:
 
     async def ask(self, approvals: Sequence[Approval]) -> bool:
         for approval in approvals if self._denies else ():
-            await self._approvals.decide(approval.id, approval.token, Decision(False), by="test")
+            await self._approvals.decide(approval, Decision(False), by="test")
         return False
 
 

@@ -338,9 +338,7 @@ async def asked_before(home: Path, environ: dict[str, str]) -> None:
     approvals = Approvals(store, ids=lambda prefix: prefix + "0c2e" + "0" * 20)
     made = [replace(one, token=approvals.proofs.token(one)) for one in made]
     await approvals.records.add(made)
-    await approvals.decide(
-        made[2].id, made[2].token, Decision(True, picked=("Projects/Beta.md",), remember="tool"), by="shell"
-    )
+    await approvals.decide(made[2], Decision(True, picked=("Projects/Beta.md",), remember="tool"), by="shell")
     await store.close()
 
 

@@ -118,7 +118,7 @@ class Place:
     async def decide(self, approve: bool) -> None:
         assert self.app.pages is not None
         one = await self.question()
-        await self.app.pages.web.approvals.decide(one.id, one.token, Decision(approve), by="test")
+        await self.app.pages.web.approvals.decide(one, Decision(approve), by="test")
 
     async def audit(self) -> list[dict[str, Any]]:
         assert self.app.pages is not None

@@ -75,7 +75,7 @@ class Person:
             decision = self.decisions.pop(0) if self.decisions else None
             self._before()
             if isinstance(decision, Decision):
-                await self.approvals.decide(approval.id, approval.token, decision, by="test")
+                await self.approvals.decide(approval, decision, by="test")
             left = left or decision == "leave"
         return left
 

@@ -15,6 +15,7 @@ from toolwire.surfaces.web.sessions import LIFETIME_S, Sessions
 from toolwire.surfaces.web.talk import Conversations, StoredChat
 from toolwire.surfaces.web.tools import Preferences
 from toolwire.tools.approvals import Approvals
+from toolwire.tools.consent import shown_token
 from toolwire.tools.contract import Approval, Decision, Grant, Preview, Touched
 from toolwire.tools.links import Links
 from toolwire.tools.records import Records
@@ -103,9 +104,9 @@ async def test_two_links_and_an_inbox_decide_a_question_once(store: Store) -> No
     async def press(number: int) -> Approval:
         key = keys[number % 2]
         link, found = await links.opened(key.id, key.secret)
-        return await links.decide(link, found, key.secret, decisions[number])
+        return await links.decide(link, found, key.secret, decisions[number], shown_token(found))
 
-    inbox = approvals.decide(approval.id, approval.token, Decision(False), by="web")
+    inbox = approvals.decide(approval, Decision(False), by="web")
     results = await asyncio.gather(*map(press, range(8)), inbox, return_exceptions=True)
     assert len([one for one in results if isinstance(one, Approval)]) == 1
     assert {one.failure.kind for one in results if isinstance(one, ToolwireError)} <= {"gone", "conflict"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +19,7 @@ from toolwire.core.ids import counting_ids
 from toolwire.store import sqlite
 from toolwire.store.store import Store
 from toolwire.tools.approvals import Approvals, Question
-from toolwire.tools.consent import Proofs
+from toolwire.tools.consent import Proofs, Signer, shown_token
 from toolwire.tools.contract import Approval, Asking, Decision, Preview, Stage, Touched
 
 ASKING = Asking("session-1", "model-1", "test")
@@ -56,7 +57,7 @@ async def test_a_question_is_stored_before_it_is_asked(approvals: Approvals) -> 
                 kept = await approvals.records.get(one.id)
                 assert kept == one
                 seen.append(one.status)
-                await approvals.decide(one.id, one.token, YES, by="test")
+                await approvals.decide(one, YES, by="test")
             return False
 
     decided = await approvals.ask(ASKING, [question(path="x")], Looks())
@@ -102,12 +103,16 @@ async def pending(
     return found[0], task
 
 
+def _asked_once() -> Approval:
+    return Approval("appr_1", 0, 1, "", "s", "test", "m", "file_read", "run", {"path": "x"}, PICKS, "")
+
+
 async def test_a_decision_with_another_token_decides_nothing(approvals: Approvals) -> None:
     approval, task = await pending(approvals)
     with pytest.raises(ToolwireError, match="does not match what was shown"):
-        await approvals.decide(approval.id, "0" * 64, YES, by="test")
+        await approvals.decide(replace(approval, token="0" * 64), YES, by="test")
     assert (await approvals.pending())[0].id == approval.id and not task.done()
-    await approvals.decide(approval.id, approval.token, NO, by="test")
+    await approvals.decide(approval, NO, by="test")
     assert (await task)[0].status == "denied"
 
 
@@ -122,20 +127,37 @@ async def test_a_decision_with_another_token_decides_nothing(approvals: Approval
         lambda one: replace(one, id="appr_2"),
     ],
 )
-def test_the_token_is_bound_to_everything_that_is_shown(change: Callable[[Approval], Approval]) -> None:
-    one = Approval("appr_1", 0, 1, "", "s", "test", "m", "file_read", "run", {"path": "x"}, PICKS, "")
+def test_the_tokens_are_bound_to_everything_that_is_shown(change: Callable[[Approval], Approval]) -> None:
+    one = _asked_once()
     proofs, others = Proofs(Store("sqlite://"), b"secret"), Proofs(Store("sqlite://"), b"another secret")
     assert proofs.token(change(one)) != proofs.token(one) != others.token(one)
     assert proofs.token(replace(one, arguments=dict(one.arguments))) == proofs.token(one)
+    assert shown_token(change(one)) != shown_token(one) == shown_token(replace(one, status="denied"))
+
+
+async def test_a_question_that_changed_in_the_store_after_it_was_shown_is_not_decided(store: Store) -> None:
+    asker = Approvals(store, proofs=Proofs(store, b"a" * 32))
+    signer = Signer(b"s" * 32)
+    web = Approvals(store, proofs=Proofs(store, b"w" * 32))
+    approval, task = await pending(asker)
+    rewrite = "UPDATE approvals SET arguments = ?"
+    asked = (json.dumps(dict(approval.arguments)),)
+    await store.run(lambda c: c.execute(rewrite, ('{"path": "harmless"}',)), "write")
+    (shown,) = await web.pending()
+    assert shown.arguments == {"path": "harmless"}
+    await store.run(lambda c: c.execute(rewrite, asked), "write")
+    for decision in (YES, NO, replace(YES, remember="tool")):
+        with pytest.raises(ToolwireError, match="does not match what was shown"):
+            await web.decide(shown, decision, by="web", signer=signer)
+    assert await web.records.grants() == [] and not task.done()
+    await web.decide(approval, NO, by="web")
+    assert (await task)[0].status == "denied"
 
 
 async def test_a_question_is_decided_once(approvals: Approvals) -> None:
     approval, task = await pending(approvals)
     results = await asyncio.gather(
-        *(
-            approvals.decide(approval.id, approval.token, one, by=by)
-            for one, by in ((YES, "first"), (NO, "second"))
-        ),
+        *(approvals.decide(approval, one, by=by) for one, by in ((YES, "first"), (NO, "second"))),
         return_exceptions=True,
     )
     failed = [one for one in results if isinstance(one, ToolwireError)]
@@ -146,7 +168,7 @@ async def test_a_question_is_decided_once(approvals: Approvals) -> None:
 
 async def test_an_unknown_question_cannot_be_decided(approvals: Approvals) -> None:
     with pytest.raises(ToolwireError, match="no approval"):
-        await approvals.decide("appr_none", "t", YES, by="test")
+        await approvals.decide(_asked_once(), YES, by="test")
 
 
 async def test_nothing_can_be_granted_that_was_not_shown(approvals: Approvals) -> None:
@@ -157,16 +179,13 @@ async def test_nothing_can_be_granted_that_was_not_shown(approvals: Approvals) -
         (replace(YES, picked=("a",), remember="folder"), "folder"),
     ):
         with pytest.raises(ToolwireError, match=words):
-            await approvals.decide(approval.id, approval.token, wrong, by="test")
+            await approvals.decide(approval, wrong, by="test")
     with pytest.raises(ToolwireError, match="folder"):
         await approvals.decide(
-            approval.id,
-            approval.token,
-            replace(YES, picked=(), remember="folder", folder="Projects/../.."),
-            by="test",
+            approval, replace(YES, picked=(), remember="folder", folder="Projects/../.."), by="test"
         )
     assert await approvals.records.grants() == []
-    await approvals.decide(approval.id, approval.token, replace(YES, picked=()), by="test")
+    await approvals.decide(approval, replace(YES, picked=()), by="test")
     assert (await task)[0].status == "approved"
 
 
@@ -196,7 +215,7 @@ async def test_a_cancelled_caller_leaves_nothing_pending(approvals: Approvals) -
     kept = await approvals.records.get(approval.id)
     assert kept is not None and kept.status == "expired"
     with pytest.raises(ToolwireError, match="already expired"):
-        await approvals.decide(approval.id, approval.token, YES, by="late")
+        await approvals.decide(approval, YES, by="late")
 
 
 class Clock:
@@ -213,7 +232,7 @@ async def test_a_question_expires_after_its_lifetime_and_cannot_be_decided(store
     assert approval.expires_at == 1060
     clock.now = 1060
     with pytest.raises(ToolwireError, match="expired"):
-        await approvals.decide(approval.id, approval.token, YES, by="late")
+        await approvals.decide(approval, YES, by="late")
     kept = (await task)[0]
     assert (kept.status, kept.decision) == ("expired", None)
     assert [entry["event"] for entry in await approvals.records.audit()] == ["expired"]
@@ -225,7 +244,7 @@ async def test_another_process_decides_through_the_same_store(approvals: Approva
     try:
         elsewhere = Approvals(other)
         seen = (await elsewhere.pending())[0]
-        await elsewhere.decide(seen.id, seen.token, replace(NO, reason="from the shell"), by="shell")
+        await elsewhere.decide(seen, replace(NO, reason="from the shell"), by="shell")
     finally:
         await other.close()
     kept = (await task)[0]
@@ -240,7 +259,7 @@ async def test_a_question_in_the_inbox_waits_for_another_surface(approvals: Appr
     task = asyncio.ensure_future(approvals.ask(ASKING, [question()], Person(approvals, "leave")))
     while not (found := await approvals.pending()):
         await asyncio.sleep(0)
-    await approvals.decide(found[0].id, found[0].token, YES, by="inbox")
+    await approvals.decide(found[0], YES, by="inbox")
     assert (await task)[0].decided_by == "inbox"
 
 
@@ -258,7 +277,7 @@ async def test_a_question_decided_elsewhere_ends_the_prompt_on_the_surface(appro
     task = asyncio.ensure_future(approvals.ask(ASKING, [question()], Waits()))
     while not (found := await approvals.pending()):
         await asyncio.sleep(0)
-    await approvals.decide(found[0].id, found[0].token, YES, by="inbox")
+    await approvals.decide(found[0], YES, by="inbox")
     assert (await task)[0].status == "approved" and ended == ["asking"]
 
 
@@ -289,7 +308,7 @@ async def test_the_surface_that_decides_the_last_question_can_finish(
 
             monkeypatch.setattr(approvals.records, "get", get)
             for one in questions:
-                said.append((await approvals.decide(one.id, one.token, NO, by="test")).status)
+                said.append((await approvals.decide(one, NO, by="test")).status)
             return False
 
     decided = await approvals.ask(ASKING, [question()], Slow())
@@ -305,7 +324,7 @@ async def test_an_approval_whose_grant_cannot_be_stored_is_not_an_approval(store
     made = approvals._made(ASKING, question("note_write"))
     await approvals.records.add([made])
     with pytest.raises(ToolwireError, match="could not write"):
-        await approvals.decide(made.id, made.token, forever, by="test")
+        await approvals.decide(made, forever, by="test")
     assert [one.status for one in await approvals.pending()] == ["pending"]
 
 
@@ -448,10 +467,10 @@ async def test_an_approval_that_does_not_match_its_question_grants_nothing(
     while not (found := await approvals.pending()):
         await asyncio.sleep(0)
     with pytest.raises(ToolwireError, match=words):
-        await approvals.decide(found[0].id, found[0].token, decision, by="test")
+        await approvals.decide(found[0], decision, by="test")
     with pytest.raises(ToolwireError, match="does not match"):
-        await approvals.decide(found[0].id, "tökén", YES, by="test")
-    await approvals.decide(found[0].id, found[0].token, NO, by="test")
+        await approvals.decide(replace(found[0], token="tökén"), YES, by="test")
+    await approvals.decide(found[0], NO, by="test")
     assert (await task)[0].status == "denied"
 
 

@@ -246,7 +246,7 @@ class Surface:
             written = decisions.pop(0)
             await asyncio.sleep(0.2)
             mark("decided")
-            await approvals.decide(question.id, question.token, Decision(**written), by="test")
+            await approvals.decide(question, Decision(**written), by="test")
         return False
 
 async def main():
@@ -547,7 +547,7 @@ async def test_a_question_survives_its_process_and_is_decided_once_but_runs_noth
     (kept,) = await approvals.pending()
     assert "+x" in kept.shown.diff
     code = await approvals.proofs.code.set("correct horse", "test")
-    decided = await approvals.decide(kept.id, kept.token, YES, by="shell", signer=code)
+    decided = await approvals.decide(kept, YES, by="shell", signer=code)
     assert decided.status == "approved"
     assert not (folder / "New.md").exists()
 

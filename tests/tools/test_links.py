@@ -17,7 +17,7 @@ from toolwire.core.errors import ToolwireError
 from toolwire.store.store import Store
 from toolwire.tools import links as links_module
 from toolwire.tools.approvals import Approvals, Question
-from toolwire.tools.consent import LINKED, LinkKey, Proofs, decision_text
+from toolwire.tools.consent import LINKED, LinkKey, Proofs, decision_text, shown_token
 from toolwire.tools.contract import Approval, Asking, Decision, Preview, Touched
 from toolwire.tools.links import MOST_WRONG, Link, Links, over
 
@@ -42,7 +42,7 @@ class Elsewhere:
 
     async def press(self, key: LinkKey, decision: Decision) -> Approval:
         link, approval = await self.links.opened(key.id, key.secret)
-        return await self.links.decide(link, approval, key.secret, decision)
+        return await self.links.decide(link, approval, key.secret, decision, shown_token(approval))
 
 
 @asynccontextmanager
@@ -102,6 +102,40 @@ async def test_a_link_denies_and_the_reason_arrives(approvals: Approvals, store:
     assert (asked.status, asked.decision.reason) == ("denied", "not now")
 
 
+async def test_a_link_approves_only_what_its_page_showed(approvals: Approvals, store: Store) -> None:
+    """A program shows something harmless while the page is read, and restores the question after that."""
+
+    async def put(command: str) -> None:
+        query = "UPDATE approvals SET arguments = ?"
+        await store.run(lambda c: c.execute(query, (json.dumps({"path": command}),)), "write")
+
+    async with waiting(approvals) as (one, task):
+        key = await Links(store, approvals).add(one, "link", "phone", approves=True)
+        links = Elsewhere(store).links
+        await put("harmless")
+        link, shown = await links.opened(key.id, key.secret)
+        token = shown_token(shown)
+        await put("A.md")
+        _, now = await links.opened(key.id, key.secret)
+        assert now == one
+        for sent in (token, "", one.token, "tökén"):
+            said = await refused(links.decide(link, now, key.secret, YES, sent), "conflict")
+            assert "Reload the page" in said
+        other = (replace(link, kind=kind) for kind in ("button", "webhook", "link my"))
+        for planted in other:  # a program may also rewrite the link, but its secret fits one kind only
+            key_of = LinkKey(key.secret, planted.by)
+            text = decision_text(one, YES, planted.by)
+            proof = approvals.proofs.link(one, planted.by, approves=True).sign(text)
+            assert key_of.sign(text) != proof
+        # The question may also change between reading it and deciding it.
+        said = await refused(links.decide(link, shown, key.secret, YES, token), "conflict")
+        assert "Reload the page" in said and not task.done()
+        await put("harmless")
+        assert (await links.decide(link, shown, key.secret, YES, token)).status == "approved"
+        assert (await task)[0].status == "expired"
+    assert ("forged", "the stored approval had no proof") in await events(approvals)
+
+
 async def test_a_link_works_once(approvals: Approvals, store: Store) -> None:
     async with waiting(approvals) as (one, task):
         key = await Links(store, approvals).add(one, "link", "phone", approves=True)
@@ -132,7 +166,7 @@ async def test_a_link_to_a_question_that_was_decided_elsewhere_is_over(
 ) -> None:
     async with waiting(approvals) as (one, task):
         key = await Links(store, approvals).add(one, "link", "phone", approves=True)
-        await approvals.decide(one.id, one.token, YES, by="chat")
+        await approvals.decide(one, YES, by="chat")
         await task
         said = await refused(Links(store, approvals).opened(key.id, key.secret))
     assert said == "This question was already approved (chat)."
@@ -147,7 +181,7 @@ async def test_a_link_expires_with_its_question(store: Store) -> None:
         link, found = await other.links.opened(key.id, key.secret)
         now = 1060.0
         await refused(other.links.opened(key.id, key.secret))
-        await refused(other.links.decide(link, found, key.secret, YES))
+        await refused(other.links.decide(link, found, key.secret, YES, shown_token(found)))
         assert (await task)[0].status == "expired"
 
 

@@ -46,7 +46,7 @@ class Modal:
             self.shown.append(approval)
             answer = self.answers.pop(0)
             await self.approvals.decide(
-                approval.id, approval.token, answer(approval) if callable(answer) else answer, by="the person"
+                approval, answer(approval) if callable(answer) else answer, by="the person"
             )
         return False
 

@@ -87,8 +87,11 @@ class Place:
             env={**self.environment, **more},
         )
 
-    def under_pty(self, *words: str, typed: str) -> str:
-        """Runs a command under a new terminal whose keyboard is the attacker."""
+    def under_pty(self, *words: str, typed: str, meanwhile: Callable[[], object] = bool) -> str:
+        """Runs a command under a new terminal whose keyboard is the attacker.
+
+        `meanwhile` is called before each answer.
+        """
         pid, terminal = pty.fork()
         if not pid:
             os.execve(sys.executable, [sys.executable, "-m", "toolwire", *words], self.environment)
@@ -103,6 +106,7 @@ class Place:
             shown += read
             # only a prompt: the line break after a hidden answer is not another one
             if answers and read.rstrip().endswith(b":"):
+                meanwhile()
                 os.write(terminal, answers.pop(0))
         os.waitpid(pid, 0)
         os.close(terminal)
@@ -206,6 +210,23 @@ def test_the_command_line_without_a_terminal(place: Place, has_code: bool, setti
         assert place.sql("SELECT status FROM approvals") == [("pending",)]
 
 
+def test_the_code_approves_only_the_call_that_the_command_showed(place: Place) -> None:
+    """The attacker shows something harmless before the person enters the code, and restores it then."""
+    set_code(place)
+    asker = place.asker()
+    id = place.pending()
+    approve = ("approvals", "approve", id)
+    ((asked,),) = place.sql("SELECT arguments FROM approvals")
+    rewrite = "UPDATE approvals SET arguments = ?"
+    place.sql(rewrite, '{"path": "P/Harmless.md"}')
+    shown = place.under_pty(*approve, typed=f"{CODE}\n", meanwhile=lambda: place.sql(rewrite, asked))
+    assert "P/Harmless.md" in shown and "does not match what was shown" in shown
+    assert place.sql("SELECT status FROM approvals") == [("pending",)]
+    shown = place.under_pty(*approve, "--remember", "session", typed=f"{CODE}\n")
+    assert re.search(r'path: +"?P/A\.md', shown) and "remembered for: session" in shown
+    assert outcome(asker) == "approved"
+
+
 def test_a_terminal_that_the_attacker_creates_does_not_have_the_code(place: Place) -> None:
     set_code(place)
     place.asker()
@@ -255,7 +276,7 @@ def test_a_decision_signed_with_another_code(place: Place) -> None:
             approvals = Approvals(store)
             found = await approvals.records.get(id)
             assert found is not None
-            await approvals.decide(id, found.token, YES, by="web", signer=Signer(b"x" * 32))
+            await approvals.decide(found, YES, by="web", signer=Signer(b"x" * 32))
 
     asyncio.run(forge())
     assert outcome(asker) == "expired"

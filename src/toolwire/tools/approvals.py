@@ -1,7 +1,7 @@
 """Asks a person, waits for the decision, and stores questions and decisions.
 
-Law 11: consent comes first. A question is stored before it is asked, and its decision must carry the token of
-exactly what was shown. If no decision comes in time, if the surface is lost or if an error occurs, the answer
+Law 11: consent comes first. A question is stored before it is asked, and a decision is about exactly what was
+shown. If no decision comes in time, if the surface is lost or if an error occurs, the answer
 is no, stored as `expired`. The decision may come from the surface that asked, the inbox or a shell, in this
 process or another. An approval or a grant in the store counts only with a proof (`consent.py`), because other
 programs can write to the store.
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import hmac
 import json
 import logging
 import time
@@ -26,7 +25,7 @@ from typing import Any, Protocol
 from toolwire.core.errors import ToolwireError
 from toolwire.core.ids import IdFactory, random_id
 from toolwire.store.store import Store
-from toolwire.tools.consent import LinkKey, Proofs, Signer
+from toolwire.tools.consent import LinkKey, Proofs, Signer, is_as_shown, shown_token
 from toolwire.tools.contract import Approval, Arguments, Asking, Decision, Grant, Preview, Stage, Status
 from toolwire.tools.records import Records
 from toolwire.tools.requester import has_ended, this_process
@@ -43,6 +42,7 @@ MOST_WAITING = 50
 """How many questions of one session may wait for a decision at once."""
 AGREED, KEPT = "agreed", "kept"
 """Events of the audit log: a person agreed to a tool's definition, or keeps the tool withheld."""
+NOT_AS_SHOWN = "The decision does not match what was shown. Open the approval request again."
 MOST_NOTE = 200
 """The most characters of a note, or of who decided, in the audit log."""
 
@@ -332,39 +332,39 @@ class Approvals:
 
     # --- deciding ---
 
-    async def decide_unless_decided(self, approval: Approval, decision: Decision, *, by: str) -> None:
+    async def decide_unless_decided(self, shown: Approval, decision: Decision, *, by: str) -> None:
         """Decides a question as it was shown, unless another surface has just decided it."""
         try:
-            await self.decide(approval.id, approval.token, decision, by=by)
+            await self.decide(shown, decision, by=by)
         except ToolwireError as error:
             if error.failure.kind != "conflict":
                 raise
 
     async def decide(
-        self, id: str, token: str, decision: Decision, *, by: str, signer: Signer | LinkKey | None = None
+        self, shown: Approval, decision: Decision, *, by: str, signer: Signer | LinkKey | None = None
     ) -> Approval:
-        """Stores a decision and returns the decided approval.
+        """Stores a decision about exactly the question that was shown, and returns the decided approval.
 
         `signer`: the signer of the approval code, or a link. Questions of other processes need one of them.
-        Raises `ToolwireError` if the question is no longer pending, if `token` belongs to another question,
-        if the code is needed, or if the link was used.
+        Raises `ToolwireError` if the question is no longer pending, if the store has another question now, if
+        the code is needed, or if the link was used. The proof covers what was shown, not what the store has.
         """
         async with self._deciding:
-            return await self._decide(id, token, decision, by, signer)
+            return await self._decide(shown, decision, by, signer)
 
     async def _decide(
-        self, id: str, token: str, decision: Decision, by: str, signer: Signer | LinkKey | None
+        self, approval: Approval, decision: Decision, by: str, signer: Signer | LinkKey | None
     ) -> Approval:
-        approval = await self.records.get(id)
-        if approval is None:
+        id = approval.id
+        found = await self.records.get(id)
+        if found is None:
             raise ToolwireError("not_found", f"There is no approval {id}.")
-        if not hmac.compare_digest(approval.token.encode(), token.encode("utf-8", "replace")):
-            message = "The decision does not match what was shown. Open the approval request again."
-            raise ToolwireError("conflict", message)
+        if not is_as_shown(found, shown_token(approval)):
+            raise ToolwireError("conflict", NOT_AS_SHOWN)
         _check(approval, decision)
         now = self._clock()
-        if now >= approval.expires_at or approval.status != "pending":
-            ended = "expired" if approval.status == "pending" else approval.status
+        if now >= found.expires_at or found.status != "pending":
+            ended = "expired" if found.status == "pending" else found.status
             raise ToolwireError("conflict", f"The approval {id} is already {ended}.")
         proof = self.proofs.of_decision(approval, decision, by, signer)
         link = signer if isinstance(signer, LinkKey) else None
@@ -373,7 +373,7 @@ class Approvals:
         if grant is not None:
             grant = replace(grant, proof=self.proofs.of_grant(grant, code))
         status: Status = "approved" if decision.approved else "denied"
-        decided = (id, token, status, now, by, decision, self._line, grant, proof, link)
+        decided = (id, approval.token, status, now, by, decision, self._line, grant, proof, link)
         if not await self.records.decide(*decided):
             current = (await self.records.get(id) or approval).status
             raise ToolwireError("conflict", f"The approval {id} is already {current}.")

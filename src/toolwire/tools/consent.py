@@ -103,6 +103,20 @@ def question_text(approval: Approval) -> str:
     return _written("question", *asked, dict(approval.arguments), approval.shown.to_json())
 
 
+def shown_token(approval: Approval) -> str:
+    """Returns the token of a question as it is shown: a hash of all that it asks.
+
+    A decision that comes from a page contains it. Every process can compute it, so it reveals a change in the
+    store also for the questions of other processes, whose own token only they can check.
+    """
+    return hashlib.sha256(_written("shown", question_text(approval), approval.token).encode()).hexdigest()
+
+
+def is_as_shown(approval: Approval, token: str) -> bool:
+    """Whether the `shown_token` that came with a decision is that of this question."""
+    return hmac.compare_digest(shown_token(approval).encode(), token.encode("utf-8", "replace"))
+
+
 def decision_text(approval: Approval, decision: Decision, by: str) -> str:
     return _written("decision", question_text(approval), approval.token, decision.to_json(), by)
 

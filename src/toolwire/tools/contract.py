@@ -262,7 +262,7 @@ class Decision:
 class Approval:
     """A stored question to a person.
 
-    `token` is bound to everything that the person is shown; a decision must contain it.
+    `token` lets the process that asks recognize its own question, unchanged (`consent.Proofs.token`).
     """
 
     id: str

@@ -20,16 +20,19 @@ from toolwire.core.errors import ToolwireError
 from toolwire.core.ids import random_id
 from toolwire.store.store import Store
 from toolwire.tools.approvals import Approvals
-from toolwire.tools.consent import LinkKey
+from toolwire.tools.consent import LinkKey, is_as_shown
 from toolwire.tools.contract import Approval, Decision
 from toolwire.tools.requester import has_ended
 
 LinkKind = Literal["link", "button", "webhook"]
 """Where a link is: on a page that the person opens, behind a button of a message, or with a webhook."""
+_IN_MESSAGES = ("button", "webhook")
+"""The kinds whose secret was derived for an answer to the message itself: the proof fails with another kind."""
 MOST_WRONG = 5
 WRONG_S = 0.5
 """How long the answer to a wrong secret takes."""
 NOT_VALID = "This link is not valid. Open it again from the message, or decide in the inbox."
+NOT_AS_SHOWN_HERE = "This is not the call that the page showed, so nothing was decided. Reload the page."
 VOID = "This link is void, because somebody tried it with wrong secrets. Decide in the inbox."
 
 
@@ -111,21 +114,29 @@ class Links:
                 await self._approvals.log_result(approval, "voided", note=note)
         await asyncio.sleep(WRONG_S)
 
-    async def decide(self, link: Link, approval: Approval, secret: str, decision: Decision) -> Approval:
-        """Decides a question by a link that `opened` has returned."""
+    async def decide(
+        self, link: Link, approval: Approval, secret: str, decision: Decision, shown: str = ""
+    ) -> Approval:
+        """Decides a question by a link that `opened` has returned.
+
+        `shown`: the token of the question as the link's page showed it; an approval on the page needs it. A
+        message with an answer shows what the process that asks knows, so its answers need none.
+        """
         if decision.approved and not link.approves:
             raise ToolwireError("permission", "This button can only deny. Open the link, or use the inbox.")
         if not decision.is_plain:
             raise ToolwireError("permission", "A link decides about this call alone, as it was shown.")
+        if decision.approved and link.kind not in _IN_MESSAGES and not is_as_shown(approval, shown):
+            raise ToolwireError("conflict", NOT_AS_SHOWN_HERE)
         key = LinkKey(secret, link.by, link.id)
         try:
-            return await self._approvals.decide(
-                approval.id, link.approval_token, decision, by=link.by, signer=key
-            )
+            return await self._approvals.decide(approval, decision, by=link.by, signer=key)
         except ToolwireError as error:
             if error.failure.kind != "conflict":
                 raise
             now = await self._approvals.records.get(approval.id)
+            if now is not None and now.status == "pending" and self._clock() < now.expires_at:
+                raise ToolwireError("conflict", NOT_AS_SHOWN_HERE) from None
             raise ToolwireError("gone", over(now or approval)) from None
 
 

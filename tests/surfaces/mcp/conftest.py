@@ -210,7 +210,7 @@ class Inbox:
         raise AssertionError("nothing waits in the inbox")
 
     async def decide(self, approval: Approval, decision: Decision) -> None:
-        await self.approvals.decide(approval.id, approval.token, decision, by="shell")
+        await self.approvals.decide(approval, decision, by="shell")
 
 
 @pytest.fixture

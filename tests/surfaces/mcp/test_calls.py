@@ -90,7 +90,7 @@ async def test_news_returns_when_another_surface_decides_and_the_call_still_runs
             await call.news(LONG_S)
         waiting = asyncio.ensure_future(call.news(LONG_S))
         await asyncio.sleep(0)
-        await served.approvals.decide(call.open.id, call.open.token, Decision(True), by="shell")
+        await served.approvals.decide(call.open, Decision(True), by="shell")
         await waiting
         assert call.open is None and not call.task.done()
         tool.go.set()

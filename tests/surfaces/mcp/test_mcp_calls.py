@@ -323,9 +323,7 @@ async def test_a_remembered_grant_counts_if_nobody_can_be_asked(
         calling = asyncio.ensure_future(client.call_tool("vault_tags", {}))
         while not (pending := await asked.approvals.pending()):
             await asyncio.sleep(0.02)
-        await asked.approvals.decide(
-            pending[0].id, pending[0].token, Decision(True, remember="tool"), by="test"
-        )
+        await asked.approvals.decide(pending[0], Decision(True, remember="tool"), by="test")
         await calling
     silent = serve(inbox=False)
     async with silent.client("auto") as client:

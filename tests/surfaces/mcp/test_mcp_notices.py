@@ -11,9 +11,11 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from aiohttp import ClientSession
 from mcp import Client
 
 from doubles.receivers import FakeNtfy, post, served_receiver, tap
+from toolwire.surfaces.web.link import SECRET
 
 pytestmark = pytest.mark.process
 TOKEN = "tk_abc"
@@ -55,7 +57,10 @@ async def test_a_call_over_stdio_waits_for_the_phone(
                 assert (await calling).is_error
                 return
             link, _, secret = phone.got[0]["click"].partition("#")
-            body = json.dumps({"token": secret, "approved": True, "picked": ["Diary.md"]}).encode()
-            status, answer = await post(link.replace("/ui/link/", "/ui/api/link/"), body, {})
+            url = link.replace("/ui/link/", "/ui/api/link/")
+            async with ClientSession() as browser, browser.get(url, headers={SECRET: secret}) as page:
+                shown = (await page.json())["approval"]["token"]
+            given = {"token": secret, "shown": shown, "approved": True, "picked": ["Diary.md"]}
+            status, answer = await post(url, json.dumps(given).encode(), {})
             assert (status, answer["status"]) == (200, "approved")
             assert "Zulu-4711" in data(await calling)["result"][0]["content"]

@@ -66,7 +66,7 @@ async def decide(url, id):
     approvals = Approvals(store, proofs=Proofs(store, unproven=True))
     found = await approvals.records.get(id)
     picked = tuple(one.key for one in found.shown.touched)
-    await approvals.decide(id, found.token, Decision(True, picked=picked), by="shell")
+    await approvals.decide(found, Decision(True, picked=picked), by="shell")
     await store.close()
 
 asyncio.run(decide(*sys.argv[1:]))

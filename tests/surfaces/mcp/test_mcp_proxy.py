@@ -143,7 +143,7 @@ async def test_progress_rises_also_after_a_person_was_waited_for(
         question = await inbox.next()
         while len(heard) < 3:
             await asyncio.sleep(0.01)
-        await proxy.approvals.decide(question.id, question.token, Decision(True), by="test")
+        await proxy.approvals.decide(question, Decision(True), by="test")
         async with asyncio.timeout(30):
             await last.wait()
         calling.cancel()
@@ -200,7 +200,7 @@ async def test_an_edited_call_arrives_edited_and_the_client_is_told(
         calling = asyncio.ensure_future(client.call_tool("peer__add_note", {"text": "asked"}))
         question = await inbox.next()
         edited = Decision(True, arguments={"text": "edited", "tag": "x"})
-        await proxy.approvals.decide(question.id, question.token, edited, by="test")
+        await proxy.approvals.decide(question, edited, by="test")
         added = await calling
     assert [one["arguments"] for one in received(log)] == [{"text": "edited", "tag": "x"}]
     assert added.structured_content == {"id": 7}

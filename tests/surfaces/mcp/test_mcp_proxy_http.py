@@ -139,7 +139,7 @@ async def test_a_call_that_was_answered_with_wait_is_taken_by_a_later_session(
         async with connect(url, mode) as client:
             assert (await client.call_tool("peer__echo", {"text": "a"})).is_error
         (question,) = await proxy.approvals.pending()
-        await proxy.approvals.decide(question.id, question.token, Decision(True), by="test")
+        await proxy.approvals.decide(question, Decision(True), by="test")
         async with connect(url, mode) as client:
             assert not (await client.call_tool("peer__echo", {"text": "a"})).is_error
     assert len(received(log)) == 1

@@ -79,7 +79,7 @@ async def test_a_declined_write_leaves_the_file_and_an_edited_one_writes_what_wa
             calling = asyncio.ensure_future(client.call_tool("files__write_file", write))
             question = await inbox.next()
             edited = Decision(True, arguments={**write, "content": "edited\n"})
-            await proxy.approvals.decide(question.id, question.token, edited, by="test")
+            await proxy.approvals.decide(question, edited, by="test")
             written = await calling
     assert not written.is_error and written.structured_content is not None
     assert (folder / "plan.md").read_text() == "edited\n"

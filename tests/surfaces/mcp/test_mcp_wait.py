@@ -44,7 +44,7 @@ async def asked(proxy: Proxied, client: Any, arguments: dict[str, Any] | None = 
 
 
 async def decide(proxy: Proxied, question: Approval, decision: Decision) -> None:
-    await proxy.approvals.decide(question.id, question.token, decision, by="test")
+    await proxy.approvals.decide(question, decision, by="test")
 
 
 def named(name: str) -> dict[str, Any]:
@@ -199,7 +199,7 @@ async def test_after_a_restart_the_call_takes_an_approval_that_was_given_with_th
         question = await asked(proxy, client)
     async with proxied(store, peer(log), wait_s=SOON_S, proofs=second) as proxy, proxy.client() as client:
         assert (await asked(proxy, client)).id == question.id
-        await web.decide(question.id, question.token, Decision(True), by="web", signer=signer)
+        await web.decide(question, Decision(True), by="web", signer=signer)
     third = Proofs(store, b"third run")
     async with proxied(store, peer(log), wait_s=SOON_S, proofs=third) as proxy, proxy.client() as client:
         assert not (await client.call_tool("peer__add_note", NOTE)).is_error

@@ -59,7 +59,7 @@ class House:
 
     async def decide(self) -> None:
         for one in await self.approvals.pending():
-            await self.approvals.decide(one.id, one.token, YES, by="test")
+            await self.approvals.decide(one, YES, by="test")
 
     async def until_event(self, event: str) -> str:
         async with asyncio.timeout(10):

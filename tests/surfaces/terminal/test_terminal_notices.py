@@ -12,6 +12,7 @@ import pytest
 from doubles.receivers import FakeNtfy, served_receiver
 from toolwire.store.store import Store
 from toolwire.tools.approvals import Approvals
+from toolwire.tools.consent import shown_token
 from toolwire.tools.contract import Decision
 from toolwire.tools.links import Links
 
@@ -25,7 +26,7 @@ async def _pressed(url: str, message: dict[str, Any]) -> None:
     async with Store(url) as store:
         links = Links(store, Approvals(store))
         link, approval = await links.opened(path.rpartition("/")[2], secret)
-        await links.decide(link, approval, secret, Decision(True))
+        await links.decide(link, approval, secret, Decision(True), shown_token(approval))
 
 
 @pytest.mark.parametrize("wanted", [True, False])

@@ -67,6 +67,11 @@ class Scene:
     def ask(self, question: Any = WRITE) -> asyncio.Task[list[Approval]]:
         return asyncio.ensure_future(self.approvals.ask(ASKING, [question], Left()))
 
+    async def put(self, arguments: dict[str, Any]) -> None:
+        """Writes other arguments into the stored question."""
+        query, values = "UPDATE approvals SET arguments = ?", (json.dumps(arguments),)
+        await self.approvals.records._store.run(lambda c: c.execute(query, values), "write")
+
     async def link(self) -> tuple[str, str]:
         """The id and the secret of the link in the phone's first message."""
         await self.ntfy.until(1)
@@ -79,6 +84,10 @@ class Scene:
             return response.status, await response.json(), response.headers
 
     async def decide(self, id: str, **given: Any) -> tuple[int, dict[str, Any]]:
+        """Decides as the page does: an approval names the question that was read before."""
+        if given.get("approved") and "shown" not in given:
+            _, answer, _ = await self.read(id, str(given.get("token", "")))
+            given["shown"] = answer.get("approval", {}).get("token", "")
         return await post(f"{self.house.url}/ui/api/link/{id}", json.dumps(given).encode(), {})
 
 
@@ -132,12 +141,30 @@ async def test_reading_shows_the_whole_question_without_a_session_and_decides_no
         assert status == 200 and headers["cache-control"] == "no-store"
         shown = answer["approval"]
         assert shown["arguments"] == WRITE.arguments and shown["shown"]["diff"] == "+x"
-        assert shown["once"] is True and shown["editable"] is False and "token" not in shown
+        assert shown["once"] is True and shown["editable"] is False
         assert not task.done()
         status, answer = await it.decide(id, token=secret, approved=True)
         assert (status, answer["status"]) == (200, "approved")
         assert (await task)[0].decided_by == "link phone"
         assert secret not in caplog.text and SECRET not in caplog.text
+
+
+async def test_a_call_that_the_page_did_not_show_is_not_approved(scene: Any) -> None:
+    """A program of the same user changes the question while the page is read."""
+    async with scene() as it:
+        task = it.ask()
+        id, secret = await it.link()
+        real = (await it.approvals.pending())[0]
+        await it.put({"path": "Harmless.md", "text": ""})
+        shown = (await it.read(id, secret))[1]["approval"]
+        assert shown["arguments"]["path"] == "Harmless.md"
+        await it.put(dict(real.arguments))
+        for sent in (shown["token"], "", real.token):
+            status, answer = await it.decide(id, token=secret, approved=True, shown=sent)
+            assert status == 409 and "Reload the page" in answer["error"]["message"]
+        assert not task.done()
+        assert (await it.decide(id, token=secret, approved=True))[0] == 200
+        assert (await task)[0].status == "approved"
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
@@ -160,7 +187,7 @@ async def test_an_incomplete_decision_is_refused_and_costs_nothing(scene: Any, g
         task = it.ask()
         id, secret = await it.link()
         for _ in range(6):
-            status, _ = await it.decide(id, **given)
+            status, _ = await it.decide(id, shown="", **given)
             assert status in (400, 403)
         if "token" not in given or given["token"] == 1:
             assert (await it.decide(id, token=secret, approved=False))[0] == 200
@@ -200,7 +227,7 @@ async def test_guessing_makes_a_link_void(scene: Any) -> None:
         for _ in range(3):
             assert (await it.read(id, "guess"))[0] == 403
         for _ in range(2):
-            assert (await it.decide(id, token="guess", approved=True))[0] == 403
+            assert (await it.decide(id, token="guess", shown="", approved=True))[0] == 403
         assert (await it.decide(id, token=secret, approved=True))[0] == 410
         assert not task.done()
         assert "voided" in [line["event"] for line in await it.approvals.records.audit()]
@@ -213,7 +240,7 @@ async def test_a_session_or_a_page_key_is_no_secret_of_a_link(scene: Any) -> Non
         id, _ = await it.link()
         token = (await it.house.pending())[0]["token"]
         for secret in ("", it.house.key, token):
-            status, _ = await it.decide(id, token=secret, approved=True)
+            status, _ = await it.decide(id, token=secret, shown=token, approved=True)
             assert status == 403
         assert not task.done()
         task.cancel()
@@ -416,7 +443,8 @@ async def test_a_question_of_the_web_chat_is_approved_from_a_phone(
             async with house.client.get(url, headers={"x-toolwire-link": secret}) as response:
                 shown = (await response.json())["approval"]
             picked = [one["key"] for one in shown["shown"]["touched"]]
-            body = json.dumps({"token": secret, "approved": True, "picked": picked}).encode()
+            given = {"token": secret, "shown": shown["token"], "approved": True, "picked": picked}
+            body = json.dumps(given).encode()
             assert (await post(url, body, {}))[0] == 200
             await house.ended(talk["id"])
             audit = (await house.call("GET", "/audit"))["audit"]

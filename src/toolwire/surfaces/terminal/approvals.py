@@ -101,7 +101,26 @@ async def _approve(approvals: Approvals, arguments: argparse.Namespace) -> Outpu
     except ToolwireError as error:
         if error.failure.code != NEEDS_CODE:
             raise
-    return await _decide(approvals, found, decision, await entered_code(approvals.proofs.code))
+    question = f"{_asked(found, decision)}\n\nApproval code: "
+    return await _decide(approvals, found, decision, await entered_code(approvals.proofs.code, question))
+
+
+def _asked(found: Approval, decision: Decision) -> str:
+    """Returns what the code approves: the call, and what the command's options say about it.
+
+    It is shown even after `show`, because another program can change the question in the store in between.
+    """
+    lines = [cards.plain(cards.card(found, None, whole=True))]
+    if decision.arguments is not None:
+        lines.append(f"with these arguments instead: {json.dumps(decision.arguments)}")
+    if decision.picked is not None:
+        paths = {one.key: one.path for one in found.shown.touched}
+        picked = [one_line(paths[key], 200) for key in decision.picked]
+        lines.append(f"only: {', '.join(picked) or 'nothing'}")
+    if decision.remember != "once":
+        of = f" {one_line(decision.folder, 200)}" if decision.folder else ""
+        lines.append(f"remembered for: {decision.remember}{of}")
+    return "\n".join(lines)
 
 
 async def _deny(approvals: Approvals, arguments: argparse.Namespace) -> Output:
@@ -112,7 +131,7 @@ async def _deny(approvals: Approvals, arguments: argparse.Namespace) -> Output:
 async def _decide(
     approvals: Approvals, found: Approval, decision: Decision, signer: Signer | None = None
 ) -> Output:
-    decided = await approvals.decide(found.id, found.token, decision, by=BY, signer=signer)
+    decided = await approvals.decide(found, decision, by=BY, signer=signer)
     return _public(decided), [f"{decided.id}: {decided.status}"]
 
 

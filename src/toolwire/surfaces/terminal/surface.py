@@ -135,7 +135,7 @@ class PersonSurface(RuleSurface):
         """Stores the decision and shows it."""
         try:
             signer = self.signer if decision.remember != "once" else None
-            await self.approvals.decide(approval.id, approval.token, decision, by=self.by, signer=signer)
+            await self.approvals.decide(approval, decision, by=self.by, signer=signer)
         except ToolwireError as error:
             self.screen.rows([("warning", str(error))])
             return

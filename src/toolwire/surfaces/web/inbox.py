@@ -20,7 +20,8 @@ from toolwire.surfaces.web.code import NO_AUTHORITY
 from toolwire.surfaces.web.context import PageApi, Row, body, field, invalid, number
 from toolwire.surfaces.web.servers import called, edited, rule_for, saved_rule
 from toolwire.surfaces.web.sessions import Authority
-from toolwire.tools.consent import NEEDS_CODE, OTHER_PROGRAM, Signer
+from toolwire.tools.approvals import NOT_AS_SHOWN
+from toolwire.tools.consent import NEEDS_CODE, OTHER_PROGRAM, Signer, is_as_shown, shown_token
 from toolwire.tools.contract import (
     Approval,
     Decision,
@@ -57,7 +58,7 @@ _STATE = (
 
 
 _AS_STORED = (
-    "id created_at expires_at session surface model source pin tool stage token status decided_at decided_by"
+    "id created_at expires_at session surface model source pin tool stage status decided_at decided_by"
 )
 
 
@@ -196,7 +197,8 @@ class InboxApi(PageApi):
         if decision.arguments is not None and decision.approved and not decision.seen:
             message = "Edited arguments can be approved only with the preview that was shown for them."
             raise ToolwireError("missing", message, param="seen")
-        token = field(given, "token", str, required=True)
+        if not is_as_shown(approval, field(given, "token", str, required=True)):
+            raise ToolwireError("conflict", NOT_AS_SHOWN)
         authority: Authority = request.state.authority
         if decision.approved and not authority.decides:
             raise ToolwireError("permission", NO_AUTHORITY, code=NEEDS_CODE)
@@ -204,7 +206,7 @@ class InboxApi(PageApi):
         if rule and (reason := (await self._code_check(request))(approval)):
             raise ToolwireError("permission", reason, code=NEEDS_CODE)
         async with saved_rule(self._web, approval, rule):
-            decided = await self._web.approvals.decide(approval.id, token, decision, by="web", signer=signer)
+            decided = await self._web.approvals.decide(approval, decision, by="web", signer=signer)
         await self.changed()
         return self.shown(decided)
 
@@ -252,6 +254,7 @@ class InboxApi(PageApi):
         return {
             **{name: getattr(approval, name) for name in _AS_STORED.split()},
             **about,
+            "token": shown_token(approval),
             "arguments": dict(approval.arguments),
             "arguments_json": escaped(json.dumps(dict(approval.arguments), ensure_ascii=False, indent=2)),
             "shown": approval.shown.to_json(),

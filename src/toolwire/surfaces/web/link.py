@@ -23,7 +23,7 @@ SECRET = "x-toolwire-link"
 """The header with the secret of a link that is read."""
 MOST_ANSWER = 64 * 1024
 MOST_REASON = 500
-_LEFT_OUT = ("token", "schema", "session", "needs_code")
+_LEFT_OUT = ("schema", "session", "needs_code")
 
 
 class LinkApi:
@@ -36,7 +36,7 @@ class LinkApi:
         return [("GET", "/link/{id}", self.read), ("POST", "/link/{id}", self.decide)]
 
     async def read(self, request: Request) -> dict[str, Any]:
-        """Returns the whole question."""
+        """Returns the whole question, with the token that an approval must send back as `shown`."""
         if request.path_params["id"] == TEST_LINK:
             return {"test": True}
         link, approval = await self._links.opened(
@@ -63,7 +63,8 @@ class LinkApi:
             await self._check_signature(request, link, raw)
         reason = field(given, "reason", str, "")[:MOST_REASON]
         decision = Decision(approved, reason, picked=None if picked is None else tuple(picked))
-        decided = await self._links.decide(link, approval, secret, decision)
+        shown = field(given, "shown", str, "")[:200]
+        decided = await self._links.decide(link, approval, secret, decision, shown)
         await self._inbox.changed()
         return {"id": decided.id, "status": decided.status}
 

@@ -249,6 +249,7 @@ export type Decision = {
 }
 /** A decision as the pages send it. */
 export type DecisionRequest = {
+  /** The token of the question as it was shown. */
   token: string
   approved: boolean
   reason?: string
@@ -294,6 +295,7 @@ export type Approval = {
   shown: Preview
   digest: string
   problem_note: string
+  /** A hash of the question as it is shown. A decision sends it back. */
   token: string
   status: 'pending' | 'approved' | 'denied' | 'expired'
   decided_at: number | null

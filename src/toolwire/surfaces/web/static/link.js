@@ -182,7 +182,8 @@ class LinkPage {
     const { picked } = this.question.decision(approved)
     const reason = approved ? '' : this.reason.value.trim()
     try {
-      await call({ id: this.approval.id, approved, reason, ...(picked ? { picked } : {}) })
+      const { id, token: shown } = this.approval
+      await call({ id, shown, approved, reason, ...(picked ? { picked } : {}) })
       const [picture, title] = approved ? ['check', 'Approved'] : ['close', 'Denied']
       this.end(() => show(picture, title, effectOf(this.approval, this.question.shown, approved)))
     } catch (error) {
