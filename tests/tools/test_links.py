@@ -121,7 +121,8 @@ async def test_a_link_approves_only_what_its_page_showed(approvals: Approvals, s
         for sent in (token, "", one.token, "tökén"):
             said = await refused(links.decide(link, now, key.secret, YES, sent), "conflict")
             assert "Reload the page" in said
-        other = (replace(link, kind=kind) for kind in ("button", "webhook", "link my"))
+        kinds: Any = ("button", "webhook", "link my")
+        other = (replace(link, kind=kind) for kind in kinds)
         for planted in other:  # a program may also rewrite the link, but its secret fits one kind only
             key_of = LinkKey(key.secret, planted.by)
             text = decision_text(one, YES, planted.by)

@@ -161,7 +161,7 @@ async def test_clients_without_a_session_leave_a_limited_number_of_questions(
         assert [TOO_MANY in one for one in said] == [False, False, True, False]
         assert questions.keys() == {"a", "b"}
         question = questions["a"]
-        await proxy.approvals.decide(question.id, question.token, Decision(True), by="test")
+        await proxy.approvals.decide(question, Decision(True), by="test")
         assert not (await client.call_tool("peer__echo", {"text": "a"})).is_error
         assert TOO_MANY not in text(await client.call_tool("peer__echo", {"text": "c"}))
     assert [one["arguments"] for one in received(log)] == [{"text": "a"}]

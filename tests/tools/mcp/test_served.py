@@ -83,9 +83,7 @@ async def test_a_grant_answers_only_the_calls_of_the_chat_or_the_key_that_it_was
         for number, caller in enumerate(callers):  # each question is new, despite the grants before it
             await until_pending(approvals)
             (question,) = await approvals.pending()
-            await approvals.decide(
-                question.id, question.token, Decision(True, remember="tool"), by="the person"
-            )
+            await approvals.decide(question, Decision(True, remember="tool"), by="the person")
             await asked
             calls = [ServedCall(f"mcp_{number}", tool, '{"path": "a.md"}')]
             asked = asyncio.ensure_future(served.run(calls, Purpose(caller, "resp_1", "demo")))  # type: ignore[arg-type]
