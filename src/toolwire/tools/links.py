@@ -27,7 +27,7 @@ from toolwire.tools.requester import has_ended
 LinkKind = Literal["link", "button", "webhook"]
 """Where a link is: on a page that the person opens, behind a button of a message, or with a webhook."""
 _IN_MESSAGES = ("button", "webhook")
-"""The kinds whose secret was derived for an answer to the message: the proof fails with another kind."""
+"""The kinds that answer the message itself. A secret fits one kind, whatever the store says of its link."""
 MOST_WRONG = 5
 WRONG_S = 0.5
 """How long the answer to a wrong secret takes."""
