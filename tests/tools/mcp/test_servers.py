@@ -158,13 +158,14 @@ async def test_a_thousand_tools_of_many_servers_are_listed_fast_after_the_first_
 ) -> None:
     import sys
 
-    words = (sys.executable, str(PEER), "/dev/null", "--tools", "87")
+    words = (sys.executable, str(PEER), "/dev/null", "--tools", "100")
     servers = servers_of(*(McpServerSettings(f"s{number}", words, folder="/") for number in range(10)))
-    assert len(await servers.tools(wait=True)) == 1000
+    count = len(await servers.tools(wait=True))
+    assert count > 1000
     took = []
     for _ in range(5):
         began = time.perf_counter()
-        assert len(await servers.tools()) == 1000
+        assert len(await servers.tools()) == count
         took.append(time.perf_counter() - began)
     assert min(took) < 0.1
 
