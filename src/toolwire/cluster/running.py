@@ -25,6 +25,8 @@ from urllib.parse import urlsplit
 
 ASK_PATH = "/ui/api/session/open"
 ASK_S = 5.0
+IDENTIFY_S = 1.0
+"""How long `is_toolwire` waits. A person waits for it, and a Toolwire on this machine answers at once."""
 FOLDER = "running"
 LARGEST = 65536
 
@@ -165,7 +167,7 @@ def ask(server: RunningServer, link: bool = False) -> dict[str, Any] | None:
 def is_toolwire(url: str) -> bool:
     """Returns whether a Toolwire server answers at this address. It may belong to another user."""
     try:
-        status, raw = request(url + "/", verify=False)
+        status, raw = request(url + "/", verify=False, timeout_s=IDENTIFY_S)
         return status == 200 and json.loads(raw)["name"] == "toolwire"
     except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError, RecursionError):
         return False
