@@ -138,7 +138,7 @@ _ROWS = (
         deviations=(
             "comments between the chunks",
             "provider errors inside a stream that started normally",
-            "some models support tools but not `required`",
+            'some models support tools but not `tool_choice: "required"`',
         ),
     ),
     ServerProfile(
@@ -161,7 +161,8 @@ _ROWS = (
             "the OpenAI endpoint ignores the context length, and silently drops the oldest messages of a "
             "prompt that is too long",
             "`tool_choice` is ignored",
-            "each call arrives in one piece; several calls have index 0 (before 0.20) or none (before 0.4.7)",
+            "each call arrives in one piece; if there are several calls, all have index 0 (before 0.20) or "
+            "no index (before 0.4.7)",
             "finish reason `stop` after calls (older versions)",
             "images by URL are refused",
             "the server splits a message of several texts into several messages",
@@ -204,7 +205,7 @@ _ROWS = (
         grammar="structural_tag",
         ignores=frozenset({"verbosity"}),
         deviations=(
-            "tools only with --enable-auto-tool-choice and --tool-call-parser",
+            "tools are rejected without --enable-auto-tool-choice and --tool-call-parser",
             "finish reason `stop` for a named call",
         ),
     ),
@@ -219,7 +220,7 @@ _ROWS = (
         ignores=frozenset({"verbosity"}),
         deviations=(
             "without --tool-call-parser, calls with `auto` stay text",
-            "name and arguments of a call in separate chunks",
+            "the name and the arguments of a call are in separate chunks",
         ),
     ),
     ServerProfile(
@@ -242,10 +243,10 @@ _ROWS = (
         drops_prompt=True,
         deviations=(
             "with --context-shift, a prompt that is too long loses its start silently",
-            "a template without tools drops them silently",
+            "if the model's chat template does not support tools, llama.cpp drops them silently",
             "`required` allows text before the call",
             "a named `tool_choice` counts as `auto`",
-            "a response that its parser does not recognise is HTTP 500",
+            "if llama.cpp's parser does not recognise what the model wrote, the response is HTTP 500",
             "`logprobs` are refused in a stream with tools",
         ),
     ),
@@ -258,9 +259,10 @@ _ROWS = (
         probe=("/health/liveliness", "I'm alive!"),
         strict_schema=False,
         deviations=(
-            "depends on the upstream server",
+            "further differences depend on the server behind LiteLLM",
             "index 0 for every call",
-            "arguments as an object, finish reason `stop` after calls (ollama_chat)",
+            "with models of `ollama_chat`: arguments as an object instead of text, and finish reason `stop` "
+            "after calls",
         ),
     ),
     ServerProfile(
@@ -268,7 +270,7 @@ _ROWS = (
         "another server",
         "http://127.0.0.1:8000/v1",
         strict=True,
-        deviations=("any of the above differences",),
+        deviations=("its responses may have the differences above",),
     ),
 )
 
