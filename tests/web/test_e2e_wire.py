@@ -343,7 +343,7 @@ def test_a_turn_is_copied_as_curl_downloaded_and_replayed_without_its_secrets(
     replayed = subprocess.run(
         [sys.executable, "-m", "toolwire", "replay", str(file)], capture_output=True, text=True, timeout=60
     )
-    assert (replayed.returncode, replayed.stdout) == (0, "same: the client would get what it got\n"), replayed
+    assert (replayed.returncode, replayed.stdout) == (0, "same: the client would receive the same response\n"), replayed
     page.get_by_role("button", name="Replay").click()
     expect(page.get_by_role("status").filter(has_text="No difference")).to_be_visible()
 
