@@ -75,7 +75,7 @@ def parsed(tmp_path: Path, *words: str) -> argparse.Namespace:
         (("--", "/opt/files"), "[mcp.files] is another server of your settings; use --server files"),
         (("--wait", "0", "--", "x"), "--wait: expected more than 0"),
         (("--wait", "600", "--", "x"), "less than 600 seconds (--lifetime)"),
-        (("--wait", "5", "--no-inbox", "--", "x"), "--no-inbox turns it off"),
+        (("--wait", "5", "--no-inbox", "--", "x"), "which --no-inbox turns off"),
     ],
     ids=lambda one: " ".join(one) if isinstance(one, tuple) else "",
 )
