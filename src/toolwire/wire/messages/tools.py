@@ -109,7 +109,7 @@ def read_choice(
 ) -> tuple[ToolChoice, bool, Failure | None]:
     """Returns the tool choice, whether parallel calls are allowed, and `Turn.only_spoken`.
 
-    `tools` are those that any backend can serve, `given` all of the request.
+    `tools`: the tools that any backend can serve. `given`: all tools of the request.
     """
     default = ToolChoice("auto" if tools else "none")
     if choice is None:

@@ -7,7 +7,7 @@
 | function_call_output, custom_tool_call_output | Result                                          |
 | reasoning                                     | Reasoning                                       |
 | item_reference                                | the stored item; skipped, if there is no store  |
-| compaction                                    | the Message that the gateway opened; or refused |
+| compaction                                    | a Message with the summary, after `resolved`    |
 | items about MCP servers                       | calls and results (`mcp.py`)                    |
 | hosted calls and their outputs                | skipped, with a note                            |
 | anything else                                 | refused                                         |
@@ -115,7 +115,7 @@ REFUSED = {
 }
 SUMMARY_OF = "The conversation before this point was shortened. My notes of it:\n\n"
 MAX_RESOLVED = 32 * 1024 * 1024
-"""How large the referenced items may be: a small request must not become a huge one."""
+"""The maximum size of all referenced items, in characters: a small request must not become a huge one."""
 MESSAGES_HINT = (
     "Unsupported parameter: 'messages'. In the Responses API, this parameter has moved to 'input'. "
     "Send 'input', or send this request to /v1/chat/completions."
@@ -200,8 +200,8 @@ def decode(
 ) -> Turn:
     """Returns the turn of a Responses request.
 
-    `previous` are the stored items of the responses that it continues, `caller` is the id of the caller's API
-    key.
+    `previous` are the stored items of the responses that the request continues, `caller` is the id of the
+    caller's API key, and `open_responses` is `Turn.open_responses`.
     """
     sent = check(body, FIELDS)
     for refused, advice in REFUSED.items():
@@ -374,8 +374,8 @@ class _Reader:
                 raise not_one_of(f"{path}.type", kind, tuple(OF_ITEM))
 
     def _call(self, entry: dict[str, Any], kind: str, path: str) -> None:
-        # Some clients send an empty assistant message before a call to say "no text", like `content: ""` in
-        # chat.
+        # Some clients send an empty assistant message before a call, as they send `content: ""` in chat. This
+        # message is removed.
         last = self.items[-1] if self.items else None
         if type(last) is Message and last.role == "assistant" and not last.parts and not last.refusal:
             self.items.pop()

@@ -32,8 +32,8 @@ from toolwire.wire.sse import comment_frame, encode, joined, json_bytes, scrub
 class ItemPart:
     """A part of an item, such as a message's text.
 
-    `index` is the member of the events that has the part's position; `field` is the member of the part that
-    has its text.
+    `events`: the type of the part's events without `.added` or `.done`. `index`: the member of these events
+    that has the part's position. `field`: the member of the part that has its text.
     """
 
     events: str
@@ -46,8 +46,9 @@ class ItemPart:
 class ItemShape:
     """How items of one kind look on the wire.
 
-    `events` is the event type without `.delta` and `.done`. `text_field` is the member of `.done` that has
-    the text; `also` are further members of these events.
+    `events`: the type of the text's events without `.delta` or `.done`. `also`: further members of these
+    events. `text_field`: the member of the `.done` event that has the whole text. `holder`: the member of the
+    item that lists its part. `names_call`: the `.done` event has the call's name.
     """
 
     id_prefix: str
@@ -222,7 +223,7 @@ class ResponsesEncoder:
 
     @property
     def dropped(self) -> dict[str, int]:
-        """How much was dropped, by kind."""
+        """What was dropped: a count for each `Dropped.kind`."""
         return self._order.dropped
 
     def feed(self, events: Sequence[Event], choice: int = 0) -> bytes:
