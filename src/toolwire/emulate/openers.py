@@ -34,9 +34,9 @@ class Openers:
     """
 
     def __init__(self, table: Table, alike: dict[str, str]) -> None:
-        """`alike`: patterns, by marker with a placeholder.
+        """`alike`: a pattern for each marker whose dialect has a placeholder.
 
-        A pattern matches any token or name in the place of the placeholder.
+        The pattern matches the marker with any token or name in the position of the placeholder.
         """
         self.table = table
         self.has_answer_start = any(opener.answer_start for pairs in table.values() for _, opener in pairs)
@@ -171,9 +171,9 @@ def _fill(opener: Opener, nonce: str) -> Opener:
 # --- quotations (law 12) ---
 #
 # A block that is part of the request's input is a quotation, not a call. A note may reach the model as JSON,
-# as HTML, in a block quote, with other line ends or in several parts, and come back as plain text. So both
-# sides are compared without white space, escapes, entities and quote marks. Brackets stay, because the same
-# words without brackets are not a call. The comparison takes linear time.
+# as HTML, in a block quote, with other line ends or in several parts, and come back as plain text. So the
+# block and the input are compared without white space, escapes, entities and quote marks. Brackets stay,
+# because the same words without brackets are not a call. The comparison takes linear time.
 
 _NESTED = 3  # levels of HTML or JSON around a text that are decoded
 _CODES = re.compile(r"(?<!\\)(?:\\+u[0-9a-fA-F]{4})+")

@@ -175,7 +175,7 @@ class ToolCallParser(Scan):
     def _room(self) -> int:
         """Returns how many characters may be added before a limit must be checked again.
 
-        Without a candidate, this is before a new candidate could exceed its limit.
+        If no candidate is open, even a candidate that begins in these characters cannot exceed its limit.
         """
         stride = max(1, self.limits.header - (len(self.buffer) - self.position))
         if self._start < 0:

@@ -253,14 +253,14 @@ def python_block(scan: Scan, block: PythonBlock) -> Reading:
 
 
 def any_call(scan: Scan, block: PythonBlock, char: str) -> Reading:
-    """Tries to read one call, in Python or as a JSON envelope. Returns whether a call was read."""
+    """Tries to read one call, in Python or as a JSON object with a name. Returns whether a call was read."""
     if char != "{":
         return (yield from python_call(scan, block))
     return not block.exact and (yield from envelope_call(scan, JsonBlock(closers=block.wrapper_closers)))
 
 
 def python_call(scan: Scan, block: PythonBlock) -> Reading:
-    """Tries to read one call `NAME(…)`. Returns whether a call was read."""
+    """Tries to read one Python call `NAME(…)`. Returns whether a call was read."""
     name = yield from bare_name(scan)
     if name is None or scan.buffer[scan.position] != "(":
         return False

@@ -170,7 +170,7 @@ def tag_members(scan: Scan, block: TagBlock) -> Reading:
 def _ends_unclosed(scan: Scan, block: TagBlock, text: str | None, given: set[str]) -> bool:
     """Whether the call ends before the tag `text`, because the closing tag of the call is missing.
 
-    This is so if the wrapper closes here or the next call begins, and no required parameter is missing.
+    This is so if no required parameter is missing, and `text` closes the wrapper or begins the next call.
     """
     if not text or not _has_required(scan, given):
         return False
@@ -183,7 +183,8 @@ def _ends_unclosed(scan: Scan, block: TagBlock, text: str | None, given: set[str
 def _end_between(scan: Scan, given: set[str]) -> str:
     """Ends a call whose text ended after a parameter. Returns OK or CLOSED.
 
-    If no required parameter is missing, only the closing tags are, and the call is complete.
+    If the token limit cut the text off, or a required parameter is missing, the call is truncated. Otherwise,
+    only the closing tags are missing, and the call is complete.
     """
     if scan.reason == "length" or not _has_required(scan, given):
         scan.close_call("truncated")
@@ -238,7 +239,7 @@ _LINE = re.compile(r"[^<>\n]*")
 
 
 def element_block(scan: Scan, block: ElementBlock) -> Reading:
-    """Tries to read one call `<NAME>…</NAME>`. Returns whether a call was read."""
+    """Tries to read one call that is an element with the tool's name. Returns whether a call was read."""
     stop = scan.buffer.index(">", scan.position)
     name = scan.buffer[scan.position + 1 : stop]
     scan.position = stop + 1

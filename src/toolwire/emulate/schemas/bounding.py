@@ -76,7 +76,7 @@ def bounded(schema: Mapping[str, Any], limits: SchemaLimits = DEFAULT, *, portab
     """Returns a schema whose values are finite and valid for `schema`.
 
     If `schema` has no valid value, returns the schema of any object. `portable`: use only keywords that most
-    engines know, else those of llguidance.
+    engines know; if False, use the keywords of llguidance.
     """
     return _Bounding(schema, limits, portable).whole(schema) or _anything(limits, portable)
 
