@@ -333,7 +333,7 @@ async def test_a_masked_fixture_with_a_split_secret_cannot_be_compared(
         path = tmp_path / "turn.jsonl"
         path.write_text("".join(write(masked(await recorded(gateway), gateway.journal.mask))))
         assert await asyncio.to_thread(main, ["replay", str(path)]) == status
-    assert "a secret was sent in pieces" in capsys.readouterr().err
+    assert "a secret that was sent in pieces" in capsys.readouterr().err
 
 
 async def test_a_turn_that_was_cut_cannot_be_replayed() -> None:
