@@ -21,7 +21,7 @@ COUNTS = (
 FAMILIES = {
     "toolwire_build_info": ("gauge", "The version of Toolwire."),
     "toolwire_requests": ("counter", "Turns that ended."),
-    "toolwire_turns": ("counter", "Turns by how they began: new, resumed (a parked run), replayed (a new run)."),
+    "toolwire_turns": ("counter", "Turns by how they began: new, resumed or replayed."),
     "toolwire_requests_cancelled": ("counter", "Turns cancelled because the client disconnected."),
     "toolwire_input_tokens": ("counter", "Tokens read by models, as the backends count them."),
     "toolwire_cached_tokens": ("counter", "Input tokens that came from a prompt cache."),

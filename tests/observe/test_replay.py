@@ -380,15 +380,15 @@ async def test_the_command_shows_what_changed(tmp_path: Path, capsys: pytest.Cap
     ("content", "words"),
     [
         (None, "No such file"),
-        ("", "holds no request"),
+        ("", "contains no request"),
         ("not json\n", "line 1"),
         ('{"other":"thing"}\n', "not a fixture"),
         ('{"toolwire":"journal","version":99}\n', "version 99"),
-        ('{"toolwire":"journal","version":1}\n{"kind":"request","api":"chat"}\n', "no end"),
+        ('{"toolwire":"journal","version":1}\n{"kind":"request","api":"chat"}\n', "is incomplete"),
         (
             '{"toolwire":"journal","version":1}\n{"kind":"request","api":"chat","body":{}}\n'
             '{"kind":"end","turn":{}}\n',
-            "does not hold",
+            "incomplete or invalid",
         ),
     ],
 )

@@ -59,7 +59,7 @@ class Metrics:
 
         labels = ("api", "model", "strategy", "status")
         self._requests = counter("toolwire_requests", "Turns that ended.", *labels)
-        help = "Turns by how they began: new, resumed (a parked run), replayed (a new run)."
+        help = "Turns by how they began: new, resumed or replayed."
         self._turns = counter("toolwire_turns", help, "kind")
         self._counts = {field: counter(name, help, "api", "model") for field, (name, help) in COUNTS.items()}
         self._first_byte = seconds("toolwire_first_byte_seconds", "Time to an answer's first byte.")
