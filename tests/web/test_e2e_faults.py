@@ -99,7 +99,7 @@ def test_a_question_whose_server_died_has_expired_and_cannot_be_approved(site: A
     here.start()
     expect(dialog).to_have_count(0, timeout=15_000)
     back(page)
-    expect(page.get_by_role("status").filter(has_text="Expired. It did not run.")).to_be_visible()
+    expect(page.get_by_role("status").filter(has_text="Expired. The call did not run.")).to_be_visible()
     expect(page.get_by_role("region", name="Tool call: Write a note")).to_contain_text("stopped")
     expect(answer(page)).to_contain_text("the server ended")
     expect(page).not_to_have_title(re.compile(r"^\(\d"))  # nothing waits any more

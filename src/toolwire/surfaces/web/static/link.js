@@ -27,7 +27,7 @@ function takeSecret() {
     if (found) history.replaceState(null, '', location.pathname)
     return found || (sessionStorage.getItem(STORED) ?? '')
   } catch {
-    return found // without storage, the address keeps it
+    return found // without storage, the secret stays in the address
   }
 }
 
@@ -57,7 +57,10 @@ async function call(body) {
       referrerPolicy: 'no-referrer',
     })
   } catch {
-    throw new LinkError(0, 'Toolwire does not answer. Are you in a network that can reach it?')
+    throw new LinkError(
+      0,
+      'Toolwire does not answer. Check that this device is in a network from which it can reach Toolwire.',
+    )
   }
   const answer = await response.json().catch(() => ({}))
   if (response.ok) return answer
@@ -98,7 +101,11 @@ async function open() {
   try {
     const { test, approval } = await call()
     if (test)
-      return show('check', 'The link works', 'This device reaches Toolwire. Nothing waits for a decision.')
+      return show(
+        'check',
+        'The link works',
+        'This device can reach Toolwire. This link is only a test: there is nothing to decide.',
+      )
     new LinkPage(approval)
   } catch (error) {
     failed(error)
@@ -184,7 +191,8 @@ class LinkPage {
     try {
       const { id, token: shown } = this.approval
       await call({ id, shown, approved, reason, ...(picked ? { picked } : {}) })
-      const [picture, title] = approved ? ['check', 'Approved'] : ['close', 'Denied']
+      const done = this.question.shown.problem ? 'The model is informed' : 'Approved'
+      const [picture, title] = approved ? ['check', done] : ['close', 'Denied']
       this.end(() => show(picture, title, effectOf(this.approval, this.question.shown, approved)))
     } catch (error) {
       const status = error instanceof LinkError ? error.status : 0
