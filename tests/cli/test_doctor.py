@@ -121,7 +121,7 @@ def test_the_vault_and_the_store_are_checked_and_not_changed(run: Any, tmp_path:
     findings = {finding["subject"]: finding for finding in json.loads(page)}
     assert findings["vault"]["mark"] == "ok" and findings["vault"]["told"] == f"{tmp_path}/nope, for *"
     _, page = run(f'{demo}[store]\nurl = "sqlite://"\n')
-    assert "– vault" in page and "none is enabled" in page and "in memory" in page
+    assert "– vault" in page and "no vault is enabled" in page and "in memory" in page
 
 
 def test_a_store_that_cannot_be_used_is_a_problem_and_an_old_one_is_not_changed(

@@ -658,7 +658,7 @@ async def test_a_busy_endpoint_is_not_judged(relay: DamagingRelay, status: int) 
     outcome = await outcome_of(relay.base_url, "native")
     assert outcome.count("fail") == 0 < outcome.count("pass")
     unasked = {finding.verdict.seen for finding in outcome.findings if finding.verdict.result == "not-run"}
-    assert f"the endpoint has no time: HTTP {status}: slow down" in unasked
+    assert f"the endpoint is busy: HTTP {status}: slow down" in unasked
 
 
 @pytest.mark.parametrize("id", [pytest.param(id, marks=pytest.mark.check(id)) for id in DAMAGES])

@@ -20,9 +20,9 @@ Level = Literal["required", "optional"]
 class Check:
     """One check of the catalogue.
 
-    `demands`: what must be true. `source`: where this is specified. `fails`: what goes wrong for a client
-    otherwise. `asks`: the names of the questions; `judge` gets their exchanges in this order. A failed
-    `required` check breaks clients, a failed `optional` one does not.
+    `demands`: what must be true. `source`: where this is specified. `fails`: what goes wrong for a client if
+    it is not true. `asks`: the names of the questions whose exchanges `judge` gets, in this order. `level`:
+    "required" if clients break when the check fails, otherwise "optional".
     """
 
     id: str
@@ -45,7 +45,7 @@ SDK = "Anthropic SDK "
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """The sources of the shared checks for one API, and the API's terms in their texts."""
+    """What the texts and sources of the shared checks say for one API: its terms and specifications."""
 
     path: str
     choice: str
@@ -124,7 +124,7 @@ def asks(api: Api, *names: str) -> tuple[str, ...]:
 
 
 def both(api: Api, *names: str) -> tuple[str, ...]:
-    """Returns the names of the questions, each once for a body and once for a stream."""
+    """Returns the names of the questions, each in two forms: for a body and for a stream."""
     return tuple(f"{api}.{name}.{form}" for name in names for form in ("body", "stream"))
 
 

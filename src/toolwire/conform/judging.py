@@ -1,10 +1,10 @@
-"""Evaluates the checks: functions from a check's exchanges to pass, fail or not-run. Pure.
+"""Evaluates the checks: functions from a check's exchanges to pass, fail or not-run. No side effects.
 
-- A deviation is a failure. The verdict says what was seen, and in which frame.
-- A check is not run if there was nothing to see: the model did not do it, the answer is empty, the endpoint
-  is busy, or it refuses the request with the API's error object (OpenAI's or Anthropic's).
-- An exchange that was interrupted, or an error without the API's error object, fails every check that needs
-  it.
+- A deviation is a failure. The verdict says what the answer contains, and in which frame.
+- A check counts as not run if the answer has nothing to evaluate: the model did not do what it was asked to
+  do, the answer is empty, the endpoint is busy or slow, or it refuses the request with a valid error object.
+- A check fails if one of its exchanges was interrupted, or ended with an HTTP error that has no valid error
+  object. The error object is OpenAI's or Anthropic's, depending on the API.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ JudgeOne = Callable[[ProbeExchange], "Verdict"]
 class Verdict:
     """The result of a check.
 
-    `seen`: one sentence about the answer to `question`. `excerpt`: the beginning of the frame or body.
-    `busy`: not run because the endpoint was overloaded, so another run may find more.
+    `seen`: one sentence about the answer to `question`. `excerpt`: the beginning of the frame or body that
+    `seen` is about. `busy`: the check was not run because the endpoint was overloaded.
     """
 
     result: Result
@@ -58,10 +58,10 @@ def not_run(exchange: ProbeExchange, seen: str, *, busy: bool = False) -> Verdic
 
 
 def busy(exchange: ProbeExchange) -> Verdict:
-    return not_run(exchange, f"the endpoint has no time: {exchange.refusal}", busy=True)
+    return not_run(exchange, f"the endpoint is busy: {exchange.refusal}", busy=True)
 
 
-# --- why an exchange cannot be checked: a verdict, or None if it can ---
+# --- reasons why an exchange cannot be checked: each function returns a verdict, or None if it can ---
 
 
 def broken(exchange: ProbeExchange) -> Verdict | None:
@@ -107,7 +107,7 @@ def missing(exchange: ProbeExchange) -> Verdict | None:
 def each(judge: JudgeOne, *, lenient: bool = False) -> Judge:
     """Returns a judge that applies `judge` to each exchange. All exchanges must pass.
 
-    `lenient`: exchanges that were not run do not count if at least one has passed.
+    `lenient`: a verdict "not-run" does not count if another exchange has passed.
     """
 
     return lambda seen: _together([judge(exchange) for exchange in seen], lenient)
@@ -123,10 +123,9 @@ def _together(verdicts: Sequence[Verdict], lenient: bool) -> Verdict:
 
 @dataclass(frozen=True, slots=True)
 class WireVerdict:
-    """Passes if no answer has a deviation of these topics, whatever the model did.
+    """Passes if no answer has a deviation of one of `topics`, whatever the model did.
 
-    `of_calls`: only answers with calls are checked. `of_errors`: answers that end in an error are checked
-    too.
+    `of_calls`: check only answers with calls. `of_errors`: an answer that ends in an error can pass, too.
     """
 
     topics: tuple[str, ...]
@@ -200,7 +199,7 @@ def content_type(expected: str) -> Judge:
 def unmet(exchange: ProbeExchange) -> Verdict | None:
     """Returns a verdict if the request was not answered, otherwise None.
 
-    A refusal of the endpoint is a failure here; for `unseen`, it is not.
+    If the endpoint refuses the request, the verdict is "fail". (In `unseen`, it is "not-run".)
     """
     if not exchange.status and not exchange.trouble:
         return not_run(exchange, exchange.wanting or "it was not asked")
@@ -229,7 +228,7 @@ GRAVE = tuple(
 def clean(exchange: ProbeExchange) -> Verdict:
     """Passes if the request was answered, with calls that can be read and run.
 
-    Envelopes and extra keys have their own checks.
+    Other checks report wrong envelopes and extra keys.
     """
     return unmet(exchange) or WireVerdict(GRAVE)([exchange])
 
@@ -335,7 +334,7 @@ def thinks_apart(exchange: ProbeExchange) -> Verdict:
 
 
 def fresh_ids(seen: Seen) -> Verdict:
-    """Passes if no id of a call or an answer is used twice in all answers."""
+    """Passes if all calls and answers in all exchanges have different ids."""
     known: dict[str, str] = {}
     for exchange in seen:
         answer = exchange.answer
@@ -367,7 +366,7 @@ def fits_schema(exchange: ProbeExchange) -> Verdict:
 def same_meaning(seen: Seen) -> Verdict:
     """Passes if the body and the stream of each question have the same meaning.
 
-    Both must have the same calls, both or none must have text, and both must end for the same reason.
+    The meaning is the calls, whether there is text, and the reason why the answer ended.
     """
     pairs = zip(seen[::2], seen[1::2], strict=True)
     return _together([_same(body, stream) for body, stream in pairs], lenient=True)

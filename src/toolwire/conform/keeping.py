@@ -1,6 +1,6 @@
 """Evaluates checks about stored responses, threads, model lists, CORS and disconnects.
 
-Pure.
+No side effects.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def preflight_allows(seen: Seen) -> Verdict:
 
 
 def _unstored(made: ProbeExchange, got: ProbeExchange) -> Verdict | None:
-    """Returns why the stored response cannot be checked, or None if it can."""
+    """Returns a verdict if `made` stored no response, or if `got` did not return it; otherwise None."""
     verdict = unseen(made)
     if verdict is not None:
         return verdict
@@ -174,7 +174,7 @@ def echoes_previous(seen: Seen) -> Verdict:
 
 
 def continues_after_disconnect(seen: Seen) -> Verdict:
-    """Passes if a request is answered after another client disconnected during a stream."""
+    """Passes if the endpoint answers a request after a client has disconnected during a stream."""
     left, after = seen
     verdict = broken(left)
     if verdict is None and not left.raw:
@@ -186,9 +186,9 @@ NO_THREADS = "thread_unsupported_request"
 
 
 def serves_threads(seen: Seen) -> Verdict:
-    """Passes if a request with only the result continues the thread.
+    """Passes if a request that contains only the tool's result continues the thread.
 
-    Also passes if the endpoint refuses the first request with the error code that the SDKs expect.
+    Also passes if the endpoint refuses the first request with the error code `NO_THREADS`.
     """
     first, after = seen
     if first.status == 400 and not first.trouble:

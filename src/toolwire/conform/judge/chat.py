@@ -1,9 +1,10 @@
 """The order of a chat completions stream.
 
-Every chunk has the same envelope. In each choice, the role comes first and once. Text, refusal and calls grow
-by increments. Calls open one after the other with index, id, type and name, which are not sent again. One
-correct finish_reason with an empty delta ends the choice. Then follow the usage chunk, if and only if it was
-requested, and `[DONE]`. If there is an error, an error object ends the stream instead.
+Every chunk has the same envelope: id, object, created and model. In each choice, the role comes first and
+once. Text, refusal and calls grow by increments. Calls come one after the other. The first delta of a call
+has index, id, type and name; later deltas repeat only the index. One chunk with an empty delta and the
+correct finish_reason ends the choice. A usage chunk follows if and only if it was requested. `[DONE]` ends
+the stream. If there is an error, an error object ends the stream instead.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class StreamedCall:
 
 
 class ChoiceJudge:
-    """The state machine of one choice."""
+    """Checks the deltas of one choice of a stream."""
 
     def __init__(self, index: int, options: Options, findings: Findings) -> None:
         self._index = index
@@ -167,7 +168,7 @@ class ChoiceJudge:
 def truthful_finish(findings: Findings, options: Options, finish: str, *, calls: bool) -> None:
     """Checks that `finish_reason` reports calls exactly if there are calls.
 
-    An interrupted answer, and `stop` if the options allow it, are exceptions.
+    Reasons in `CUT`, for an interrupted answer, are always allowed; `stop` is allowed if `options.may_stop`.
     """
     right = "stop" if not calls else "function_call" if options.legacy else "tool_calls"
     allowed = (right, *CUT, *(["stop"] if options.may_stop else ()))

@@ -1,9 +1,10 @@
 """The order of a Responses stream.
 
-First `response.created` and `response.in_progress`, then the items one after the other, each in this order:
-item added, part added, deltas, text done, part done, item done. Every later event repeats the concatenated
-deltas, including the output of the terminal response. Indexes count from 0 without gaps, and ids are unique.
-One terminal event ends the stream. Its error, incomplete_details and usage match its status.
+`response.created` and `response.in_progress` come first. Then the items come one after the other, each in
+this order: item added, part added, deltas, text done, part done, item done. A text in a later event, up to
+the last event of the stream, is the concatenation of its deltas. Indexes count from 0 without gaps, and ids
+are unique. One terminal event ends the stream: `response.completed`, `.incomplete` or `.failed`. The error
+and incomplete_details in this event match its status.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from toolwire.conform.judge.shape import (
     check_usage,
 )
 
-# --- a response, its items and parts, in an event or as the body of an answer ---
+# --- a response with its items and parts, in an event or in the body of an answer ---
 
 ECHO_MAY_CHANGE = ("status", "output", "usage", "error", "incomplete_details", "completed_at", "service_tier")
 """Keys of a response that may differ between its first and its last event."""
@@ -53,7 +54,7 @@ LISTS = {(channel.item, channel.list) for channel in CHANNELS if channel.list}
 
 
 def check_item(findings: Findings, item: dict[str, Any]) -> bool:
-    """Checks the item's own keys. Returns False if the item cannot be checked further."""
+    """Checks the item's own keys. Returns whether the content of the item can be checked."""
     shape = SHAPES.get(str(item.get("type")))
     if shape is None:
         findings.add("item_type", f"there is no item {item.get('type')!r} here")
@@ -71,7 +72,7 @@ def check_part(findings: Findings, channel: Channel, part: dict[str, Any]) -> bo
 
 
 def check_outcome(findings: Findings, response: dict[str, Any], status: str) -> None:
-    """Checks that error, incomplete_details, completed_at and usage match the status."""
+    """Checks that error, incomplete_details and completed_at match the status, and checks usage."""
     due = {"failed": "error", "incomplete": "incomplete_details"}.get(status)
     for key, shape in (("error", RESPONSE_ERROR), ("incomplete_details", INCOMPLETE_DETAILS)):
         if key == due and response[key] is not None:
@@ -136,18 +137,18 @@ GROWS = (
     *("status", "content", "summary", "arguments", "input", "encrypted_content"),
     *("output", "error", "tools"),
 )
-"""Keys of an item that differ between its first and its last event."""
+"""Keys of an item that may differ between its first and its last event."""
 
 
 class OpenText:
-    """A text that grows in an item. `done`: whether an event has repeated the whole text."""
+    """A text of the open item. `done`: whether the text's last event, with the whole text, has arrived."""
 
     def __init__(self, channel: Channel, index: int | None, part: dict[str, Any] | None = None) -> None:
         self.channel = channel
         self.index = index
         self.part = part
         self.growing = Growing()
-        self.tokens: list[str] = []  # of the log probabilities
+        self.tokens: list[str] = []  # the tokens in the log probabilities of the deltas
         self.done = False
 
 
@@ -330,7 +331,7 @@ class ResponsesJudge:
         self._items.append(item)
 
     def _mark(self, kind: str, frame: dict[str, Any]) -> None:
-        """Checks an event that says how far an item about an MCP server is."""
+        """Checks an event about the progress of an item of the tool `mcp`."""
         opened = self._open
         if opened is None or opened.marked is None:
             self._add("not_open", f"{kind} where nothing of its kind is open")
