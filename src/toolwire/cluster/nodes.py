@@ -1,15 +1,18 @@
-"""The nodes: their settings and addresses, and which of them owns a parked run.
+"""The nodes: their settings and addresses, and which node holds a parked run.
 
-All nodes read and write these rows in Redis:
+A parked run waits on its node until the client sends the results of its tool calls. All nodes read and write
+these rows in Redis:
 
     toolwire:node:ID      the address of a node; expires unless the node renews it
-    toolwire:park:CALL    the node whose run waits for this call, and the caller's key; expires with the park
+    toolwire:park:CALL    the node whose run waits for this call, and the id of the client's key; expires when
+                          the run stops waiting
 
-- A node that cannot reach Redis continues to serve: it knows its own parked runs, and replays those of other
-  nodes. Only the first request waits for Redis. After that only the heartbeat tries again. It writes all rows
-  again when Redis is reachable, or if Redis has lost them.
+- A node that cannot reach Redis continues to serve: it knows its own parked runs, and replays the parked runs
+  of other nodes from the history in the request. Only the first request waits for Redis. After that, only
+  `_beat` tries to reach Redis again. It writes all rows again when Redis is reachable, or if Redis has lost
+  them.
 - Every row is signed by a node. Anyone else who can write to Redis can only cause replays.
-- A node that drains first deletes its rows.
+- A node that shuts down first deletes its rows.
 """
 
 from __future__ import annotations
@@ -43,7 +46,7 @@ NODE_TTL_S = 15.0
 BEAT_S = 5.0
 RETRY_S = 1.0
 WITHIN_S = 1.0
-"""The longest time that Redis may take for one reply."""
+"""How long Redis may take for one reply."""
 MOST_CONNECTIONS = 16
 """The most connections of one client to Redis. A command takes a fraction of a millisecond."""
 SHUNNED_S = 5.0
@@ -65,10 +68,10 @@ class Peer:
 
 
 class Nodes:
-    """This node's rows in Redis, and those of other nodes.
+    """Writes this node's rows to Redis, and reads the rows of other nodes.
 
-    All nodes share `secret`. If it is "", they agree on one through Redis, which is enough on a single
-    machine. `waiting` returns the runs that are parked on this node.
+    All nodes share `secret`. If it is "", the nodes agree on a secret through Redis, which is enough on a
+    single machine. `waiting` returns the runs that are parked on this node.
     """
 
     def __init__(
@@ -147,7 +150,7 @@ class Nodes:
     async def _agree(self, redis: Redis) -> None:
         """Uses the secret that the first node has written to Redis.
 
-        If Redis loses it, the first node that connects again writes it again.
+        If Redis loses the secret, the first node that connects again writes the same secret again.
         """
         await redis.set(SECRET, self._candidate, nx=True)
         agreed = await redis.get(SECRET)
@@ -160,7 +163,8 @@ class Nodes:
     async def announce(self, calls: Collection[str], key_id: str, left_s: float) -> None:
         """Writes to Redis that the run for these calls is parked on this node.
 
-        This is done before the client gets the calls, because the client may answer at once, on another node.
+        This happens before the client gets the calls, because the client may send the results at once, and to
+        another node.
         """
         if self._left or not self._key or not self.up:
             return
@@ -210,7 +214,7 @@ class Nodes:
         return Peer(id, found[0])
 
     def shun(self, peer: Peer) -> None:
-        """Replays the runs of an unreachable node for a short time, instead of trying it again."""
+        """Makes `owner` ignore the runs of an unreachable node for `SHUNNED_S`, so that they are replayed."""
         now = time.monotonic()
         self._shunned = {id: until for id, until in self._shunned.items() if until > now}
         self._shunned[peer.id] = now + SHUNNED_S
@@ -389,9 +393,9 @@ def _bracketed(host: str) -> str:
 
 
 def _address_towards(redis: str) -> str:
-    """Returns this machine's address on the route to Redis, which all nodes can reach.
+    """Returns the address that this machine would use to connect to Redis, without sending anything.
 
-    Sends nothing.
+    All nodes can reach Redis, so they can usually reach this address too.
     """
     host = urlsplit(redis).hostname or "127.0.0.1"
     try:
