@@ -655,7 +655,8 @@ Messages:
 {fields_table("messages")}
 
 If a request contains a field of another API, the field has no effect. `toolChoice` and `parallelToolCalls`
-are accepted as `tool_choice` and `parallel_tool_calls`.
+are accepted as `tool_choice` and `parallel_tool_calls`. In a Responses request, `max_tool_calls` has an
+effect only with the [tool `mcp`](mcp-servers.md#from-the-responses-api).
 
 In the `openai` columns, *honoured* means that Toolwire sends the field to the server. If Toolwire [knows the
 server](servers.md) and the server does not support a field, the field is *ignored*. Toolwire sends some
@@ -687,9 +688,10 @@ does not receive the reasoning that a client sends back, the report says `input.
 {tools_table()}
 
 If a backend only supports functions, Toolwire offers it a custom tool as a function with one text parameter,
-and converts calls of this function into calls of the custom tool. Agents do not support `strict`, so they receive every
-tool as not strict. If a model calls a tool that the request does not declare, Toolwire by default [sends the
-call as text](configuration.md#tools). With Codex, the model receives an error instead and continues.
+and converts calls of this function into calls of the custom tool. Agents do not support `strict`, so they
+receive every tool as not strict. If a model calls a tool that the request does not declare, Toolwire by
+default [sends the call as text](configuration.md#tools). With Codex, the model receives an error instead and
+continues.
 
 ## tool_choice
 
