@@ -199,7 +199,7 @@ export function request(turn) {
     ],
     [
       'Sent to the backend',
-      'The request as the backend received it. Toolwire may have changed the request, for example the prompt.',
+      'The request as the backend received it. Toolwire may have changed it, for example its prompt.',
       turn.plan?.asked,
     ],
   ]
