@@ -164,7 +164,7 @@ def _draw(rng: Random) -> Case:
         {"name": name, "arguments": DRAWN[name](arguments)}
         for name in (rng.choice(asked) for _ in range(rng.randrange(4, 13)))
     ]
-    # A search that may run without sharing its results: they are no more granted than without a search.
+    # A search may run, but its results must not be shared: the model must not learn more than without it.
     runs = mode == "grants" and "vault_search" not in granted and rng.random() < 0.5
     return {
         "files": files,
@@ -268,7 +268,7 @@ LAWS: dict[str, Law] = {
     "consent": Law(
         _draw,
         _judge,
-        "what a model sees before a grant does not depend on what the notes hold",
+        "what a model sees before a grant does not depend on the contents of notes",
         ("calls", "files"),
         cost=10,
     )
