@@ -1,8 +1,8 @@
 // The page of a link: one question, for a person who got the link in a message. It works without a session.
 //
-// Law: opening the page decides nothing. Only its two buttons do, and not in the first half second. The page
-// takes the link's secret out of the fragment of the address, which no browser sends to a server, and removes
-// it from there, so that it is not in the browser's history.
+// Law: opening the page decides nothing. Only its two buttons decide, and not during the first half second.
+// The page takes the link's secret out of the fragment of the address, which no browser sends to a server,
+// and removes it from there, so that it is not in the browser's history.
 
 /** @import { Approval, Child } from '../types' */
 
@@ -40,7 +40,7 @@ class LinkError extends Error {
 }
 
 /**
- * Reads the question, or with a `body` decides it.
+ * Reads the question. With a `body`, sends a decision about the question.
  *
  * @param {object} [body]
  * @returns {Promise<{ test?: boolean, approval: Approval, status: string }>}

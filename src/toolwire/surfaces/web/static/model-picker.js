@@ -1,5 +1,5 @@
-// Choosing a model: a button that opens a list with a search field. Works by arrow keys, Home, End, Enter,
-// Escape.
+// The control that chooses a model: a button that opens a list with a search field. The keys are the arrow
+// keys, Page Up, Page Down, Home, End, Enter and Escape.
 
 /** @import { Model } from '../types' */
 
@@ -236,8 +236,8 @@ export class ModelPicker {
 }
 
 /**
- * The model that was chosen last, or else the first that may use tools. One for trials comes after all
- * others.
+ * The model for a new chat: the model that was chosen last, or else the first model that may use tools. A
+ * model for trials is preferred only if there is no other model.
  *
  * @param {Model[]} models
  */

@@ -1,11 +1,12 @@
-// What an empty chat shows: what this is, and what is missing for it to work.
+// The text of an empty chat: what the chat can do, and what is missing before a model can use the vault's
+// tools.
 
 /** @import { Model, Session } from '../types' */
 
 import { banner, h, icon, visible } from './dom.js'
 import { label } from './model-picker.js'
 
-/** An idea that ends with a space is to be completed by the person. */
+/** Suggested messages. The person completes those that end with a space. */
 const IDEAS = [
   'What do my notes say about ',
   'Which of my notes have open tasks?',

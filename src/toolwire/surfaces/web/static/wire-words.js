@@ -38,7 +38,14 @@ const KINDS = new Map([
 export const DISPOSITIONS = new Map([
   ['refused', ['bad', 'warning', 'Refused with an error']],
   ['failed', ['bad', 'warning', 'Could not be done']],
-  ['retried', ['warn', 'retry', 'The model did not comply at first, so Toolwire asked once more']],
+  [
+    'retried',
+    [
+      'warn',
+      'retry',
+      'The model first made no valid call although one was required, so Toolwire asked once more',
+    ],
+  ],
   ['healed', ['warn', 'tool', 'Repaired by Toolwire; the name after the colon says how']],
   ['ignored', ['', 'close', 'Has no effect with this backend']],
   ['emulated', ['warn', 'tool', 'Done by Toolwire instead of the backend']],
@@ -52,15 +59,15 @@ export const dispositionOf = (how) => how.split(':', 1)[0]
 
 /** By the kind of what was dropped: its unit, and why Toolwire dropped it. */
 export const DROPS = new Map([
-  ['tail', ['characters', 'Text after the calls; models often invent the result of the tool there']],
+  ['tail', ['characters', 'Text after the calls: models often invent the results of the tools there']],
   ['late', ['characters', 'Text that came after the answer had ended']],
   ['cap', ['calls', 'Calls beyond the limit for one answer']],
   ['duplicate', ['calls', 'Repeated calls with the same arguments']],
-  ['parallel', ['calls', 'Further calls, where the client or the settings allow only one at a time']],
+  ['parallel', ['calls', 'Further calls: the client or the settings allow only one call at a time']],
   ['first', ['calls', 'Calls after the first: the setting tools.stop_after ends the answer there']],
-  ['retry', ['characters', 'An answer without the required call; Toolwire asked the model again']],
+  ['retry', ['characters', 'An answer without the required call: Toolwire asked the model again']],
   ['phantom', ['calls', 'Calls that the backend sent without a name']],
-  ['cut', ['calls', 'Calls to an MCP server; they did not run, because the answer was cut']],
+  ['cut', ['calls', 'Calls to an MCP server: they did not run, because the answer was cut']],
 ])
 
 /** @type {RowKind[]} */
