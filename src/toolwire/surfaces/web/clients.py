@@ -1,8 +1,9 @@
 """The clients that people use, as data: what to paste into each, and its request format.
 
-A test compares the rows with `docs/clients.md`. In the texts, `«base»` is the server's address with `/v1`,
-`«root»` is the address without it, `«model»` is the model, and `«key»` is a placeholder, never a key. Inside
-double quotes they are escaped for the language. `«?…?»` is kept only if the server needs a key.
+A test compares the guides with `docs/clients.md`. In their texts, `«base»` is the server's address with
+`/v1`, `«root»` is the address without `/v1`, `«model»` is the model, and `«key»` is a placeholder, never a
+key. Inside double quotes, these values are escaped for the language of the code. Text between `«?` and `?»`
+appears only if the server needs a key.
 """
 
 from __future__ import annotations

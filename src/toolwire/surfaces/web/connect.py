@@ -62,7 +62,7 @@ CHOICE: dict[str, dict[str, Any]] = {
 }
 INPUT = {"chat": "messages", "responses": "input", "messages": "messages"}
 FINISHES = {"chat": "tool_calls", "responses": "completed", "messages": "tool_use"}
-"""How an answer with a call ends."""
+"""By API: the finish reason or status of an answer with a call."""
 ENDED = ("completed", "incomplete", "failed")
 Step = tuple[str, Callable[[], Awaitable[str]]]
 """A step of the test: its name, and a function that returns what happened or raises `Failed`."""

@@ -64,9 +64,10 @@ HEADERS = {
 }
 WRONG_KEY_S = 0.5
 PAGE_KEY = "page"
-"""The name of the page key in the address.
+"""The name of the page key in addresses.
 
-It is in the fragment, which is never sent to a server.
+A sign-in puts the page key into the fragment, which browsers never send to a server. Only downloads and the
+live stream have it in the query.
 """
 EVENTS_PATH = "/ui/api/events"
 TYPES = {

@@ -7,11 +7,13 @@ which only the page's own origin can read. A link works once, on any node or wor
 started with a stored key ends when that key is revoked.
 
 Each session has an origin: how its person signed in. `toolwire open` needs nothing but access to the user's
-files, so its sessions are marked: their origin is `OPEN`. A link that a session creates passes its origin on.
+files, so its sessions are marked: their origin is `OPEN`. A session that creates a link passes its own origin
+on to the session that the link starts.
 
 Every program of the same user can write to the store, so a session may approve calls only if its row has an
-authority: a value that is sealed with the server's key (`tools/consent.py`). The link that `toolwire serve`
-prints and the admin keys of the settings give one, and so does the approval code.
+authority: a value that is sealed with the server's key (`tools/consent.py`). A session gets an authority from
+the link that `toolwire serve` prints, from an admin key of the settings, from a link of a session with an
+authority, or from the approval code.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class Tours:
 
     @asynccontextmanager
     async def using(self, conversation: str) -> AsyncIterator[SampleVault]:
-        """Yields the sample vault of a tour. After a restart of the server, this is a new vault."""
+        """Yields the sample vault of a tour: a new vault if the tour's vault is no longer open."""
         async with self._lock:
             one = self._open.get(conversation) or await self._opened(conversation)
             self._open.move_to_end(conversation)
