@@ -112,7 +112,7 @@ def test_only_models_that_fit_a_pattern_are_offered_tools(site: Any, browse: Any
     chat = browsing.tab()
     chat.get_by_role("button", name="Model:").click()
     large = chat.get_by_role("option", name="large")
-    expect(large).to_contain_text("is not allowed to use the vault’s tools")
+    expect(large).to_contain_text("is not allowed to use tools in the chat")
     chat.keyboard.press("Escape")
     say(chat, "small/one", "Hello")
     expect(chat.get_by_text("Hello from small/one.", exact=True)).to_be_visible()

@@ -26,7 +26,7 @@ export function label(model) {
 function about(model) {
   if (model.no_tools) return 'does not get your vault’s tools'
   if (model.may_use_tools || model.tools === 'none') return ABOUT.get(model.tools) ?? ''
-  return 'is not allowed to use the vault’s tools'
+  return 'is not allowed to use tools in the chat'
 }
 
 export class ModelPicker {

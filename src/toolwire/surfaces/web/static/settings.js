@@ -159,7 +159,7 @@ function toolCallingSection(page) {
     toggle.disabled = true
     try {
       await page.save({ tool_calling: wanted })
-      page.context.announce(wanted ? 'The tools are on.' : 'The tools are off.')
+      page.context.announce(wanted ? 'Tools in the chat are on.' : 'Tools in the chat are off.')
     } catch (error) {
       toggle.checked = !wanted
       page.showError(error)

@@ -80,7 +80,7 @@ function toolsPanel(turn) {
       pair('Continued by', link(after?.turn)),
       pair('Required', plan.required ? 'the client requires a call' : null),
       pair('Prefilled start of the answer', plan.begun),
-      pair('Random token in the markers around calls', plan.nonce),
+      pair('Random token in call markers', plan.nonce),
     ),
   )
 }
