@@ -171,7 +171,7 @@ _IGNORED = re.compile(r"[ ,./\-_*^]")
 
 
 def _fits(given: Mapping[str, Any], allowed: Mapping[str, list[Any]], required: Sequence[str]) -> bool:
-    """Whether the arguments, or the members of an object in them, are among the allowed ones."""
+    """Whether all arguments (or members of an object) have allowed values, and no required one is missing."""
     if any(name not in allowed for name in given) or any(name not in given for name in required):
         return False
     return all(

@@ -68,9 +68,9 @@ class Measure:
 
 
 BESIDE = ("upstream", "toolwire", "relay")
-"""Targets whose paced streams have nearly the same cost.
+"""Targets whose paced streams are compared, with ratios near 1.
 
-On a busy machine, their ratios need more samples.
+On a busy machine, such ratios need more samples.
 """
 FRESH = ", just started"
 STEADY, MOST_WARM = 4, 20

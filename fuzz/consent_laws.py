@@ -86,7 +86,7 @@ def _pair(rng: Random) -> tuple[bytes, bytes]:
 
 
 class _Arguments:
-    """Draws arguments: texts and hashes that occur in either vault, and some that occur in none."""
+    """Draws arguments: texts and hashes that occur in one of the vaults, and some that occur in no vault."""
 
     def __init__(self, rng: Random, files: Sequence[dict[str, Any]]) -> None:
         self.rng = rng
@@ -180,7 +180,7 @@ def _draw(rng: Random) -> Case:
 
 
 class _Person:
-    """A person who denies every question, or who decides none."""
+    """A person who denies every question, or who leaves every question undecided."""
 
     def __init__(self, approvals: Approvals, denies: bool) -> None:
         self._approvals = approvals

@@ -93,8 +93,9 @@ def _parent(frame: Any, path: list[str]) -> Any:
 def field(path: str, value: Any, *, at: int = 0, kind: str = "", add: bool = False) -> Mutate:
     """Sets the member at `path` to `value`, in the first frame that has that member.
 
-    `at`: in the frame with this number among those that have it. `add`: the frame must only have the parent
-    of the member. `kind`: only frames of this type. A callable `value` makes the new value from the old one.
+    `at`: the frame's number among the frames that have the member; negative numbers count from the end.
+    `add`: the frame must only have the parent of the member. `kind`: only frames of this type count. A
+    callable `value` returns the new value for the old value.
     """
     steps = path.split(".")
 

@@ -154,9 +154,9 @@ class Postgres:
             )
 
     def _as_user(self) -> list[str]:
-        """Returns a command prefix that drops root, which PostgreSQL refuses.
+        """Returns the beginning of a command that runs the rest as another user, if the tests run as root.
 
-        With it, the server ends with the tests, even if they are killed.
+        PostgreSQL refuses to run as root. The command also ends when the tests end, even if they are killed.
         """
         other = ["--reuid=postgres", "--regid=postgres", "--clear-groups"] if os.geteuid() == 0 else []
         return ["setpriv", *other, "--pdeathsig=INT"] if shutil.which("setpriv") else []

@@ -11,7 +11,7 @@ legal history every call of a step has exactly one result, directly after that s
 | a result before its call                    | the result moves to the step of its call | moved_result     |
 | the same result again                       | the first one counts                     | duplicate_result |
 | several different results for one call      | the last one counts                      | duplicate_result |
-| no result, and the conversation goes on     | a result that says so is added           | missing_result   |
+| no result, and the conversation goes on     | the result `NO_RESULT` is added          | missing_result   |
 | no result for any call of the last step     | these calls stay without results         | –                |
 | a call id again, after its result           | call and result get a new id             | reused_id        |
 | a call id again, same name and arguments    | the later call is dropped                | duplicate_call   |

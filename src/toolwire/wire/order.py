@@ -207,7 +207,7 @@ _SYMBOLS: dict[type[Any], str] = {
     McpResult: "mcp_result",
     Failure: "failure",
 }
-"""The symbols of those types of events that always have the same symbol."""
+"""The symbol of each type of event that has only one symbol."""
 
 
 # --- engine ---
@@ -261,9 +261,10 @@ class Order:
         return steps
 
     def finish(self) -> list[Step]:
-        """Returns the steps after the backend has stopped.
+        """Returns the last steps, after the backend has stopped.
 
-        There are none if the run ended with `Finish` or `Failure`. Otherwise the run ends as a failure.
+        If no `Finish` or `Failure` has ended the run, these steps end it as a failure. Otherwise, the list is
+        empty.
         """
         if self.row is ENDED:
             return []

@@ -213,8 +213,8 @@ _READ_WHOLE = ("output_item.added", "output_item.done", *GROWING, *ITEM_KINDS)
 def nodes(payload: Any, choice: int) -> Iterator[tuple[Payload, int]]:
     """Yields the payload and every object in its envelopes, outermost first, each with its choice's index.
 
-    `choice`: the index of the payload's first choice. The envelopes of a tool's result are not searched, and
-    neither are those of an object that a shape reads as a whole.
+    `choice`: the index of the payload's first choice. Does not search in a tool's result, or in an object
+    that a shape reads as a whole.
     """
     seen: set[int] = set()
     queue: list[tuple[Any, int, bool]] = [(payload, choice, False)]
@@ -256,8 +256,8 @@ def content(payload: Any) -> str:
 def _text_of(node: Payload, steps: Iterator[int]) -> Any:
     """Returns the content or text of the object itself.
 
-    If the object has none, returns that of the first object in its envelopes that has some. Returns None if
-    none has.
+    If this is empty or missing, returns the first content or text that is found in the object's envelopes, or
+    None.
     """
     own = node.get("content") or node.get("text")
     if own or not any(key in node for key in ENVELOPES):

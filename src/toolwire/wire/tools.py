@@ -237,7 +237,7 @@ class RequestTools:
             echo["tools"] = [*({"type": kind, "name": name} for name, kind in names.items()), *of_servers]
             return ToolChoice(mode, None, tuple(names)), echo
         if mode == "required":
-            reason = "a call is required, but none of the allowed tools can be served here."
+            reason = "a call is required, but this server can offer none of the allowed tools."
             raise invalid(f"{path}.tools", reason)
         return NOTHING, echo
 
@@ -264,7 +264,8 @@ class RequestTools:
 
     def _need_tools(self, path: str) -> None:
         if not self._specs and not self.servers:
-            raise invalid(path, "a call can only be demanded when 'tools' that can be served are specified.")
+            reason = "to require a call, declare at least one tool in 'tools' that this server can offer."
+            raise invalid(path, reason)
 
 
 # --- single tools ---

@@ -10,7 +10,7 @@
 llguidance enforces `type`, `enum`, `const`, `$ref`, `anyOf`, `allOf`, bounds, patterns and formats itself,
 but sets no bounds of its own. It ignores or refuses `oneOf`, `not`, `if`, `uniqueItems`, `contains`,
 `propertyNames`, `dependentRequired`, broken references and keywords of the wrong type. Other engines do less.
-So all get the same narrowed schema, apart from a few keywords (`portable`).
+So all engines get the same narrowed schema, apart from a few keywords (`portable`).
 """
 
 from __future__ import annotations

@@ -158,7 +158,7 @@ def references(schema: Any) -> set[str]:
 
 
 def listed_values(schema: Any) -> list[Any]:
-    """Returns the values of a schema's `const` or `enum`; empty without them."""
+    """Returns the values of a schema's `const` or `enum`; an empty list if it has neither."""
     if not isinstance(schema, Mapping):
         return []
     listed = schema.get("enum")
@@ -378,7 +378,7 @@ def rust_pattern(pattern: str) -> str | None:
 def portable_pattern(pattern: str) -> str | None:
     """Returns the pattern if engines other than llguidance can use it, else None.
 
-    Some engines match only whole strings, so the pattern must mean the same in that case.
+    Some engines match only whole strings, so the pattern must begin with `^` and end with `$`.
     """
     is_whole = pattern[:1] == "^" and pattern[-1:] == "$" and pattern[-2:] != "\\$"
     return pattern if is_whole and rust_pattern(pattern) is not None else None

@@ -125,7 +125,7 @@ def read_choice(
     if kind == "any":
         if tools:
             return ToolChoice("required"), parallel, None
-        why = "a call can only be demanded when 'tools' that can be served are given."
+        why = "to require a call, declare at least one tool in 'tools' that this server can offer."
         error = invalid("tool_choice", why)
     else:
         name = required_string(choice, "name", "tool_choice")

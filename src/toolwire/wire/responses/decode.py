@@ -109,9 +109,9 @@ SKIPPED = frozenset(
     "tool_search_call tool_search_output web_search_call".split()
 )
 REFUSED = {
-    "background": "This gateway answers while the client waits; send the request without it.",
+    "background": "This gateway answers while the client waits; send the request without 'background'.",
     "conversation": "Continue a conversation with 'previous_response_id' or send its items as 'input'.",
-    "prompt": "Prompt templates live at OpenAI; send their text as 'instructions' and 'input'.",
+    "prompt": "OpenAI stores prompt templates; send the template's text as 'instructions' and 'input'.",
 }
 SUMMARY_OF = "The conversation before this point was shortened. My notes of it:\n\n"
 MAX_RESOLVED = 32 * 1024 * 1024
@@ -167,7 +167,7 @@ def opened(summary: str) -> dict[str, Any]:
 
 
 def resolved(body: Mapping[str, Any], items: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """Returns the body with references and compactions replaced by the items they mean.
+    """Returns the body with each reference and each compaction replaced by its item.
 
     `items` has stored items by id, and the items of compactions by their encrypted content. A reference to an
     unknown item is refused, because part of the conversation would be missing. `items` must have all

@@ -1,4 +1,4 @@
-"""The tool `mcp` of the Responses API: how it is requested, and its items and their events.
+"""The tool `mcp` of the Responses API: reads the tool and its items, and creates items and events.
 
 | item                  | becomes                                                                         |
 |-----------------------|---------------------------------------------------------------------------------|
@@ -95,7 +95,8 @@ def _headers(tool: Mapping[str, Any], path: str) -> dict[str, str]:
     for name, value in headers.items():
         plain = isinstance(value, str) and value.isascii() and value.isprintable()
         if not plain or _HEADER.fullmatch(name) is None or len(headers) > MOST_HEADERS:
-            raise invalid(f"{path}.headers", f"expected at most {MOST_HEADERS} names and printable values.")
+            reason = f"expected at most {MOST_HEADERS} headers with valid names and printable ASCII values."
+            raise invalid(f"{path}.headers", reason)
         if _TRANSPORTS.fullmatch(name):
             raise invalid(f"{path}.headers", f"'{name}' cannot be set by a client; leave it out.")
     return headers
@@ -108,7 +109,7 @@ def _filter(value: Any, path: str) -> McpFilter:
     if type(value) is not dict:
         raise wrong_type(path, "one of an array of strings or an object", value)
     if unknown := value.keys() - {"tool_names", "read_only"}:
-        raise invalid(path, f"expected 'tool_names' and 'read_only' only, got {len(unknown)} other members.")
+        raise invalid(path, f"expected only 'tool_names' and 'read_only', got {len(unknown)} other members.")
     names = optional(value, "tool_names", path, strings)
     return McpFilter(None if names is None else tuple(names), optional(value, "read_only", path, boolean))
 
@@ -127,7 +128,7 @@ def _approval(value: Any, path: str) -> tuple[McpFilter | None, McpFilter | None
     if type(value) is not dict:
         raise wrong_type(path, "one of a string or an object", value)
     if unknown := value.keys() - {"always", "never"}:
-        raise invalid(path, f"expected 'always' and 'never' only, got {len(unknown)} other members.")
+        raise invalid(path, f"expected only 'always' and 'never', got {len(unknown)} other members.")
     given = [optional(value, name, path, object_) for name in ("always", "never")]
     always, never = (
         None if one is None else _filter(one, f"{path}.{name}")
@@ -198,10 +199,10 @@ class McpItems:
         yield Result(id, (TextPart(for_model(id, server, text)),), is_error=error is not None), f"{path}.id"
 
     def settle(self, items: Sequence[Item], paths: Sequence[str]) -> tuple[list[Item], list[str]]:
-        """Returns the items and paths without superfluous items.
+        """Returns the items without superfluous ones, and their paths.
 
-        Superfluous are a second Call for the same approval request, and `_APPROVED` as the result of a call
-        that has run since. Raises an error if an answer has no approval request.
+        Drops every further Call for the same approval request, and the result `_APPROVED` of a call that has
+        run since. Raises an error if an answer has no approval request.
         """
         seen: set[str] = set()
         out: list[Item] = []
