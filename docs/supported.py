@@ -403,7 +403,7 @@ def items_table() -> str:
 MCP_ITEMS = {
     mcp.LISTS: "Toolwire does not list the server's tools again; the model receives nothing",
     mcp.CALLS: "Call and Result",
-    mcp.QUESTIONS: "Call; refused if the client has changed the item",
+    mcp.QUESTIONS: "Call; refused if this server did not create the item, or if the client changed it",
     mcp.ANSWERS: "Result. If the client approved the call, Toolwire runs the call first",
 }
 assert set(MCP_ITEMS) == mcp.ITEMS
