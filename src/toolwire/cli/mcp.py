@@ -227,7 +227,8 @@ async def _opened(
 ) -> AsyncIterator[ToolServer]:
     """Opens the store, the vault and the offered servers, and yields the `ToolServer` with their tools.
 
-    At the end, every running call is cancelled, every open question expires, and the offered servers end.
+    At the end, every running call is cancelled, every open question expires (except in the inbox with
+    --wait), and the offered servers end.
     """
     from toolwire.store.store import Store
     from toolwire.surfaces.mcp.server import ToolServer, Ways
@@ -271,7 +272,7 @@ def _say(line: str) -> None:
 
 
 def _explain(arguments: argparse.Namespace) -> None:
-    """Explains to a person who starts the server at a terminal why nothing happens."""
+    """Explains why nothing seems to happen to a person who starts the server at a terminal."""
     given = ["mcp"]
     if arguments.vault is not None:
         given += ["--vault", str(Path(arguments.vault).expanduser().resolve())]
