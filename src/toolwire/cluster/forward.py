@@ -54,7 +54,7 @@ REFUSALS = frozenset({403, 421, 503, 529})
 The run is no longer parked, or the owner is shutting down or does not accept the seal.
 """
 MAX_CALLS = 50_000
-"""How many call ids of a body are read. If there are more, none is used, and this node answers."""
+"""The maximum number of call ids in a body. If there are more, they are ignored, and this node answers."""
 CONNECTION_HEADERS = frozenset(
     "connection content-length date expect keep-alive proxy-connection server te trailer transfer-encoding "
     "upgrade".split()
@@ -148,7 +148,7 @@ def _target(scope: Scope) -> str:
 
 
 class NodeClient:
-    """Sends sealed requests. Each uses a new connection, which fails at once if a node is down."""
+    """Sends sealed requests. Each request uses a new connection, so it fails at once if a node is down."""
 
     def __init__(self, seals: NodeSeals) -> None:
         self._seals = seals

@@ -48,10 +48,10 @@ RETRY_S = 1.0
 WITHIN_S = 1.0
 """How long Redis may take for one reply."""
 MOST_CONNECTIONS = 16
-"""The most connections of one client to Redis. A command takes a fraction of a millisecond."""
+"""The maximum number of connections to Redis. These suffice, because commands take little time."""
 SHUNNED_S = 5.0
 MAX_IDS = 256
-"""How many call ids of a request are looked up. If there are more, the last ones are used."""
+"""The maximum number of call ids that are looked up for a request. If there are more, the last are used."""
 
 log = logging.getLogger("toolwire.nodes")
 T = TypeVar("T")
@@ -236,9 +236,9 @@ class Nodes:
     async def _ask(
         self, work: Callable[[Redis], Awaitable[T]], otherwise: Any, probing: bool = False
     ) -> T | Any:
-        """Returns the reply of Redis, or `otherwise` if it cannot be reached.
+        """Returns the reply of Redis, or `otherwise` if Redis cannot be reached.
 
-        `probing`: tries even if Redis was unreachable before.
+        `probing`: whether to try even if Redis could not be reached before.
         """
         from redis.exceptions import RedisError
 

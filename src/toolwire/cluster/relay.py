@@ -30,7 +30,7 @@ ENDS: dict[Api, tuple[bytes, ...]] = {
     "chat": (b"data: [DONE]",),
     "messages": (b"event: message_stop\n", b"event: error\n"),
 }
-"""By API, texts that only the end of a complete stream contains. The Responses API has `TERMINALS`."""
+"""Texts that show the end of a complete stream, by API. For the Responses API, see `TERMINALS`."""
 TERMINALS = frozenset({"response.completed", "response.incomplete", "response.failed"})
 NETWORK_ERRORS = (aiohttp.ClientError, OSError, TimeoutError)
 LOST = Failure("backend_cut", "The server that ran this turn was lost. Send the request again.")

@@ -83,7 +83,7 @@ SEED_FLAGS: tuple[tuple[str, Key, dict[str, str] | None], ...] = (
 TABLES = [*SECTIONS, "mcp", "models", "aliases", "notices"]
 """The tables of the settings file."""
 NAMED = ("models", "mcp", "notices")
-"""Tables of named tables, such as `[models.ID]`."""
+"""Tables that contain one table for each name that the user chooses, such as `[models.ID]`."""
 
 HARMLESS: dict[Key, tuple[Any, ...]] = {("approvals", "command_line"): ("code",), ("mcp", "urls"): ([],)}
 """The values of keys about consent that are accepted from a settings file in the working folder.
@@ -103,8 +103,9 @@ def load(
 
     `overrides`: the keys that the command line sets, such as {"server.port": 0}.
 
-    `exposed`: raise an error if other machines could reach the server and it has no keys. `problems`:
-    mistakes are added to this list instead of being raised, and each wrong value is replaced by its default.
+    `exposed`: whether to raise an error if other machines could reach the server and it has no keys.
+    `problems`: a list. If it is given, mistakes are added to it instead of being raised, and each wrong value
+    is replaced by its default.
     """
     file: Path | None = None
     in_file: dict[Key, Given] = {}

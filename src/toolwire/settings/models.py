@@ -146,7 +146,7 @@ def _with_fallbacks(models: list[ModelSettings]) -> tuple[ModelSettings, ...]:
 
 
 def _circle(id: str, known: Mapping[str, ModelSettings]) -> list[str]:
-    """Returns the path of fallbacks that leads from a model back to itself; empty if there is none."""
+    """Returns the path of fallbacks that leads from a model back to itself, or [] if there is none."""
     paths, seen = [[id]], set[str]()
     while paths:
         path = paths.pop()

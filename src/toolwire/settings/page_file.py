@@ -63,7 +63,10 @@ def path_beside(store_url: str, environ: Mapping[str, str]) -> Path | None:
 
 
 def read(path: Path) -> PageSettings:
-    """Returns the content of the file, empty if it does not exist. Raises PageFileError if it is damaged."""
+    """Returns the content of the file; if there is no file, empty settings.
+
+    Raises PageFileError if the file is damaged.
+    """
     try:
         with path.open("rb") as file:
             raw = file.read(LARGEST + 1)

@@ -17,7 +17,10 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 
 class ConfigError(Exception):
-    """Raised for invalid settings. The one-line message says where, which key, and what was expected."""
+    """Raised for invalid settings.
+
+    The one-line message says where the mistake is, in which key, and what was expected.
+    """
 
 
 class Range(NamedTuple):
@@ -143,7 +146,7 @@ class StoreSettings:
     url: str = "sqlite:///~/.local/share/toolwire/toolwire.db"
     redis: str = ""
     retention_days: Annotated[int, Range(0, 36_500)] = 0
-    """After how many days stored responses and unchanged conversations are deleted; 0: never."""
+    """After how many days stored responses and unchanged conversations are deleted. 0: never."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +175,7 @@ class LimitSettings:
 class TelemetrySettings:
     """OpenTelemetry traces.
 
-    `otlp`: the URL of a collector (OTLP over HTTP); "": no traces are sent.
+    `otlp`: the URL of a collector (OTLP over HTTP). If it is empty, no traces are sent.
     """
 
     otlp: str = ""

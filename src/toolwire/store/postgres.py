@@ -242,7 +242,7 @@ def _version(raw: _DeadlineConnection) -> int:
 
 
 def _parsed(url: str) -> dict[str, Any]:
-    """Returns the parts of the URL. Errors do not quote it, because it may contain a password."""
+    """Returns the parts of the URL. Errors do not quote the URL, because it may contain a password."""
     try:
         given = conninfo_to_dict(url)
     except psycopg.Error:
@@ -276,7 +276,7 @@ class _DeadlineConnection(psycopg.Connection[Any]):
     def _limited(self, gen: PQGen[T]) -> PQGen[T]:
         """Runs psycopg's generator until the deadline.
 
-        psycopg resumes it when there is data, and every 0.1 s.
+        psycopg resumes the generator when there is data, and every 0.1 s.
         """
         ready: Any = None
         try:

@@ -40,7 +40,7 @@ class AgentProfile:
     arguments: tuple[str, ...] = ()
     """Arguments that Toolwire adds to the agent's command."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Environment variables for the agent, unless the operator sets them. {home} is its home."""
+    """Environment variables for the agent, unless the operator sets them. {home} means the agent's home."""
     config: tuple[str, Mapping[str, Any]] | None = None
     """An environment variable that contains JSON, and the values that are merged into it."""
     config_dropped: tuple[str, ...] = ()

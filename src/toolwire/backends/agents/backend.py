@@ -99,7 +99,10 @@ class IdleSessions(Generic[Kept]):
             self._drop(next(iter(self._waiting)))
 
     def take(self, fingerprint: str) -> Kept | None:
-        """Removes the session of this conversation and returns it, or None. The caller must close it."""
+        """Removes and returns the session of this conversation, or returns None if no session waits.
+
+        The caller must close the session.
+        """
         session, timer = self._waiting.pop(fingerprint, (None, None))
         if timer is not None:
             timer.cancel()

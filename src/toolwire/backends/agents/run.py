@@ -38,7 +38,7 @@ STOP_S = 5.0
 LONGEST_SETTLE_S = 10.0
 """Calls are sent after this time, even if the agent has not become silent."""
 UNREAD_LIMIT, UNREAD_EACH = 32 * 2**20, 128
-"""The limit for unread events in characters, and how many characters each event counts beside its text."""
+"""The limit for unread events, in characters of their text. Each event counts `UNREAD_EACH` more."""
 Work = Callable[["AgentRun"], Awaitable[None]]
 CANCELLED = Failure("backend_cut", "The run was cancelled.")
 

@@ -77,7 +77,7 @@ def find_binary(options: CodexOptions) -> str:
 
 
 def home_path(options: CodexOptions, binary: str) -> tuple[Path, Path]:
-    """Returns the path of Toolwire's Codex home, and the path of the person's own, whose login is used.
+    """Returns the path of Toolwire's Codex home, and of the person's Codex home, whose login is used.
 
     Codex reads its config for every thread, so models with different providers must not share a home.
     """
@@ -298,7 +298,7 @@ guess the context window.
 def patched_catalog(catalog: Mapping[str, Any], foreign: bool) -> dict[str, Any]:
     """Returns Codex's model catalog without Codex's own tools and prompts.
 
-    `foreign`: the provider is not OpenAI.
+    `foreign`: whether the provider is another one than OpenAI.
     """
     patch = {**MODEL_PATCH, "use_responses_lite": False} if foreign else MODEL_PATCH
     models = []

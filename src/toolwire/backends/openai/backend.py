@@ -264,10 +264,9 @@ class OpenAIBackend:
         return [self._refusal(first, first.message, asked, named)]
 
     def _refusal(self, failure: Failure, message: str, asked: frozenset[Refused], body: bytes) -> Failure:
-        """Returns the failure `tools_unsupported` if the server refuses a feature that is not necessary.
+        """Returns `tools_unsupported` if the server refuses a feature that another strategy does not need.
 
-        In this case, another strategy does not use the feature, and the refusal is remembered. Otherwise
-        returns `failure` unchanged.
+        In this case, also remembers the refusal. Otherwise returns `failure` unchanged.
         """
         what = refused(message, asked, body.decode("utf-8", "replace").strip()) if asked else None
         if what is None or not self.support.has_fallback(what):

@@ -92,8 +92,8 @@ def window_for(need: int, current: int, most: int | None) -> int:
 def check_read(batch: Batch, least: int) -> Batch:
     """Returns the batch, or a failure in its place if the server did not read the whole prompt.
 
-    The server has read a part only if it reports fewer prompt tokens than `least`. In a stream, the text that
-    was already sent stays, and the response ends with the failure.
+    If the server reports fewer prompt tokens than `least`, it has dropped a part of the prompt. In a stream,
+    the text that was already sent stays, and the response ends with the failure.
     """
     usage = next((event for event in batch if isinstance(event, Usage)), None)
     if usage is None or not 0 < usage.input_tokens < least:  # 0: not counted

@@ -228,7 +228,7 @@ _ROWS = (
         # auto), server-context.cpp (owned_by, /props), server-http.cpp (Server header), its README
         # (--prefill-assistant, on by default), common/chat-auto-parser-generator.cpp (`required`: text,
         # then calls). common/sampling.cpp: a Lark grammar ABORTS a server that was built without
-        # llguidance, so `discover` looks first, and `grammar` holds only where it said yes
+        # llguidance, so `discover` asks first, and `grammar` is used only after a yes
         "llamacpp",
         "llama.cpp",
         "http://127.0.0.1:8080/v1",

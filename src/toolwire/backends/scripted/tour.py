@@ -152,7 +152,7 @@ def _done(turn: Turn) -> list[_Did]:
 
 
 def _result(item: Result | None) -> dict[str, Any]:
-    """Returns the JSON object in a result. The result of an interrupted call has none."""
+    """Returns the JSON object in a result, or an error object if the call was interrupted."""
     return unmarked(text_of(item)) or {"error": INTERRUPTED}
 
 
