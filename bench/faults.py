@@ -294,7 +294,7 @@ def elsewhere(ends: Sequence[Ended], scene: Scene) -> list[Ended]:
         mark = f"request_id={end.request_id} "
         passed_on = any(
             mark in line for line in killed.splitlines() if " passed_on " in line
-        )  # the killed node had passed the request on to the other node
+        )  # the killed node had passed the request on to the other node, where it also is in the log
         return (mark not in other or passed_on) and end.began <= after and end.ended >= before
 
     return [end for end in ends if end.how == "cut" and not excused(end)]

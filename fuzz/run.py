@@ -121,7 +121,7 @@ def main(argv: list[str] | None = None) -> int:
                 if (
                     name,
                     failure["kind"][1],
-                ) not in kinds:  # the first of its kind is printed, the others are only counted
+                ) not in kinds:  # the first failure of a kind is printed, later ones are only counted
                     kinds.add((name, failure["kind"][1]))
                     print(_report(failure), flush=True)
             if tty or done % 40 == 0 or done == len(work):

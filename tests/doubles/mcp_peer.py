@@ -109,7 +109,7 @@ class Peer:
     def handle(self, message: dict[str, Any]) -> None:
         id, method, params = message.get("id"), message.get("method"), message.get("params") or {}
         if method is None:
-            return  # an answer to a question of ours
+            return  # an answer to a request of this server
         if method == "notifications/cancelled":
             task = self.calls.pop(params.get("requestId"), None)
             if task is not None:

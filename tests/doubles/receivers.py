@@ -193,7 +193,7 @@ class FakeNtfy(Receiver):
             **given,
             "message": given.get("message") or "triggered",
         }
-        if len(message["message"].encode()) > MOST_MESSAGE:  # ntfy makes an attachment of it
+        if len(message["message"].encode()) > MOST_MESSAGE:  # ntfy sends a long message as an attachment
             message["message"] = "You received a file: attachment.txt"
         if actions:
             message["actions"] = [{"id": secrets.token_hex(5), "clear": False, **one} for one in actions]

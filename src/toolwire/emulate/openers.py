@@ -240,11 +240,11 @@ class Quotations:
 
 # --- code ---
 #
-# Fences are CommonMark's, also inside block quotes and lists: at least three backticks or tildes at the start
-# of a line, closed by at least as many of the same with nothing after them. Inline code follows a run of
-# backticks, up to the next run of the same length or the end of the line. If the run is the last thing on its
-# line, inline code ends at the next run of the same length or at the end of the paragraph. In doubt, text
-# counts as code, which is safe: recovery dialects are ignored in code.
+# Fences are those of CommonMark, also inside block quotes and lists. A fence begins with a line that begins
+# with at least three backticks or tildes. It ends with a line of at least as many of the same characters.
+# Inline code follows a run of backticks, up to the next run of the same length or the end of the line. If the
+# run is the last thing on its line, inline code ends at the next run of the same length or at the end of the
+# paragraph. In doubt, text counts as code, which is safe: recovery dialects are ignored in code.
 
 # Phases of a line: its prefix, the run of a fence, the text after that run, other text.
 _START, _RUN, _INFO, _REST = range(4)

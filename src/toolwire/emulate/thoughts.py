@@ -65,7 +65,7 @@ THOUGHTS: tuple[Markers, ...] = (
     Markers("<|start|>assistant" + _ANALYSIS, *_HARMONY),
 )
 _BY_OPENER = {markers.opener: markers for markers in THOUGHTS}
-_OPENER = re.compile("|".join(map(re.escape, _BY_OPENER)))  # none is the beginning of another
+_OPENER = re.compile("|".join(map(re.escape, _BY_OPENER)))  # no opener is the beginning of another opener
 MAY_OPEN = re.compile(r"\s*(?:\Z|[" + "".join(sorted({re.escape(opener[0]) for opener in _BY_OPENER})) + "])")
 """Matches the first text of an answer if the answer may begin with a thought."""
 _BEGINNINGS = frozenset(opener[:size] for opener in _BY_OPENER for size in range(len(opener)))

@@ -93,7 +93,7 @@ def normalized(schema: Mapping[str, Any]) -> Schema:
     for bound, strict in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
         if given.get(strict) is True and bound in given:
             given[strict] = given.pop(bound)  # in draft 4, the strict bound is a flag
-    if isinstance(given.get("items"), list):  # before draft 2020-12
+    if isinstance(given.get("items"), list):  # the form before draft 2020-12
         given["prefixItems"], given["items"] = given["items"], given.get("additionalItems", True)
     if _has_type(given.get("multipleOf"), NUMBER) and given["multipleOf"] <= 0:
         del given["multipleOf"]

@@ -202,7 +202,7 @@ def _history(messages: Any, notes: list[Note]) -> tuple[tuple[Item, ...], tuple[
             raise wrong_type(path, "an object", message)
         role: Any = message.get("role")
         if type(role) is not str or role not in OF_ROLE:
-            required(message, "role", path, _ROLE)  # raises
+            required(message, "role", path, _ROLE)  # raises the error
         if not message.keys() <= OF_ROLE[role]:
             leftover(message, OF_ROLE[role], "messages", notes)
         if role == "assistant":

@@ -211,7 +211,7 @@ class ResponsesEncoder:
         self._namespaces = {tool.name: tool.namespace for tool in turn.tools if tool.namespace is not None}
         self._sequence = 0
         self._terminal = ""
-        self._item: dict[str, Any] = {}  # the open item; its shape and its text so far follow
+        self._item: dict[str, Any] = {}  # the open item; `_shape` is its shape, `_parts` its text so far
         self._shape = SHAPES["text"]
         self._parts: list[str] = []
         self._logprobs: list[TokenLogprob] = []

@@ -189,7 +189,7 @@ class McpItems:
         server, name, arguments = (required_string(entry, it, path) for it in _OF_CALL)
         asked = optional(entry, "approval_request_id", path)
         id = asked or required_id(entry, "id", path)
-        if id not in self._questions and id not in self._answers:  # otherwise its Call comes before it
+        if id not in self._questions and id not in self._answers:  # else the approval request is the Call
             yield Call(id, call_name(server, name), arguments), f"{path}.id"
         if asked:
             self._called.add(asked)
