@@ -48,8 +48,8 @@ export function welcome(session, model, suggest, offer) {
         h('strong', null, visible(session.vault.name)),
         '. The model can ask to search, read or change notes. Each of these calls needs your approval.',
       ]
-    : 'Chat with any model of this server. If you enable tools in the chat and open a vault, a model can also ' +
-      'ask to search, read or change your notes. Each of these calls needs your approval.'
+    : 'Chat with any model of this server. If you enable tools in the chat and open a vault, a model can ' +
+      'also ask to search, read or change your notes. Each of these calls needs your approval.'
   const ideas = IDEAS.map((idea) => {
     const props = { type: 'button', class: 'button', onclick: () => suggest(idea) }
     return h('li', null, h('button', props, idea.endsWith(' ') ? `${idea}…` : idea))
