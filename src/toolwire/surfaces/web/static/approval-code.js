@@ -6,9 +6,9 @@ import { banner, clear, h } from './dom.js'
 
 const CHOOSE =
   'Choose an approval code of at least 8 characters. With the code, you can approve calls from other ' +
-  'programs, such as MCP clients. In a terminal, you can approve a call from another terminal. Approvals ' +
-  'that you remember after you entered the code stay valid when Toolwire restarts. Toolwire stores no copy ' +
-  'of the code.'
+  'programs, such as MCP clients. In a terminal, you can approve a call that comes from another terminal. ' +
+  'Approvals that you remember after you have entered the code stay valid when Toolwire restarts. Toolwire ' +
+  'stores no copy of the code.'
 
 /**
  * Asks for the code. Resolves to whether the session may now approve; null if no code is set and this session

@@ -122,7 +122,7 @@ class Dialog {
     const { id } = this.reason
     const needsCode = this.questions.find((one) => one.approval.needs_code)?.approval.needs_code
     const label = h('label', { class: 'label', for: id }, 'Reason, if you deny')
-    const hint = h('span', { class: 'hint', id: `${id}-hint` }, 'The model receives it.')
+    const hint = h('span', { class: 'hint', id: `${id}-hint` }, 'The model receives this reason.')
     const field = h('div', { class: 'approval-reason' }, label, this.reason, hint)
     if (!needsCode) return [field]
     return [h('p', { class: 'approval-code-note' }, icon('key', 16), h('span', null, needsCode)), field]

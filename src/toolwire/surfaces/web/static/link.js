@@ -87,7 +87,7 @@ function failed(error) {
   if (status === 410) show('clock', 'This link is no longer valid', messageOf(error))
   else if (status === 403) show('warning', 'This link does not work', messageOf(error))
   else {
-    show('warning', 'The question cannot be shown', messageOf(error))
+    show('warning', 'The approval request cannot be shown', messageOf(error))
     main.append(h('button', { type: 'button', class: 'button', onclick: open }, 'Try again'))
   }
 }

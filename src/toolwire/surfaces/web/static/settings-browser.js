@@ -80,8 +80,8 @@ export function codeSection(page) {
   }
   const about =
     'With the code, you can approve calls from other programs, such as MCP clients. In a terminal, you can ' +
-    'approve a call from another terminal. Approvals that you remember after you entered the code stay ' +
-    'valid when Toolwire restarts.'
+    'approve a call that comes from another terminal. Approvals that you remember after you have ' +
+    'set or entered the code stay valid when Toolwire restarts.'
   return { node: section('Approval code', about, state, h('div', { class: 'row' }, button)), show }
 }
 

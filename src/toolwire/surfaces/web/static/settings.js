@@ -232,7 +232,7 @@ function grantsSection(page) {
   const link = h('a', { href: '/ui/inbox?tab=grants' }, 'All grants in the inbox')
   const node = section(
     'Remembered grants',
-    'A grant is a remembered approval. Toolwire does not ask you about the calls that it covers.',
+    'A grant is a remembered approval. Toolwire does not ask you about calls that a grant covers.',
     body,
   )
   /** @param {Grant} grant */
