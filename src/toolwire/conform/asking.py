@@ -67,7 +67,7 @@ MAX_TOKENS = 1024
 
 
 def request(api: Api, body: Any = None, tail: str = "", **fields: Any) -> ProbeRequest:
-    """Returns a request of the API. The key is sent in the header that the API's clients use."""
+    """Returns a request of the API, with the API key in the header that the API's clients use."""
     if api == "messages":
         fields = {"headers": ANTHROPIC, "x_api_key": True, **fields}
     return ProbeRequest(f"{PATHS[api]}{tail}", body, **fields)

@@ -45,7 +45,7 @@ SDK = "Anthropic SDK "
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What the texts and sources of the shared checks say for one API: its terms and specifications."""
+    """The terms and the specifications of one API, for the texts of the shared checks."""
 
     path: str
     choice: str
@@ -141,7 +141,7 @@ def streams(api: Api) -> tuple[str, ...]:
 
 
 def alike(api: Api) -> list[Check]:
-    """Returns the checks that all APIs have, for one of the APIs."""
+    """Returns the shared checks, with the texts and questions of one API."""
     of = SOURCES[api]
     path, choice, error, whose = of.path, of.choice, of.error, of.whose
     none, auto, required = of.choices

@@ -183,7 +183,7 @@ async def conform(
 async def _absent(probe: Probe, api: Api, model: str) -> Absence | None:
     """Returns why the API cannot be checked, or None if the API exists.
 
-    Sends two invalid requests and a valid one. Only if all three answers show it, the API cannot be checked.
+    Sends two invalid requests and a valid one. Returns a reason only if all three answers give one.
     """
     absence = None
     for asked in (
@@ -232,10 +232,9 @@ assert all(name in QUESTIONS for check in CATALOGUE for name in check.asks)
 
 
 def chosen(patterns: str, api: str = "") -> tuple[Check, ...]:
-    """Returns the checks whose ids, or the beginnings of whose ids, are in `patterns`.
+    """Returns the checks that match `patterns`: ids or beginnings of ids, such as `chat.stream,http`.
 
-    Patterns are separated by commas, such as `chat.stream,http`; "" means all checks. `api`: only the checks
-    of this API. Raises KeyError if a pattern matches no check.
+    "" matches every check. `api`: only the checks of this API. Raises KeyError if a pattern matches no check.
     """
     checks = tuple(check for check in CATALOGUE if api in ("", check.family))
     wanted = [pattern.strip() for pattern in patterns.split(",") if pattern.strip()]

@@ -175,7 +175,7 @@ class ProbeExchange:
         held = mappings(self.body.get(HOLDERS[self.api]))
         if self.api == "chat":
             held = [choice for choice in held if choice.get("finish_reason") or _says(choice.get("message"))]
-        return "" if held else f"the answer holds no {HOLDERS[self.api]}"
+        return "" if held else f"the answer contains no {HOLDERS[self.api]}"
 
     @cached_property
     def answer(self) -> ClientAnswer:

@@ -76,7 +76,7 @@ def broken(exchange: ProbeExchange) -> Verdict | None:
     if exchange.ok:
         return _declined(exchange) if exchange.foreign and exchange.error else None
     if not exchange.status:
-        return not_run(exchange, exchange.wanting or "it was not asked")
+        return not_run(exchange, exchange.wanting or "the request was not sent")
     if exchange.busy:
         return busy(exchange)
     if isinstance(exchange.json, dict) and not judge_error(exchange.status, exchange.json, exchange.api):
@@ -168,7 +168,7 @@ def wire_of_calls(*topics: str) -> WireVerdict:
 
 
 def _no_call(exchange: ProbeExchange) -> Verdict:
-    return not_run(exchange, exchange.wanting or "no answer holds a call")
+    return not_run(exchange, exchange.wanting or "no answer contains a call")
 
 
 OF_USAGE = ("usage_shape", "usage_total", "usage_early", "after_finish", "usage_missing", "after_usage")
@@ -202,7 +202,7 @@ def unmet(exchange: ProbeExchange) -> Verdict | None:
     If the endpoint refuses the request, the verdict is "fail". (In `unseen`, it is "not-run".)
     """
     if not exchange.status and not exchange.trouble:
-        return not_run(exchange, exchange.wanting or "it was not asked")
+        return not_run(exchange, exchange.wanting or "the request was not sent")
     if exchange.busy:
         return busy(exchange)
     fault = exchange.trouble or ("" if exchange.ok else exchange.refusal)
@@ -248,7 +248,7 @@ def refused(*statuses: int) -> Judge:
         if exchange.status not in statuses:
             return failed(exchange, f"HTTP {exchange.status}, expected {expected}")
         if not isinstance(exchange.json, dict):
-            return failed(exchange, f"HTTP {exchange.status}, but the body is no JSON object")
+            return failed(exchange, f"HTTP {exchange.status}, but the body is not a JSON object")
         for problem in judge_error(exchange.status, exchange.json, exchange.api):
             if problem.code != "unknown_key":
                 return failed(exchange, problem.message)
@@ -270,13 +270,13 @@ def needs_key(seen: Seen) -> Verdict:
 def calls(*names: str, may_decline: bool = True) -> Judge:
     """Passes if the answer has at least one call, and only calls of these tools.
 
-    `may_decline`: the check is not run if the endpoint refuses the request. Otherwise it fails.
+    If the endpoint refuses the request, the verdict is "not-run" with `may_decline`, otherwise "fail".
     """
     missed = unanswered if may_decline else unmet
 
     def judge(exchange: ProbeExchange) -> Verdict:
         wrong = [name for name in exchange.called if name not in names]
-        fault = f"the answer calls {wrong[0]!r}" if wrong else "the answer holds no call"
+        fault = f"the answer calls {wrong[0]!r}" if wrong else "the answer contains no call"
         return missed(exchange) or _clean_if(bool(exchange.called) and not wrong, exchange, fault)
 
     return each(judge)
@@ -318,7 +318,7 @@ MARKUP = (
 
 def no_markup(exchange: ProbeExchange) -> Verdict:
     found = [mark for mark in MARKUP if mark in exchange.answer.text]
-    fault = f"the text of the answer holds {next(iter(found), '')!r}"
+    fault = f"the text of the answer contains {next(iter(found), '')!r}"
     return missing(exchange) or unseen(exchange) or expect(not found, exchange, fault)
 
 
@@ -328,7 +328,7 @@ THOUGHT_MARKUP = ("<think", "</think", "<reasoning", "<|channel|>")
 def thinks_apart(exchange: ProbeExchange) -> Verdict:
     found = [mark for mark in THOUGHT_MARKUP if mark in exchange.answer.text]
     if found:
-        return failed(exchange, f"the text of the answer holds {found[0]!r}")
+        return failed(exchange, f"the text of the answer contains {found[0]!r}")
     blocks = WireVerdict(("delta_type", "thought_shape"))([exchange])
     return blocks if blocks.result == "fail" else done_well(exchange)
 
@@ -359,7 +359,7 @@ def fits_schema(exchange: ProbeExchange) -> Verdict:
     try:
         fits = jsonschema_rs.is_valid(SCHEMA, json.loads(text))
     except (ValueError, RecursionError):
-        fits, fault = False, f"the answer is no JSON: {text[:80]!r}"
+        fits, fault = False, f"the answer is not JSON: {text[:80]!r}"
     return unanswered(exchange) or _clean_if(fits, exchange, fault)
 
 

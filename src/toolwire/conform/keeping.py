@@ -49,7 +49,7 @@ def lists_anthropics_models(seen: Seen) -> Verdict:
 def _fault_of_list(body: Mapping[str, Any], members: Mapping[str, type]) -> str:
     entries = body.get("data")
     if not isinstance(entries, list) or not entries:
-        return "the body is no list of models with at least one of them"
+        return "the body is not a list of models with at least one of them"
     for entry in map(mapping, entries):
         lacking = [key for key, kind in members.items() if not isinstance(entry.get(key), kind)]
         if lacking:
@@ -133,13 +133,13 @@ def lists_input(seen: Seen) -> Verdict:
         return verdict
     entries = mappings(got.body.get("data"))
     if got.body.get("object") != "list" or not entries:
-        return failed(got, "the body is no list with the items of the input")
+        return failed(got, "the body is not a list with the items of the input")
     if not all(isinstance(entry.get(key), str) for entry in entries for key in ("id", "type")):
         return failed(got, "an item has no id or no type")
     found = [_words(entry) for entry in entries]
     due = [_words(entry) for entry in mappings(made.request.asked.get("input"))]
     if found != due:
-        return failed(got, f"the items are {str(found)[:80]}, the request brought {str(due)[:80]}")
+        return failed(got, f"the items are {str(found)[:80]}, the request had {str(due)[:80]}")
     return expect(isinstance(got.body.get("has_more"), bool), got, "the list lacks has_more")
 
 

@@ -34,7 +34,7 @@ SUBJECTS = {
     "thinking": "thought_shape",
     **dict.fromkeys(("call opener", "call fragment", "call.function", "call.custom", "call"), "call_shape"),
 }
-"""The topic of a missing or wrong key, by the object that should have it. For other objects it is `shape`."""
+"""The topic of a missing or wrong key, by its object. For other objects, the topic is `shape`."""
 UNREADABLE = "unreadable"
 MOST_FRAMES = 5000
 MOST_PROBLEMS = 1000
@@ -66,15 +66,15 @@ def problems_of(exchange: ProbeExchange) -> Found:
 def _names_tool(choice: Any) -> bool:
     """Returns whether the choice requires a tool by name.
 
-    The choice `allowed_tools` is also an object, but it does not: it has the effect of `required`.
+    The choice `allowed_tools` is also an object, but it has the same effect as the choice `required`.
     """
     return isinstance(choice, dict) and choice.get("type") != "allowed_tools"
 
 
 def _declared(asked: Mapping[str, Any], api: Api) -> tuple[str, ...] | None:
-    """Returns the names of the tools that the model may call; None if it may call any name.
+    """Returns the names of the tools that the model may call; None if every name is accepted.
 
-    That is so if the request declares no tools, or a tool that is not a function.
+    Every name is accepted if the request declares no tools, or a tool that is not a function.
     """
     tools = mappings(asked.get("tools"))
     plain = None if api == "messages" else "function"

@@ -2,7 +2,8 @@
 
 A question builds its request from the model's name and the answers to earlier questions. Some questions need
 the model to do something, such as calling a tool. Their texts ask for it in plain words. `done` tests whether
-the model did it; if not, the request is sent again with the next fields in `variants`.
+the model did it. `variants` contains changes of the request's fields, which are tried in order until `done`
+is true.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ def repair_stream(frames: Sequence[Frame], api: Api) -> Repaired:
     moved = [position for at, position in enumerate(order) if at != position]
     if moved:
         repairer.position = min(moved)
-        repairer.say(repairer.mixed, "one of two calls or items continues after the other has begun")
+        repairer.say(repairer.mixed, "a call or item continues after the next one has begun")
     numbers = count()
     for position in order:
         value = values[position]
@@ -205,7 +205,7 @@ class _Opened:
             return number, ""
         if isinstance(sent, bool) or not isinstance(sent, int):
             return number, f"the index of a call is {shown}, not a whole number"
-        return number, "" if sent == due else f"a call has the index {shown} where {due} was due"
+        return number, "" if sent == due else f"a call has the index {shown} where {due} was expected"
 
 
 class _Chat(_Repairer):
@@ -249,7 +249,7 @@ class _Chat(_Repairer):
             self.drop(value, where, "tool_calls")
 
     def _enclose(self, value: dict[str, Any], object: str) -> None:
-        """Replaces keys of the envelope that cannot be read by their last readable values.
+        """Replaces missing and wrong values of the envelope by their last correct values.
 
         The judge can then check the choices in the chunk or body.
         """
@@ -336,7 +336,7 @@ class _Responses(_Repairer):
         kind, due = str(value.get("type")), next(self._numbers)
         if value.get("sequence_number") != due:
             sent = str(value.get("sequence_number", "missing"))[:20]
-            self.say("sequence_number", f"sequence_number of {kind} is {sent}, {due} was due")
+            self.say("sequence_number", f"sequence_number of {kind} is {sent}, {due} was expected")
         value["sequence_number"] = due
         _fill(value, EVENT_DEFAULTS.get(kind, {}))
         if kind.startswith("response.output_item"):

@@ -81,7 +81,7 @@ class OrderJudge:
                 self._findings.add("not_json", f"a frame is not JSON: {error}")
                 return
         if not isinstance(frame, dict):
-            self._findings.add("not_json", f"a frame is no object: {str(frame)[:80]}")
+            self._findings.add("not_json", f"a frame is not an object: {str(frame)[:80]}")
             return
         if event is not None and (self._api == "chat" or event != frame.get("type")):
             self._findings.add(

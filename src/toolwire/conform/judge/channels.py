@@ -143,7 +143,9 @@ class Growing:
         if not json_expected:
             return None
         if self.text == "":
-            return None if cut else ("empty_arguments", "a function call has no arguments; the least is {}")
+            return (
+                None if cut else ("empty_arguments", "a function call has no arguments; it needs at least {}")
+            )
         if is_json(self.text):
             return None
         if self._repeats and not (cut and self._may_nest()):

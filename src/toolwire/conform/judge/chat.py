@@ -66,7 +66,7 @@ class ChoiceJudge:
 
     def feed(self, delta: dict[str, Any], finish: str | None) -> None:
         if self.finish is not None:
-            self._add("after_finish", f"choice {self._index} goes on after its finish_reason")
+            self._add("after_finish", f"choice {self._index} continues after its finish_reason")
             return
         self._roles(delta)
         for key in TEXTS:
@@ -80,7 +80,7 @@ class ChoiceJudge:
         if finish is not None:
             self._finish(finish, delta)
         elif not delta:
-            self._add("empty_delta", "a chunk says nothing: empty delta without finish_reason")
+            self._add("empty_delta", "a chunk has neither content nor finish_reason")
 
     def _speaks(self, delta: dict[str, Any], key: str, understood: bool) -> bool:
         sent = "functions" if self._options.legacy else "tools"
@@ -151,7 +151,7 @@ class ChoiceJudge:
             if self._fits(FUNCTION_CALL, call):
                 self._begin(StreamedCall("function_call", call["name"], call["arguments"]))
         elif "name" in call:
-            self._add("call_repeated", "a legacy turn has one call, and its name is sent once")
+            self._add("call_repeated", "the name of the only call in a legacy turn is sent again")
         elif self._fits(FUNCTION_CALL_FRAGMENT, call):
             only = self._calls[0]
             self._check(not only.closed, "call_reopened", "arguments after something else followed the call")
@@ -172,7 +172,9 @@ def truthful_finish(findings: Findings, options: Options, finish: str, *, calls:
     """
     right = "stop" if not calls else "function_call" if options.legacy else "tool_calls"
     allowed = (right, *CUT, *(["stop"] if options.may_stop else ()))
-    findings.check(finish in allowed, "untruthful_finish", f"finish_reason is {finish!r}, {right!r} was due")
+    findings.check(
+        finish in allowed, "untruthful_finish", f"finish_reason is {finish!r}, {right!r} was expected"
+    )
 
 
 class ChatJudge:
@@ -217,7 +219,7 @@ class ChatJudge:
         self._failed = True
         if self._fits(ERROR_BODY, frame):
             self._fits(ERROR, frame["error"])
-        late = "an error follows when every choice has its finish_reason"
+        late = "an error follows although every choice has its finish_reason"
         self._check(not self._all_finished(), "error_after_finish", late)
 
     def _all_finished(self) -> bool:
@@ -236,9 +238,9 @@ class ChatJudge:
             return
         if self._options.include_usage:
             null = "usage" in chunk and chunk["usage"] is None
-            self._check(null, "usage_null", "with include_usage a chunk carries usage: null")
+            self._check(null, "usage_null", "with include_usage, a chunk must have usage: null")
         else:
-            self._check("usage" not in chunk, "usage_unasked", "usage was not asked for")
+            self._check("usage" not in chunk, "usage_unasked", "usage was not requested")
         for choice in chunk["choices"]:
             if self._fits(CHUNK_CHOICE, choice) and self._fits(DELTA, choice["delta"]):
                 self._choice(choice["index"]).feed(choice["delta"], choice["finish_reason"])
@@ -246,7 +248,9 @@ class ChatJudge:
     def _choice(self, index: int) -> ChoiceJudge:
         if index not in self._choices:
             count = len(self._choices)
-            self._check(index == count, "choice_index", f"choice {index} opens when {count} are there")
+            self._check(
+                index == count, "choice_index", f"choice {index} begins when there are {count} choices"
+            )
             self._choices[index] = ChoiceJudge(index, self._options, self._findings)
         return self._choices[index]
 
@@ -255,7 +259,7 @@ class ChatJudge:
             self._add("empty_choices", "a chunk has neither choices nor usage")
             return
         self._usage = True
-        self._check(self._options.include_usage, "usage_unasked", "a usage chunk was not asked for")
+        self._check(self._options.include_usage, "usage_unasked", "the usage chunk was not requested")
         self._check(self._all_finished(), "usage_early", "the usage chunk comes before the finish")
         check_usage(self._findings, CHAT_USAGE, chunk["usage"])
 
@@ -264,7 +268,7 @@ class ChatJudge:
         for index, choice in self._choices.items():
             self._check(choice.finish is not None, "finish_missing", f"choice {index} has no finish_reason")
         if self._options.include_usage:
-            self._check(self._usage, "usage_missing", "usage was asked for and did not come")
+            self._check(self._usage, "usage_missing", "usage was requested but is missing")
 
 
 # --- a completion that is not streamed ---

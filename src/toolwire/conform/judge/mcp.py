@@ -1,8 +1,8 @@
 """The items of the Responses tool `mcp`, and the events of an item between its first and its last event.
 
-Of a list of tools or a call, an `in_progress` event comes first, then a `completed` or a `failed` event. The
-arguments of a call come between these two. An approval request is complete when it is added, and has no such
-events.
+A list of tools and a call have first an `in_progress` event, then a `completed` or a `failed` event. The
+arguments of a call come between these two events. An approval request is complete when it is added, and has
+no such events.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Marked:
         self._findings.check(may, "mcp_event", "arguments before the call is in progress, or after its end")
 
     def done(self, item: dict[str, Any]) -> None:
-        """Checks that the item in its last event agrees with the events before."""
+        """Checks that the item, as its last event contains it, agrees with the earlier events."""
         check, kind = self._findings.check, item["type"]
         if kind == ASKED:
             check(item == self._item, "item_changed", "an approval request changes")
@@ -105,12 +105,16 @@ def finished(findings: Findings, item: dict[str, Any]) -> None:
     error, status = item.get("error"), item.get("status")
     failed = error is not None
     findings.check(
-        status == ("failed" if failed else "completed"), "mcp_status", f"{status!r}, error: {error}"
+        status == ("failed" if failed else "completed"),
+        "mcp_status",
+        f"the status is {status!r}, the error is {error}",
     )
-    findings.check(failed == (item.get("output") is None), "mcp_status", "a call has an output or an error")
+    findings.check(
+        failed == (item.get("output") is None), "mcp_status", "a call must have either an output or an error"
+    )
     if failed and isinstance(error, dict):
         shape = _ERRORS.get(str(error.get("type")))
         if shape is None:
-            findings.add("mcp_error", f"there is no error {error.get('type')!r} of a call")
+            findings.add("mcp_error", f"a call cannot have an error of type {error.get('type')!r}")
         else:
             findings.fits(shape, error)

@@ -168,7 +168,7 @@ class MessagesJudge:
         )
         self._check(not self._ended, "after_finish", f"block {index} starts after message_delta")
         self._check(
-            index == self._index + 1, "block_index", f"block {index} starts, {self._index + 1} was due"
+            index == self._index + 1, "block_index", f"block {index} starts, {self._index + 1} was expected"
         )
         self._open, self._index, self._signed = block, index, False
         kind = str(block.get("type"))
@@ -203,7 +203,7 @@ class MessagesJudge:
             return
         if not self._fits(ObjectShape(kind, {"type": ANY, member: TEXT}), delta):
             return
-        self._check(not self._signed, "after_signature", "a thought goes on after its signature")
+        self._check(not self._signed, "after_signature", "a thought continues after its signature")
         self._signed = kind == "signature_delta"
         if kind == "input_json_delta":
             self._arguments.add(delta[member])
@@ -241,14 +241,16 @@ def truthful_stop(findings: Findings, ended: dict[str, Any], *, calls: bool) -> 
     """Checks that `stop_reason` is tool_use exactly if there are calls, and checks `stop_sequence`.
 
     The reasons in `CUT`, for an interrupted answer, are always allowed. The key `stop_sequence` must be set
-    exactly if it is also the reason.
+    exactly if the reason is "stop_sequence".
     """
     reason = ended["stop_reason"]
     right = "tool_use" if calls else "end_turn"
     allowed = (right, *CUT, *(() if calls else ("stop_sequence", "pause_turn", "compaction")))
-    findings.check(reason in allowed, "untruthful_finish", f"stop_reason is {reason!r}, {right!r} was due")
+    findings.check(
+        reason in allowed, "untruthful_finish", f"stop_reason is {reason!r}, {right!r} was expected"
+    )
     named = (ended["stop_sequence"] is not None) == (reason == "stop_sequence")
-    findings.check(named, "stop_sequence", "stop_sequence is named exactly when it ended the answer")
+    findings.check(named, "stop_sequence", "stop_sequence must be set exactly if it ended the answer")
 
 
 def _judge_arguments(findings: Findings, name: str, arguments: Growing, *, cut: bool) -> None:

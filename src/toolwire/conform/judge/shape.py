@@ -404,6 +404,6 @@ def check_usage(findings: Findings, shapes: UsageShapes, usage: Mapping[str, Any
 
 
 def check_arguments(findings: Findings, name: str, verdict: tuple[str, str] | None) -> None:
-    """Reports the verdict about the arguments of the call of `name`, if there is a verdict."""
+    """Reports what is wrong with a call's arguments. `verdict`: the result of `Growing.verdict`."""
     if verdict:
         findings.add(verdict[0], f"call {name!r}: {verdict[1]}")
