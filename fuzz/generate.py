@@ -487,7 +487,7 @@ ENVELOPES: tuple[Callable[[Random, str, str], str], ...] = (
 
 
 def thought(rng: Random, around: str = "") -> str:
-    """Returns reasoning as models mark it, not always closed."""
+    """Returns reasoning between the markers of a model. Sometimes, the closing marker is missing."""
     markers = rng.choice(THOUGHTS)
     closer = markers.closer + rng.choice(("", "", *markers.then)) if rng.random() < 0.8 else ""
     space = rng.choice(("", "\n", " ", "\n\n"))

@@ -27,10 +27,11 @@ _PLAIN = re.compile(_ANY + r"\Z")
 class Openers:
     """The openers of one request.
 
-    `table`: the openers by marker. `search`: finds the next marker, or text that looks like one with another
-    token or name. `may_begin`: finds text that could be the beginning of a marker. `search_inline` and
-    `may_begin_inline` ignore markers that count only at the start of a line. `has_answer_start`: some markers
-    count only at the start of the answer. `words`: one word of each marker that the prompt does not teach.
+    `table`: the openers by marker. `search`: finds the next marker, or text that looks like a marker with
+    another token or name. `may_begin`: finds text that could be the beginning of a marker. `search_inline`
+    and `may_begin_inline` ignore markers that count only at the start of a line. `has_answer_start`: some
+    markers count only at the start of the answer. `words`: one word of each marker that the prompt does not
+    teach.
     """
 
     def __init__(self, table: Table, alike: dict[str, str]) -> None:

@@ -187,7 +187,7 @@ def retry_prompt(choice: ToolChoice, issues: Sequence[str], form: Form | None) -
 
 
 def prefill(choice: ToolChoice, form: Form) -> str:
-    """Returns the beginning of the answer, for backends that can continue a text; "" if it is not known."""
+    """Returns the known beginning of the answer, for backends that can continue a text; "" if there is none."""
     if form.dialect != "sentinel":
         return ""
     if choice.name:

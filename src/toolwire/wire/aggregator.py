@@ -33,7 +33,7 @@ CallIdFactory = Callable[[int, int], str]
 
 @dataclass(frozen=True, slots=True)
 class ToolCallDelta:
-    """The next piece of a call to send. `id` and `name` are set only in the call's first delta."""
+    """The next piece of a call, to be sent to the client. Only a call's first delta has `id` and `name`."""
 
     index: int
     id: str | None = None

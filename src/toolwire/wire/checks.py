@@ -46,7 +46,7 @@ def json_type(value: Any) -> str:
 
 
 def shown(value: Any) -> str:
-    """Returns a client's value for an error message: shortened, control characters escaped."""
+    """Returns a client's value for an error message: shortened, and with control characters escaped."""
     text = value if isinstance(value, str) else str(value)
     cut = text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 1] + "…"
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in cut)

@@ -133,7 +133,7 @@ def read_format(value: Any, path: str, api: Api, notes: list[Note]) -> OutputFor
 def echo(output: OutputFormat) -> dict[str, Any]:
     """Returns the format as a Responses object repeats it.
 
-    The description is omitted if the client sent none.
+    The description is omitted if the client sent no description.
     """
     if output.type != "json_schema":
         return {"type": output.type}

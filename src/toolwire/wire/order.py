@@ -73,7 +73,8 @@ CUT = frozenset({"length", "content_filter"})
 class Item(msgspec.Struct, frozen=True, gc=False):
     """A message, reasoning or call in a run's output.
 
-    `index` counts all items of the run from 0, `call_index` only its calls.
+    `index` is the item's number among all items of the run, `call_index` its number among the calls. Both
+    begin at 0.
     """
 
     kind: ItemKind

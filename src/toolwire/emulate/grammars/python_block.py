@@ -195,7 +195,7 @@ def escape(scan: Scan, emit: Emit, raw: bool) -> Reading:
 def _character(found: re.Match[str]) -> str | None:
     """Returns an escape's character as the inside of a JSON string; None if it is invalid.
 
-    Halves of a surrogate pair stay escapes; JSON joins them.
+    Halves of a surrogate pair stay escapes, because readers of JSON join them.
     """
     kind = str(found.lastgroup)
     code = found[kind]
@@ -218,7 +218,7 @@ _KEYWORD = re.compile(r"[^\W\d]\w*")
 def python_block(scan: Scan, block: PythonBlock) -> Reading:
     """Reads calls, in a list or one after another, and the closer.
 
-    Returns whether the block has its proper end: the closer, or `]` if there is no closer.
+    Returns whether the block has its proper end: the closer or, for a shape without closers, `]`.
     """
     listed = False
     ready = True  # a call may begin here

@@ -143,7 +143,7 @@ class Scan:
     def close_call(self, status: CallStatus = "ok") -> bool:
         """Ends the call.
 
-        Returns False if it turns out not to be a call, so that its whole text stays text.
+        Returns False if the block turns out not to be a call. The whole block is then text.
         """
         call, self.call = self.open, None
         cut = status == "truncated" and self.reason != "length"
@@ -232,7 +232,7 @@ def more(scan: Scan, size: int = 1) -> Reading:
 def match(scan: Scan, pattern: re.Pattern[str], limit: int = LONGEST) -> Reading:
     """Returns the text that `pattern` matches here, without consuming it.
 
-    Returns None if nothing matches, if the match is longer than `limit`, or if the text ends after the match.
+    Returns None if nothing matches, if the match is longer than `limit`, or if it is the end of the text.
     """
     while True:
         found = pattern.match(scan.buffer, scan.position, scan.position + limit + 1)

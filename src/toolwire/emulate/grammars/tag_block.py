@@ -37,7 +37,7 @@ from toolwire.emulate.grammars.tag_values import attribute, declared, parameter,
 def tag_block(scan: Scan, block: TagBlock) -> Reading:
     """Reads calls one after another and the wrapper's closer.
 
-    Returns False if there is no call, or no closer where the dialect has one.
+    Returns False if there is no call, or if the dialect has a closer and the closer is missing.
     """
     if block.bare_name:
         return (yield from named_call(scan, block))
@@ -114,7 +114,7 @@ def named_call(scan: Scan, block: TagBlock) -> Reading:
 
 
 def name_child(scan: Scan, block: TagBlock) -> Reading:
-    """Returns the tool's name from a child element such as `<name>`; None without such an element."""
+    """Returns the tool's name from a child element such as `<name>`; None if there is no such element."""
     yield from peek(scan)
     if (yield from tag(scan)) != f"<{block.name_child}>":
         return None

@@ -163,7 +163,7 @@ def _refuse(uri: str) -> Any:
 
 
 def compile_schema(schema: Mapping[str, Any], param: str, *, linear: bool = False) -> Any:
-    """Returns the validator of a schema. Raises a 400 that names `param` if the schema is invalid.
+    """Returns the validator of a schema. An invalid schema raises a `ToolwireError` that names `param`.
 
     `linear`: refuse regular expressions that need backtracking, because they may run without end.
     """

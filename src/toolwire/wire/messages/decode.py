@@ -173,7 +173,7 @@ def decode(
 
 
 def extended(body: Mapping[str, Any], messages: Iterable[Message]) -> dict[str, Any]:
-    """Returns the request with further messages of text at its end."""
+    """Returns the request with the texts of further messages at its end."""
     added = [
         {
             "role": message.role,

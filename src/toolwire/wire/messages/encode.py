@@ -4,12 +4,12 @@ Law 3: a body is built from the same steps as the stream. Law 6: there is one `m
 are numbered from 0 without a gap, and one is open at a time; arguments are increments. Law 7: a delta is a
 prepared prefix, the text's JSON and a prepared suffix.
 
-- `message_start` is sent with the first output, at the latest with the end. The number of input tokens is
-  usually not known then; `message_delta` has it.
+- `message_start` is sent with the first output, or with the end if there is no output. At that time, the
+  number of input tokens is usually not known; `message_delta` has this number.
 - `feed` never sends the last events. `finish` sends them: `message_delta` and `message_stop`, or `error`,
   which ends the stream. If an error breaks off a block, this block is not closed.
-- A thought without a signature is sent with an empty one. Anthropic would refuse such a thought if it were
-  sent back; other models do not need a signature.
+- A thought without a signature is sent with an empty signature. Anthropic would refuse such a thought if a
+  client sent it back; other models do not need a signature.
 - `input` is an object in this API. A complete call whose arguments are not an object ends the answer with an
   error. In a body, `input` is the model's own JSON, so that it is exactly what a stream sends. If a call was
   cut off, its `input` in a body has only the members that are complete.

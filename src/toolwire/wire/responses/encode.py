@@ -5,7 +5,8 @@ the stream. Law 6: sequence numbers count from 0 without a gap; the deltas of an
 its `.done` event. Law 7: a delta is a prepared prefix, the sequence number, a prepared middle, the text's
 JSON and a prepared suffix.
 
-- `response.created` and `response.in_progress` are sent with the first output, at the latest with the end.
+- `response.created` and `response.in_progress` are sent with the first output, or with the end if there is no
+  output.
 - `feed` never sends the terminal event; `finish` does.
 - A failure closes the open item as incomplete and ends the stream with `response.failed`.
 - As at OpenAI, a reasoning item has no status unless it was cut off.
