@@ -117,8 +117,8 @@ async def test_a_late_server_is_reported_when_it_is_ready(servers_of: Make, tmp_
     ("mode", "reason"),
     [
         ("long-description", "larger than 262.1 kB"),
-        ("long-name", "MCP does not allow its name"),
-        ("slash-name", "MCP does not allow its name"),
+        ("long-name", "not one that MCP allows"),
+        ("slash-name", "not one that MCP allows"),
         ("wide-schema", "more than 10,000 nodes"),
         ("reference", "outside of it"),
     ],

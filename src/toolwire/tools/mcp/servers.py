@@ -295,7 +295,7 @@ def _checked(tool: types.Tool, instructions: str) -> tuple[Pinned, SchemaCheck]:
     Raises `SchemaRefused` if the tool cannot be offered.
     """
     if not 0 < len(tool.name) <= LONGEST_TOOL_NAME or "/" in tool.name or not tool.name.isprintable():
-        raise SchemaRefused("MCP does not allow its name")
+        raise SchemaRefused("its name is not one that MCP allows")
     definition = None if is_too_large(tool, instructions) else pinned(tool, instructions)
     if definition is None or len(definition.text) > LARGEST_DEFINITION:
         raise SchemaRefused(f"its definition is larger than {size(LARGEST_DEFINITION)}")
