@@ -50,7 +50,7 @@ def test_an_upstream_that_does_not_answer_is_a_problem_with_a_fix(run: Any) -> N
         status == 1
         and findings[0]["subject"] == "model far"
         and findings[0]["mark"] == "problem"
-        and "start its server" in findings[0]["fix"]
+        and "start the server" in findings[0]["fix"]
     )
 
 
@@ -85,7 +85,7 @@ def test_an_embedded_model_without_its_file_or_without_llamacpp_is_a_problem_wit
     status, page = run(config, "--json")
     named, pulled = (finding for finding in json.loads(page) if finding["subject"] in ("model b", "model c"))
     assert status == 1 and named["mark"] == pulled["mark"] == "problem"
-    assert named["told"] == "no file /nope.gguf" and "correct gguf of the model" in named["fix"]
+    assert named["told"] == "no file /nope.gguf" and "correct the model's gguf" in named["fix"]
     assert pulled["told"] == "no model was pulled" and pulled["fix"] == own_command("local pull")
     monkeypatch.setattr(model, "importable", lambda: False)
     _, page = run(config)

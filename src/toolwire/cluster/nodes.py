@@ -321,7 +321,7 @@ def check(settings: Settings) -> None:
             problem = "several workers find each other through Redis; set store.redis, "
             problem += 'e.g. "redis://127.0.0.1:6379/0"'
         elif store.url in IN_MEMORY:
-            problem = "several workers need a store that they share; store.url is one in memory"
+            problem = "several workers need a store that they share; store.url is a store in memory"
     if problem:
         raise ConfigError(f"server.workers: {problem}")
     if store.redis and not server.node_secret:
@@ -404,5 +404,5 @@ def _address_towards(redis: str) -> str:
             probe.connect(address)
             return str(probe.getsockname()[0])
     except OSError:
-        message = "set host:port where the other nodes reach this one; server.host does not show it"
+        message = "set host:port where the other nodes reach this one; Toolwire cannot find it out"
         raise ConfigError(f"server.advertise: {message}") from None

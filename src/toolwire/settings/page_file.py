@@ -87,7 +87,7 @@ def read(path: Path) -> PageSettings:
     )
     rules = _rules(document.pop("mcp", {}))
     if document or vault or not isinstance(root, str) or not tables or rules is None:
-        raise PageFileError("contains something else than vault.root, models and mcp.NAME.allow")
+        raise PageFileError("contains something other than vault.root, models and mcp.NAME.allow")
     return PageSettings(root, models, rules)
 
 

@@ -59,7 +59,7 @@ def lacking(options: AcpOptions) -> tuple[str, str] | None:
     program = expanduser(options.command[0])
     if shutil.which(program, path=options.env.get("PATH")) is None:
         how = profile_of(options.profile, options.command).install or "install the agent"
-        return f"there is no command {program!r}", f"{how}, or correct command of the model"
+        return f"there is no command {program!r}", f"{how}, or correct the model's command"
     return None
 
 

@@ -131,7 +131,7 @@ class AcpSession:
         capabilities = _table(hello, "agentCapabilities")
         self._takes_images = _table(capabilities, "promptCapabilities").get("image") is True
         if self._server is not None and _table(capabilities, "mcpCapabilities").get("http") is not True:
-            problem = f"{title} takes no MCP servers over HTTP, and so not the client's tools."
+            problem = f"{title} accepts no MCP servers over HTTP, so it cannot use the client's tools."
             raise ToolwireError("backend", problem)
         params: dict[str, Json] = {"cwd": str(workspace.cwd), "mcpServers": self._servers()}
         if self._profile.meta:
@@ -239,7 +239,7 @@ class AcpSession:
             run.usage(usage)
         reason = str(result.get("stopReason"))
         if reason == "cancelled":
-            raise ToolwireError("backend_cut", "The agent ended its turn as cancelled.")
+            raise ToolwireError("backend_cut", "The agent reported that its turn was cancelled.")
         run.reason = STOP_REASONS.get(reason, "stop")
         if run.lacks_call and self._server is not None and not self._server.listed.is_set():
             did = f"{self._profile.title} did not list the client's tools"

@@ -118,7 +118,7 @@ class Thread:
     def _serve(self, request: RpcMessage) -> None:
         call = protocol.decode(protocol.CodexToolCall, request.params)
         if call is None:
-            self.worker.refuse(request, "this is no tool call that Toolwire can read")
+            self.worker.refuse(request, "Toolwire cannot read this tool call")
         elif self._over is not None:
             pass  # any answer, even a refusal, would make the model continue before the interruption arrives
         elif call.call_id in self._answers:

@@ -100,7 +100,7 @@ def lacking(options: CursorOptions) -> tuple[str, str] | None:
         problem, _, how = error.failure.message.partition(" Install it with: ")
         return problem, how or "correct the settings of the bridge"
     if not target.url and not options.key(os.environ):
-        return "there is no key for Cursor", "set CURSOR_API_KEY, or api_key of the model"
+        return "there is no key for Cursor", "set CURSOR_API_KEY, or the model's api_key"
     return None
 
 

@@ -347,7 +347,7 @@ class Bridge:
         try:
             await connection.ask(f"{CONTROL}/SetToolCallback", callback)
         except ConnectError as error:
-            problem = f"Cursor's bridge takes no tools: {clean(error.message)}"
+            problem = f"Cursor's bridge does not accept tools: {clean(error.message)}"
             raise unavailable(problem) from error
 
     def in_background(self, work: Coroutine[Any, Any, None]) -> None:

@@ -72,7 +72,7 @@ def send(agent: str, text: str, images: Iterable[ImagePart] = ()) -> dict[str, A
 
 ENDS: dict[str, tuple[str, str]] = {
     "CANCELLED": ("backend_cut", "Cursor cancelled the run."),
-    "EXPIRED": ("timeout", "Cursor let the run expire."),
+    "EXPIRED": ("timeout", "Cursor ended the run because it had expired."),
 }
 OWN_TOOLS = frozenset(
     (
@@ -199,7 +199,7 @@ class SendReader:
         if call_id := _string(payload, "call_id", "callId"):
             self.order(call_id)
         if name not in self._tools and _plain(name) in OWN_TOOLS:
-            problem = f"Cursor's agent used its own tool '{clean(name)}', which nobody granted."
+            problem = f"Cursor's agent used its own tool '{clean(name)}', which is not allowed."
             raise ToolwireError("backend", f"{problem} The run stopped.")
 
     def _result(self, inner: Mapping[str, Any]) -> None:
@@ -306,7 +306,7 @@ class CursorSession:
             body = create_agent(session.id, options, key, tools, connection.work)
             made = await connection.ask(f"{AGENT}/CreateAgent", body)
             if made.get("agentId") != session.id:
-                raise ToolwireError("backend", "Cursor's bridge gave the agent an id that was not asked for.")
+                raise ToolwireError("backend", "Cursor's bridge gave the agent an unexpected id.")
         except BaseException:
             bridge.in_background(session.close())  # the bridge may have created the agent
             raise

@@ -127,7 +127,7 @@ def lacking(options: HostedOptions) -> tuple[str, str] | None:
         return "the provider library is not installed", add_extra("hosted")
     keys = PROVIDERS[options.provider].keys
     if keys and not HostedBackend("", options).key():
-        return f"there is no key for {options.provider}", f"set {' or '.join(keys)}, or api_key of the model"
+        return f"there is no key for {options.provider}", f"set {' or '.join(keys)}, or the model's api_key"
     return None
 
 

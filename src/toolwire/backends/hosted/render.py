@@ -75,7 +75,7 @@ def contents(parts: Iterable[Part], provider: Provider) -> list[Content]:
 
 def _image(part: ImagePart, provider: Provider) -> Content:
     if part.url is None:
-        message = "Images that live at another provider cannot be sent to this model; send the image itself."
+        message = "This model cannot get an image that is stored at another provider; send the image itself."
         raise ToolwireError("unsupported_value", message)
     if part.url.startswith("data:"):
         return inline(part.url)
@@ -92,7 +92,7 @@ def inline(url: str) -> BinaryContent:
     except (binascii.Error, ValueError):
         raw = b""
     if not comma or not raw or "/" not in media_type:
-        problem = "A data: URL is not as it should be: data:MEDIA/TYPE;base64,DATA."
+        problem = "A data: URL has the wrong form; expected data:MEDIA/TYPE;base64,DATA."
         raise ToolwireError("invalid_value", problem)
     return BinaryContent(raw, media_type=media_type.strip().lower())
 

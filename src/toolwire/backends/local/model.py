@@ -299,7 +299,7 @@ def lacking(options: LocalOptions) -> tuple[str, str] | None:
     if os.path.isfile(key_of(options)[0]):
         return None
     if options.gguf and options.gguf not in MODELS:
-        how = f"correct gguf of the model, or leave it out and run: {own_command('local pull')}"
+        how = f"correct the model's gguf, or remove it and run: {own_command('local pull')}"
         return f"no file {options.gguf}", how
     return "no model was pulled", own_command(f"local pull {options.gguf}".strip())
 

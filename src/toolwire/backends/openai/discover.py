@@ -133,7 +133,7 @@ async def trouble(options: OpenAIOptions, model: str) -> tuple[str, str] | None:
     Requests only the list of models, so that the server generates nothing. `model`: "" means any model.
     """
     base, timeout = options.base_url.rstrip("/"), aiohttp.ClientTimeout(total=2 * ASK_S)
-    start = "start its server, or correct base_url of the model"
+    start = "start the server, or correct the model's base_url"
     try:
         async with (
             aiohttp.ClientSession(timeout=timeout, trust_env=options.proxy_from_env) as session,
@@ -145,7 +145,7 @@ async def trouble(options: OpenAIOptions, model: str) -> tuple[str, str] | None:
     except aiohttp.ClientProxyConnectionError:
         return "the proxy in the environment cannot be reached", "correct HTTP_PROXY and HTTPS_PROXY"
     except aiohttp.ClientConnectorDNSError:
-        return f"the host of {base} is not known", "correct base_url of the model"
+        return f"the host of {base} is not known", "correct the model's base_url"
     except aiohttp.ClientSSLError:
         return (
             f"no TLS connection to {base}",
@@ -156,9 +156,9 @@ async def trouble(options: OpenAIOptions, model: str) -> tuple[str, str] | None:
     except (aiohttp.ClientError, OSError, ValueError):
         return f"{base} does not speak HTTP", start
     if status in (401, 403):
-        return f"{base} refuses the key (HTTP {status})", "set or correct api_key of the model"
+        return f"{base} refuses the key (HTTP {status})", "set or correct the model's api_key"
     if status >= 500:
-        return f"{base} has an error (HTTP {status})", "look into the log of that server"
+        return f"{base} has an error (HTTP {status})", "look at the log of that server"
     if status == 429:
         return f"{base} is busy or the quota is used up (HTTP 429)", "try again later"
     answer = _object(ProbeAnswer(raw.decode("utf-8", "replace"), ""))

@@ -64,8 +64,8 @@ I have saved for it since last summer.
 HINTS = {
     ("vault_search", "run"): "Step 1 of 5, search: nothing has been searched yet. Allow the search. You can "
     "also change the query first.",
-    ("vault_search", "share"): "Step 2 of 5, share: the search is done, but the script has seen nothing of "
-    "it. Share the plan and the hotels, and keep the diary to yourself.",
+    ("vault_search", "share"): "Step 2 of 5, share: the search is done, but the script has not seen the "
+    "results. Share the plan and the hotels, and keep the diary to yourself.",
     ("file_read", "run"): "Step 3 of 5, read: the script wants the whole text of these notes. Choose which "
     "of them it may read.",
     ("note_edit", "run"): "Step 4 of 5, edit: this is exactly what would change in the note. Allow it, or "
@@ -184,7 +184,7 @@ def _edit(done: list[_Did]) -> tuple[str, dict[str, Any]]:
     hashes = {note["path"]: note.get("sha256") for did in done for note in _read_notes(did)}
     if hashes.get(PLAN):
         arguments["baseHash"] = hashes[PLAN]
-    words = f"**Step 4, edit.** I ask to note the hotel in {_names([PLAN])}. You see the exact change first."
+    words = f"**Step 4, edit.** I ask to enter the hotel in {_names([PLAN])}. You see the exact change first."
     return words, arguments
 
 
