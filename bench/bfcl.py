@@ -250,8 +250,8 @@ async def speed(gateway: Gateway, pool: Sequence[Case]) -> dict[str, Any]:
 
     The question belongs to the first tool. Each number of tools is measured twice: with a new prompt, and
     with another question about the same tools, so that llama.cpp has the beginning of the prompt in its
-    cache. Rates are pairs, like the times of an `Answer`: tokens per second by the clock and of processor
-    time.
+    cache. Rates are pairs, like the times of an `Answer`: tokens per second by the clock, and tokens per
+    second of processor time.
     """
     asked = [{"role": "user", "content": "Tell me a long story about the sea."}]
     await ask(gateway, {"model": "local", "messages": asked, "max_tokens": 8})  # loads the model

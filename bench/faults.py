@@ -45,7 +45,7 @@ CHAT, STORED, PASSED_ON = (
 class Scene:
     """What a fault can affect: the servers, and the load.
 
-    `probe` sends requests too, which show whether something works. The errors that it gets are not judged.
+    `probe` sends requests too, which show whether something works. Errors of these requests are not judged.
     """
 
     servers: Servers

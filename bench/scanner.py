@@ -42,7 +42,7 @@ def _text_arguments(size: int) -> str:
 
 
 def _member_arguments(size: int) -> str:
-    """Returns many small members, which have the most tokens for their length."""
+    """Returns an object with many small members, which has the most JSON tokens for its length."""
     return (
         "{" + ", ".join(f'"k{number}": [{number}, true, "v"]' for number in range(max(1, size // 28))) + "}"
     )
@@ -148,7 +148,7 @@ def _feeding(make: Callable[[], ToolCallParser], pieces: Sequence[str]) -> float
 def against_one(quick: bool = False) -> list[Row]:
     """Compares all dialects with a single one.
 
-    Both run in turns, so that a disturbance affects both. The median of the pairs counts.
+    They are measured in turns, so that a disturbance affects both. The median of these pairs counts.
     """
     rows = []
     for tools, many in ((TOOLS, "1 tool"), (MANY, "128 tools")):

@@ -144,7 +144,7 @@ class FakeNtfy(Receiver):
         self.tokens = tokens or {}
 
     def _may(self, request: web.Request, write: bool) -> int:
-        """Returns 0 if the request may read or write, else the code of the error."""
+        """Returns 0 if the request may read or, with `write`, publish; otherwise the code of ntfy's error."""
         if not self.tokens:
             return 0
         given = request.headers.get("authorization", "")

@@ -52,7 +52,7 @@ __all__ = ["DEFAULT", "VERSION", "FakeCursorBridge", "Refused"]
 
 
 class FakeCursorBridge:
-    """`seen` holds every request as (method, body), `cancelled` the ids of cancelled runs."""
+    """A scripted bridge. `seen`: every request as (method, body). `cancelled`: the ids of cancelled runs."""
 
     def __init__(
         self,

@@ -21,7 +21,7 @@ CALLBACK = "sdk.v1.SdkCustomToolCallbackService/CallCustomTool"
 
 
 class Refused(Exception):
-    """The request is answered with this Connect error."""
+    """Raised to answer a request with this Connect error."""
 
     def __init__(self, code: str, message: str, sdk: str = "", retry: str = "") -> None:
         super().__init__(message)
@@ -40,7 +40,7 @@ class Refused(Exception):
 
 
 class Dropped(Exception):
-    """Cuts the stream."""
+    """Raised to cut the stream."""
 
 
 @dataclass
