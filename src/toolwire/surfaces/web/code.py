@@ -58,7 +58,7 @@ class CodeApi:
         async with self._checking:
             wait = self._not_before - time.monotonic()
             if wait > 0:
-                message = f"Too many wrong codes. Try again in {wait:.0f} s."
+                message = f"The last code was wrong. Wait {wait:.0f} s before you try again."
                 raise ToolwireError("rate_limit", message, retry_after_s=wait)
             signer = await self._code.signer(given[:1000])
             if signer is None:

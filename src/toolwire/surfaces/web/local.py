@@ -66,7 +66,7 @@ class LocalApi(PageApi):
         if why := locked(self._web.settings):
             raise ToolwireError("conflict", why)
         if not importable():
-            raise ToolwireError("conflict", f"llama.cpp is not installed: {add_extra('local')}")
+            raise ToolwireError("conflict", f"llama.cpp is not installed, run: {add_extra('local')}")
         if self._running:
             raise ToolwireError("conflict", "A download is running already.")
         self._stop = threading.Event()

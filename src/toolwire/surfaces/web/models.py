@@ -136,7 +136,7 @@ class ModelsApi(PageApi):
                 if reason := await catalog.trouble(id):
                     return {"ok": False, "reason": reason}
         except TimeoutError:
-            return {"ok": False, "reason": f"it did not answer within {CHECK_S:g} s"}
+            return {"ok": False, "reason": f"the model did not answer within {CHECK_S:g} s"}
         listed = counted(len(catalog.listed_of(id)), "model") if id in catalog.sources else ""
         return {"ok": True, "reason": listed}
 
@@ -276,7 +276,7 @@ class ModelsApi(PageApi):
         given = await body(request)
         id, draft = field(given, "id", str, ""), field(given, "draft", dict)
         if self._tests >= MOST_TESTS:
-            raise ToolwireError("overloaded", "Another test is running. Try again when it has ended.")
+            raise ToolwireError("overloaded", "Other tests are running. Try again when they have ended.")
         self._tests += 1
         began = time.perf_counter()
         try:
