@@ -85,7 +85,7 @@ class Nodes:
         self._agrees = not secret
         self._candidate = secrets.token_hex(32)
         self._key = _derived(secret) if secret else b""
-        self._written = False  # whether Redis has this node's rows, as last known
+        self._written = False  # whether Redis has this node's rows, as far as the node knows
         self._left = False
         self._heartbeat: asyncio.Task[None] | None = None
         self._withdrawals: set[asyncio.Task[Any]] = set()
@@ -281,7 +281,7 @@ def connect(url: str) -> Redis:
         pool = BlockingConnectionPool.from_url(
             url,
             max_connections=MOST_CONNECTIONS,
-            timeout=None,  # callers limit the whole wait
+            timeout=None,  # the callers limit how long they wait
             socket_timeout=WITHIN_S,
             socket_connect_timeout=WITHIN_S,
             retry=Retry(NoBackoff(), 1),

@@ -140,7 +140,7 @@ class Workers:
         if not pid:
             self._run_worker(worker.number, writing, reading)
         os.close(writing)
-        with suppress(OSError):  # the worker does this too; either may be first
+        with suppress(OSError):  # the worker calls setpgid too, because either process may be first
             os.setpgid(pid, pid)
         worker.pid, worker.pipe, worker.started = pid, reading, time.monotonic()
         worker.unread, worker.ready = b"", False

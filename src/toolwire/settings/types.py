@@ -323,7 +323,7 @@ def is_loopback(host: str) -> bool:
 
 MASK = "***"
 _SECRET_NAME = re.compile(r"(?i)(^|[_-])(api_?keys?|keys?|tokens?|secrets?|passwords?|authorization|cookie)$")
-_PUBLIC_NAMES = ("env_key", "max_per_key", "tls_key")  # names or numbers of secrets, not secrets
+_PUBLIC_NAMES = ("env_key", "max_per_key", "tls_key")  # their values are not secrets
 _URL_PASSWORD = re.compile(r"(?<=://)([^/@:\s]*):([^/@\s]*)@")
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 

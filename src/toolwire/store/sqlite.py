@@ -173,7 +173,7 @@ def _try_to_write(connection: SqliteConnection) -> None:
         with connection.transaction():
             connection.execute(f"PRAGMA user_version = {_version(connection)}")
     except sqlite3.OperationalError as error:
-        if not _code(error).startswith(_IN_USE):  # otherwise another process is writing
+        if not _code(error).startswith(_IN_USE):  # if the file is in use, another process is writing
             raise
 
 

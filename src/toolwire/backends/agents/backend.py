@@ -176,7 +176,7 @@ class AgentBackend(ABC, Generic[Session]):
         try:
             await session.close()
         finally:
-            self.live.discard(session)  # not earlier: `close` waits for every session in `live`
+            self.live.discard(session)  # only now, because `close` waits for every session in `live`
 
 
 class _Work(Generic[Session]):

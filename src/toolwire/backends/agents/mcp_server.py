@@ -271,7 +271,7 @@ async def _message(request: web.Request) -> dict[str, Json]:
 
 
 def _no_constant(name: str) -> Json:
-    # Python accepts NaN, which is not JSON, and would send it to the client
+    # NaN is not JSON, but Python's parser accepts it, and the client would get it
     raise ValueError(f"{name} is not JSON")
 
 

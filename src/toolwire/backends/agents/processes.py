@@ -206,7 +206,7 @@ class Child(asyncio.SubprocessProtocol):
     # --- asyncio's callbacks ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # the transport of uvloop is not a subclass
+        # uvloop's transport is not a subclass of `asyncio.SubprocessTransport`
         self._transport = cast(asyncio.SubprocessTransport, transport)
 
     def pipe_data_received(self, fd: int, data: bytes | str) -> None:

@@ -274,7 +274,7 @@ class AgentRun:
         try:
             if unfinished:
                 await self._stop()
-        finally:  # not earlier: an agent whose call is cancelled would continue
+        finally:  # only now, because an agent whose call is cancelled would continue
             for call in (*waiting.values(), *self._new_calls):
                 call.result.cancel()
             self._new_calls.clear()

@@ -359,7 +359,7 @@ def llama_cpp() -> Any:
     """
     with _import_lock:
         before = os.environ.get("OMP_WAIT_POLICY")
-        os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # read once, when the library is loaded
+        os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # llama.cpp reads this once, when it is loaded
         try:
             return importlib.import_module("xllamacpp")
         except ImportError:

@@ -196,7 +196,7 @@ async def facts_of(probe: ServerProbe, profile: ServerProfile, model: str) -> Fa
     if profile.name == "lmstudio":
         entry = await probe.json(f"{probe.root}/api/v0/models/{quote(model, safe='/')}")
         window = _number(entry.get("loaded_context_length")) or await _loaded_window(probe, model)
-        return Facts(window=window) if window else None  # not loaded: it has no window yet
+        return Facts(window=window) if window else None  # a model that is not loaded has no window yet
     return Facts()
 
 

@@ -114,7 +114,7 @@ class AnswerReader:
         self._stop: str | None = None
         self._usage: Usage | None = None
         self._most_logprobs = turn.sampling.logprobs
-        self._tokens: dict[type[Event], list[TokenLogprob]] = {}  # for the next text and refusal
+        self._tokens: dict[type[Event], list[TokenLogprob]] = {}  # for the next text or refusal
         self._half = ""  # half of a surrogate pair
         self._half_of: type[Text | Thought | Refusal] = Text
         self._has_content = self._has_broken_call = self._is_body = False
@@ -332,7 +332,7 @@ class AnswerReader:
     def _finish_reason(self) -> FinishReason:
         reason = FINISH_REASONS.get(self._reason, "stop")
         if self._calls.truncated and reason in ("stop", "tool_calls"):
-            return "length"  # even if the server says otherwise
+            return "length"  # even if the server sent another reason
         return "stop" if reason == "tool_calls" and not self._calls.calls else reason
 
     def _done(self) -> list[Event]:
