@@ -2,7 +2,7 @@
 
 Law 2, one vocabulary: every backend produces these events and every encoder consumes them. A run is a
 sequence of events that ends with exactly one `Finish` or `Failure`; `wire/order.py` defines which sequences
-are legal. Standard library only.
+are legal. Imports the standard library only.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Signature:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A content block for which only Anthropic's API has a type: a call that its server ran, or the result.
+    """A content block that only Anthropic's API has: a call that Anthropic's server ran, or its result.
 
     `json` is the block as JSON. Clients of other APIs do not get the block.
     """
@@ -166,7 +166,8 @@ class Dropped:
       (the call never got a name), `cut` (a call of an MCP server in an answer that was cut off), `unknown`
       and `malformed` (refused by the Codex backend);
     - characters: `tail` (text after a call), `retry` (a rejected first attempt);
-    - `late`: characters of arguments that arrive after the end of their call, or calls after a burst;
+    - `late`: characters of arguments that arrive after the end of their call, or calls after the text that
+      ended a burst (`core/policy.py`);
     - `block` and `citation`: events for which the client's API has no type.
     """
 

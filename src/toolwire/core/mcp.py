@@ -37,7 +37,7 @@ class McpFilter:
 
 @dataclass(frozen=True, slots=True)
 class McpServer:
-    """A tool of the type `mcp` in a request, which stands for all tools of an MCP server.
+    """A tool of the type `mcp` in a request. It offers the tools of an MCP server to the model.
 
     `url`: "" if `label` is the name of a server in the settings. `headers`: sent only to the server at `url`.
     """

@@ -123,7 +123,7 @@ class PartialCall:
                 self._depth -= 1
 
     def take_whole(self, whole: str) -> str:
-        """Returns the part of `whole`, the repeated arguments from their beginning, that is new.
+        """Returns the new part of `whole`, which repeats all arguments so far.
 
         If `whole` does not begin with the known arguments, returns "" and records an issue, because text that
         was sent cannot be taken back.

@@ -8,7 +8,7 @@
 text over several lines, comments after a value, tabs as indentation and repeated keys are not supported.
 `LOOSE` is for people's notes: a value that cannot be read as YAML is returned as text.
 
-Pure, linear, and no input raises an exception. Standard library only.
+Pure, linear, and no input raises an exception. Imports the standard library only.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ journal.py           keeps the last turns, and writes one line for each
 journal_files.py     the fields of a line (`TurnRecord`), and the files of the journal
 recording.py         a whole turn as plain data, with the steps between backend and client computed again
 recorded_servers.py  replaces the MCP servers of a recorded turn
-fixture.py           a recorded turn as a file, and masked
+fixture.py           writes and reads recorded turns as files, and masks them
 replay.py            runs a recorded turn with the current code
 masking.py           finds secrets and masks them
 

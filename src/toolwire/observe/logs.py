@@ -57,7 +57,7 @@ UNMASKED = {
 They are not searched for secrets, because the search would take more time than the rest of the line.
 """
 _BARE = re.compile(r"[!#-<>-~]+")
-"""A value that needs no quotes."""
+"""Matches a value that needs no quotes."""
 
 access = logging.getLogger("toolwire.access")
 

@@ -171,7 +171,7 @@ class Mask:
     def pieces(self, pieces: Sequence[str]) -> tuple[list[str], set[int]]:
         """Masks a text that is given in pieces.
 
-        Returns the masked pieces, and the numbers of those that contained a secret or a part of one.
+        Returns the masked pieces, and the indices of the pieces that contained a secret or a part of one.
         """
         whole = "".join(pieces)
         spans = deque(self.spans(whole))

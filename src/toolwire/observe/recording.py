@@ -300,7 +300,7 @@ class _Events:
 
 
 def _compute(recording: Recording, turn: Turn) -> None:
-    """Plans the turn for each recorded offer, and runs its batches through the stages."""
+    """Plans the turn for each recorded `Offer`, and feeds the recorded batches to the gateway's `Stages`."""
     runs, computing = recording.end["runs"], _Computing(recording, turn)
     last = {run["choice"]: number for number, run in enumerate(runs)}
     heard: set[int] = set()

@@ -34,7 +34,7 @@ log = logging.getLogger("toolwire.journal")
 MOST_ROWS = 50_000
 MOST_BYTES = 8 * 1024 * 1024
 ROW_BYTES, EVENT_BYTES = 150, 120
-"""How many bytes a row, and an event in a row, count in addition to their texts."""
+"""How many bytes are counted for a row, and for each event in a row, in addition to their texts."""
 EACH_BYTES = 32 * 1024
 """After how many recorded bytes the trace asks the journal for room."""
 READ = "read"

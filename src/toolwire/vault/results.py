@@ -1,4 +1,4 @@
-"""The results of a search: each found note with its best chunk and a short preview."""
+"""The results of a search: each note with its best chunk (a section of the note) and a preview."""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 The search looks for, in this order, until it has enough notes:
 
-1. All words in one chunk, ranked by BM25. Title, aliases, headings, tags and path count as part of the chunk.
+1. All words in one chunk (a section of a note), ranked by BM25. Title, aliases, headings, tags and path count
+   as part of the chunk.
 2. All words in one chunk, where the last word may be the beginning of a longer word.
 3. All words in one note, in different chunks.
 4. If nothing is found: the text of a query with one term in the names of notes, then any of the words
