@@ -1,10 +1,10 @@
 """Asks a person, waits for the decision, and stores questions and decisions.
 
 Law 11: consent comes first. A question is stored before it is asked, and a decision is about exactly what was
-shown. If no decision comes in time, if the surface is lost or if an error occurs, the answer
-is no, stored as `expired`. The decision may come from the surface that asked, the inbox or a shell, in this
-process or another. An approval or a grant in the store counts only with a proof (`consent.py`), because other
-programs can write to the store.
+shown. If no decision comes in time, if the surface is lost or if an error occurs, the answer is no, stored as
+`expired`. The decision may come from the surface that asked, the inbox or a command, in this process or
+another. An approval or a grant in the store counts only with a proof (`consent.py`), because other programs
+can write to the store.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ AGREED, KEPT = "agreed", "kept"
 """Events of the audit log: a person agreed to a tool's definition, or keeps the tool withheld."""
 NOT_AS_SHOWN = "The decision does not match what was shown. Open the approval request again."
 MOST_NOTE = 200
-"""The most characters of a note, or of who decided, in the audit log."""
+"""The maximum length in the audit log of a note, and of the name of who or what decided."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -263,7 +263,7 @@ class Decision:
 class Approval:
     """A stored question to a person.
 
-    `token`: by it, the process that asks recognizes that the question is its own and has not been changed
+    `token`: with it, the process that asks can check that the question is its own and unchanged
     (`consent.Proofs.token`).
     """
 

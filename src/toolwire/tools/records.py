@@ -136,7 +136,7 @@ class Records:
     async def forget(self, before: float) -> int:
         """Deletes the approvals that were decided before this time. Returns their number.
 
-        What these approvals showed and their links are deleted too. The audit log keeps its lines.
+        This also deletes what these approvals showed, and old links. The audit log keeps its lines.
         """
         query = "DELETE FROM approvals WHERE status != 'pending' AND decided_at < ?"
 

@@ -32,7 +32,7 @@ Judge = Callable[[Any], Verdict]
 LONGEST = 100_000
 """Longer texts are not judged."""
 MOST_DECODED = 4
-"""A text that is percent-encoded more often is not judged."""
+"""A text that is percent-encoded more than this many times is not judged."""
 ORDERS: dict[str, Callable[[Any, Any], bool]] = {
     "<": lambda value, want: bool(value < want),
     "<=": lambda value, want: bool(value <= want),

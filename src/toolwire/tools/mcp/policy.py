@@ -112,7 +112,7 @@ class Call:
         self.problem = "the call has too many values"
 
     def canonical(self, text: Callable[[str], str]) -> str:
-        """Returns the arguments as `canonical` does."""
+        """Returns the arguments as JSON, in the form that the function `canonical` returns."""
         if text not in self._written:
             self._written[text] = canonical(self.arguments, text)
         return self._written[text]
@@ -200,7 +200,7 @@ class Rule:
         return self.tool.fullmatch(tool) is not None
 
     def misfit(self, call: Call, *, surely: bool) -> str:
-        """Returns why the rule does not fit the call; "" if it does. `surely`: it is an allow rule."""
+        """Returns why the rule does not fit the call; "" if it does. `surely`: True for allow rules."""
         if not self.names(call.tool):
             return "it is about other tools"
         if not self.has_conditions:
