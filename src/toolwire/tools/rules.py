@@ -95,7 +95,7 @@ def decision(rules: Sequence[Rule], approval: Approval, effect: Effect | None) -
     if not meant:
         pass
     elif shown.pick:
-        # A search has already run when its results are decided, so this only picks those that fit.
+        # The results of a search are always decided: those that fit are shared, which may be none.
         if fitting or not shown.touched or whole or approval.stage == "share":
             return Decision(True, picked=fitting, standing=True), by
     elif (shown.touched or whole or searches) and len(fitting) == len(shown.touched):
