@@ -34,7 +34,7 @@ SHOWN = 4
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One result of a check. `told`: what the check found. `fix`: a command, or a sentence what to do."""
+    """One result of a check. `told`: what the check found. `fix`: what to do, often a command."""
 
     subject: str
     mark: Mark

@@ -39,7 +39,7 @@ def conform_arguments(parser: argparse.ArgumentParser) -> None:
     add("--api-key", metavar="K", default="", help="the API key, env:NAME or file:PATH; never shown")
     api = "run only the checks of this API; default: the checks of all APIs, of model lists and of CORS"
     add("--api", choices=FAMILIES[1:], default="", help=api)
-    only = "run only the checks with these ids, or beginnings of ids: chat.stream,http.cors"
+    only = "run only the checks with these ids or beginnings of ids, such as chat.stream,http.cors"
     add("--only", metavar="IDS", default="", help=only)
     timeout = "seconds that one answer may take; default: 60"
     add("--timeout", metavar="S", type=float, default=LIMIT_S, help=timeout)

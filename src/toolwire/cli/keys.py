@@ -35,7 +35,8 @@ assert set(LIMITS) == {field.name for field in fields(KeyLimits)}
 
 def keys_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("action", nargs="?", choices=tuple(_ACTIONS), default="list", help="default: list")
+    actions = "list (default) shows the keys; add creates, rotate replaces, and revoke ends a key"
+    add("action", nargs="?", choices=tuple(_ACTIONS), default="list", help=actions)
     name = "the key's name; revoke and rotate also accept the key's id, or the beginning of the id"
     add("name", nargs="?", metavar="NAME", help=name)
     add("--models", metavar="PATTERN", nargs="+", help="add: only these models, ids or patterns with *")

@@ -41,7 +41,7 @@ STOP_S = 10.0
 LOG, LARGEST_LOG = "launch.log", 1 << 20
 HIDDEN = "********"
 LAST_CHOICE = ("local", "scripted")
-"""Backends whose models are the default only if no other backend has a model; the first is tried first."""
+"""Backends whose models are the default only if no other backend has a model, in order of preference."""
 FORWARDED = (signal.SIGTERM, signal.SIGHUP)
 AT_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
 """Signals that the terminal also sends to the client."""
@@ -116,7 +116,7 @@ def _launched(launcher: Launcher, arguments: argparse.Namespace, gateway: Gatewa
 
 
 def _without_proxy(root: str) -> dict[str, str]:
-    """Returns variables that keep requests to this machine away from a proxy; none if there is no proxy."""
+    """Returns the variables that keep requests to this machine from being sent to a proxy."""
     names = ("http_proxy", "https_proxy", "all_proxy")
     if not is_loopback(urlsplit(root).hostname or "") or not any(
         os.environ.get(name) or os.environ.get(name.upper()) for name in names

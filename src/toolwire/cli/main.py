@@ -56,18 +56,18 @@ COMMANDS = (
     Command("serve", "run the gateway", "serve --port 8788", "main"),
     Command("open", "open the web pages, signed in", "open", "open"),
     Command("tour", "see approvals at work, with a sample vault and a scripted model", "tour", "tour"),
-    Command("launch", "start a coding agent against the gateway", "launch claude", "launch"),
+    Command("launch", "start a coding agent that uses the gateway", "launch claude", "launch"),
     Command(
         "models", "list the models, and whether each can answer", "models --config toolwire.toml", "models"
     ),
-    Command("chat", "chat with a model, over your notes", "chat --vault ~/notes", "terminal"),
+    Command("chat", "chat with a model that can use your notes", "chat --vault ~/notes", "terminal"),
     Command("ask", "ask one question", 'ask "What is a park?"', "terminal"),
     Command("note", "continue a conversation that is in a note", "note Ideas.md", "terminal"),
     Command("vault", "index or search a folder of notes", 'vault search ~/notes "plan"', "vault"),
     Command("mcp", "offer the tools of a vault or of MCP servers over MCP", "mcp --vault ~/notes", "mcp"),
-    Command("approvals", "decide what tools may do", "approvals list", "terminal"),
+    Command("approvals", "decide whether tool calls may run", "approvals list", "terminal"),
     Command(
-        "notices", "list the notices about waiting approvals, or send a test", "notices test phone", "notices"
+        "notices", "list the notices about waiting questions, or send a test", "notices test phone", "notices"
     ),
     Command("keys", "manage API keys with names, scopes and budgets", "keys add laptop", "keys"),
     Command("replay", "run a recorded turn again, and show the differences", "replay turn.jsonl", "main"),
@@ -84,7 +84,7 @@ def serve_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--host", metavar="H", help="address to listen on; if it is not loopback, an API key must exist")
     add("--port", metavar="P", type=int, help="port to listen on; 0 picks a free one")
-    add("--print-config", action="store_true", help="show the settings in force, secrets masked, and exit")
+    add("--print-config", action="store_true", help="show the settings, with secrets masked, and exit")
     levels = f"{', '.join(LOG_LEVELS)}; info logs one line for each request"
     add("--log-level", metavar="L", choices=LOG_LEVELS, default="warning", help=levels)
     formats = "text, or json: one JSON object on each line"
@@ -177,8 +177,8 @@ def replay_arguments(parser: argparse.ArgumentParser) -> None:
 def run_replay(arguments: argparse.Namespace) -> int:
     """Replays a recorded turn and prints the differences.
 
-    Exit status 0: the client would receive the same response as then; 1: a different response; 2: the file
-    cannot be read or replayed.
+    Exit status 0: the client would receive the same response as when the turn was recorded; 1: it would
+    receive a different response; 2: the file cannot be read or replayed.
     """
     import json
 

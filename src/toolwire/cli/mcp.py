@@ -58,9 +58,9 @@ def mcp_arguments(parser: argparse.ArgumentParser) -> None:
     question.add_argument("--inbox", action="store_true", default=None, help=inbox)
     form = "ask only in a form of the client, never in the inbox"
     question.add_argument("--no-inbox", action="store_false", dest="inbox", default=None, help=form)
-    lifetime = "seconds that a question waits for its decision; default 600"
+    lifetime = "seconds after which a question that is not decided expires; default 600"
     add("--lifetime", metavar="S", type=float, default=LIFETIME_S, help=lifetime)
-    wait = "seconds after which a call that waits in the inbox ends; the client repeats it after the decision"
+    wait = "end a call after S seconds in the inbox; to get the decision, the client sends the call again"
     add("--wait", metavar="S", type=float, help=wait)
     add("--name", metavar="NAME", help="with a command: the server's name; default: derived from the command")
     env = "with a command: pass this environment variable to the server; may be repeated"

@@ -1,4 +1,7 @@
-"""The arguments of `toolwire chat`, `ask`, `note` and `approvals`. `_run` imports the code of a command."""
+"""The arguments of `toolwire chat`, `ask`, `note` and `approvals`.
+
+The code of a command is imported when the command runs.
+"""
 
 from __future__ import annotations
 
@@ -54,14 +57,17 @@ def note_arguments(parser: argparse.ArgumentParser) -> None:
 
 def approvals_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    action = "list (default) shows the pending questions; code sets or changes your approval code"
+    action = (
+        "list: the pending questions (default); show, approve, deny: one question; grants: the remembered "
+        "approvals; revoke: end a grant; audit: the log of decisions; code: set or change your approval code"
+    )
     add("action", nargs="?", choices=ACTIONS, default="list", help=action)
     add("id", nargs="?", metavar="ID", help="the id of a question or a grant, or the beginning of the id")
     add("--reason", metavar="TEXT", default="", help="deny: the reason, which the model reads")
     pick = "approve: what to share: numbers of the list that `show` prints, paths, or the word all or none"
     add("--pick", metavar="WHICH", nargs="+", help=pick)
     add("--arguments", metavar="JSON", help="approve: run the call with these arguments instead")
-    remember = "approve: also allow similar calls from now on: in this session, in a folder, or of this tool"
+    remember = "approve: also allow similar calls from now on: in this session, in a folder, or always"
     add("--remember", choices=("session", "folder", "tool"), help=remember)
     folder = "with --remember folder: which folder; default: the one that contains all files shown"
     add("--folder", metavar="F", default="", help=folder)

@@ -1,7 +1,7 @@
 """`toolwire tour`: a two-minute walk through approvals, in the web page or in the terminal.
 
 The tour has its own sample vault, scripted model and store, in a temporary folder that is deleted at the end.
-It reads none of the person's settings.
+The tour reads none of the person's settings.
 """
 
 from __future__ import annotations

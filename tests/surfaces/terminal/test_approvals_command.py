@@ -76,10 +76,10 @@ async def waiting(shell: Shell) -> AsyncIterator[Waiting]:
 
 
 async def test_nothing_is_pending_at_first(shell: Shell) -> None:
-    assert await shell() == "nothing is pending\n" and await shell.json("list") == []
+    assert await shell() == "no question is pending\n" and await shell.json("list") == []
     assert (
-        await shell("grants") == "nothing is remembered\n"
-        and await shell("audit") == "nothing was decided yet\n"
+        await shell("grants") == "there are no grants\n"
+        and await shell("audit") == "nothing has been decided yet\n"
     )
 
 

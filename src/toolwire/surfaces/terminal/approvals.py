@@ -1,8 +1,8 @@
 """`toolwire approvals`: decides pending questions, revokes grants, and shows the audit log.
 
-A question asks whether a tool call may run. Agents and other programs can also run this command. So an
-approval needs the approval code, which is read from the terminal and never from a pipe, an argument or the
-environment. A denial needs no code.
+A question asks whether a tool call may run, or whether its result may be shared with the model. Agents and
+other programs can also run this command. So an approval needs the approval code, which is read from the
+terminal and never from a pipe, an argument or the environment. A denial needs no code.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ async def _list(approvals: Approvals, arguments: argparse.Namespace) -> Output:
         label = approve_label(one.shown, one.stage)
         names = (cards.who(one), one_line(one.tool, 30), one_line(label, 30))
         rows.append((one.id, _age(one.created_at), one.status, *names, written))
-    return [_public(one) for one in listed], table(rows) if listed else ["nothing is pending"]
+    return [_public(one) for one in listed], table(rows) if listed else ["no question is pending"]
 
 
 async def _show(approvals: Approvals, arguments: argparse.Namespace) -> Output:
@@ -108,7 +108,7 @@ async def _approve(approvals: Approvals, arguments: argparse.Namespace) -> Outpu
 
 
 def _asked(found: Approval, decision: Decision) -> str:
-    """Returns what an entry of the approval code approves: the call, and the options of the command.
+    """Returns the text above the prompt for the approval code: the call and the options of the command.
 
     The command shows this text even if the person has just run `show`, because another program can change the
     question in the store between the two commands.
@@ -141,7 +141,7 @@ async def _decide(
 async def _grants(approvals: Approvals, arguments: argparse.Namespace) -> Output:
     grants = await approvals.records.grants()
     value = [one.to_json() | {"lasts": await approvals.proofs.lasts(one)} for one in grants]
-    return value, await grant_lines(grants, approvals.proofs) if grants else ["nothing is remembered"]
+    return value, await grant_lines(grants, approvals.proofs) if grants else ["there are no grants"]
 
 
 LASTS = {"until_revoked": "until revoked", "until_exit": "until its program exits", "never": "not valid"}
@@ -211,7 +211,7 @@ def _read_secret(question: str) -> str:
 
 async def _audit(approvals: Approvals, arguments: argparse.Namespace) -> Output:
     entries = list(reversed(await approvals.records.audit(max(1, arguments.limit))))
-    return entries, [_audit_line(**one) for one in entries] or ["nothing was decided yet"]
+    return entries, [_audit_line(**one) for one in entries] or ["nothing has been decided yet"]
 
 
 def _audit_line(

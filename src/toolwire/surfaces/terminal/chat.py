@@ -112,7 +112,7 @@ async def _grants(chat: Chat, rest: str) -> list[Row]:
     if rest:
         return [("warning", "/grants, or /grants revoke NUMBER")]
     if not grants:
-        return [("plain", "nothing is remembered")]
+        return [("plain", "there are no grants")]
     head, *lines = await grant_lines(grants, chat.session.approvals.proofs)
     rows: list[Row] = [("plain", f"{number:>3} {line}") for number, line in enumerate(lines, 1)]
     return [("label", f"    {head}"), *rows, ("dim", "/grants revoke NUMBER")]

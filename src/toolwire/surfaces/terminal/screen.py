@@ -196,7 +196,7 @@ def screen_for_person(out: TextIO | None = None) -> Screen:
 
 @contextmanager
 def quiet_keyboard() -> Iterator[None]:
-    """Keeps the terminal from showing typed keys between the output.
+    """Keeps typed keys from appearing in the output.
 
     The next prompt reads these keys. Ctrl-C still works.
     """

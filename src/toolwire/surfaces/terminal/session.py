@@ -98,7 +98,7 @@ class TerminalSession:
     # --- the vault ---
 
     async def open_vault(self, named: str | None) -> None:
-        """Opens the vault that the person named or, without a name, the one in the settings if enabled.
+        """Opens the vault `named`; if that is None, the vault in the settings, if it is enabled.
 
         A vault that the person names does not need `vault.enabled` in the settings.
         """

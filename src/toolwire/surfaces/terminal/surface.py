@@ -1,7 +1,7 @@
 """Decides tool calls by the `--allow` rules, or asks a person, who answers by single keys or by lines.
 
-Each class is a `Surface` of the approvals. An approval contains the token of what the person was shown. A
-call is approved only once, unless the person presses another key to remember the approval. Ctrl-C is not a
+Each class is a `Surface` of the approvals. An approval contains the token of what the person was shown. It
+is valid for one call, unless the person presses another key to remember it. Ctrl-C is not a
 decision: the turn stops, and its questions expire.
 """
 
