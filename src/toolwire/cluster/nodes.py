@@ -4,8 +4,8 @@ A parked run waits on its node until the client sends the results of its tool ca
 these rows in Redis:
 
     toolwire:node:ID      the address of a node; expires unless the node renews it
-    toolwire:park:CALL    the node whose run waits for this call, and the id of the client's key; expires when
-                          the run stops waiting
+    toolwire:park:CALL    the node whose run waits for this call, and the id of the client's key; expires
+                          when the run may no longer wait
 
 - A node that cannot reach Redis continues to serve: it knows its own parked runs, and replays the parked runs
   of other nodes from the history in the request. Only the first request waits for Redis. After that, only

@@ -1,8 +1,8 @@
 """Answers an agent's requests for permissions, files and terminals.
 
 A request for a file or a terminal becomes a call of the client's tool for files or shell commands, if the
-client has declared such a tool. A permission request is answered by `is_clients`. Every other request gets an
-error at once. Nothing runs on the gateway's host.
+client has declared such a tool. Permission is granted only for calls of the client's tools (`is_clients`).
+Every other request gets an error at once. Nothing runs on the gateway's host.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Toolwire attaches to a running bridge, or starts a bridge when one is needed and starts it again after it
 died. Backends with the same bridge share it, because a bridge is a large process, and because a bridge can
-call back only one server. After a failed start, there is a pause before the next attempt, which grows with
-each failure.
+call back only one server. After a failed start, the next attempt waits for a pause that grows with each
+failure.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The keys of `[models.ID]` with `backend = "cursor"`, and how the bridge is found.
 
 Empty keys fall back to Cursor's own variables: CURSOR_API_KEY, CURSOR_SDK_BRIDGE_URL, CURSOR_SDK_BRIDGE_TOKEN
-and CURSOR_SDK_BRIDGE_BIN. Imports the standard library only.
+and CURSOR_SDK_BRIDGE_BIN.
 """
 
 from __future__ import annotations

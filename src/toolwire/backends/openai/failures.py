@@ -1,7 +1,7 @@
 """Converts errors of a server or a connection to one `Failure`, whose message contains no secrets.
 
-The message is one line. It contains the server's own message, except if the error is about credentials or the
-account's quota.
+The message is one line. If the server sent a message of its own, it contains this message, except if the
+error is about credentials or the account's quota.
 """
 
 from __future__ import annotations
