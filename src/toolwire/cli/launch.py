@@ -276,7 +276,7 @@ def _started(config: str | None) -> Iterator[Gateway]:
             stdout=subprocess.PIPE,
             stderr=log,
             pass_fds=(theirs,),
-            start_new_session=True,  # Ctrl-C is for the client alone
+            start_new_session=True,  # Ctrl-C must not reach the gateway
         )
         os.close(theirs)
     try:

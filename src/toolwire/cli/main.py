@@ -362,7 +362,7 @@ def _broken_outputs() -> list[TextIO]:
     broken = []
     for stream in (sys.stdout, sys.stderr):
         poll = select.poll()
-        poll.register(stream, 0)  # errors are always reported
+        poll.register(stream, 0)  # no events are requested, but errors are always reported
         if poll.poll(0):
             broken.append(stream)
     return broken

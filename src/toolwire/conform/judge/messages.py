@@ -196,7 +196,7 @@ class MessagesJudge:
             self._add("block_index", f"a delta for block {index}, which is not open")
             return
         block = str(self._open.get("type"))
-        if block not in BLOCKS:  # a block of a server tool
+        if block not in BLOCKS:  # blocks of Anthropic's server tools are not checked
             return
         of, member = DELTAS.get(kind, ("", ""))
         if not self._check(of == block, "delta_type", f"a {kind} in a {block} block"):

@@ -246,7 +246,7 @@ _DO: dict[str, Callable[[Approvals, argparse.Namespace], Awaitable[Output]]] = {
 
 
 async def _found(approvals: Approvals, named: str) -> Approval:
-    await approvals.lapse()  # questions of processes that have ended become expired
+    await approvals.lapse()  # expires the questions of processes that have ended
     exact = await approvals.records.get(named)
     if exact is not None:
         return exact
