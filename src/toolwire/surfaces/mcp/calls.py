@@ -5,7 +5,7 @@ protocol 2026-07-28, the server sends a question while the request for the call 
 the request ends with the question as its result, and the client sends the request again with the answer. In
 both cases, `McpCall` shows what the server must do next: send a question, wait, or return the outcome. If a
 request is cancelled, its call is cancelled. `McpCalls.close` cancels all calls. The question of a cancelled
-call expires, except that a question in the inbox stays pending with `toolwire mcp --wait`.
+call expires, unless it is in the inbox and `toolwire mcp --wait` keeps it pending.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Reported:
 class McpCall:
     """A tool call in progress. It is also the `Surface` that asks the questions of the call.
 
-    `wait_s`: how long the client waits for a decision in the inbox before it has to call again; None if the
-    call waits until the question expires.
+    `wait_s`: how long the call waits for a decision in the inbox before its client has to call again; None:
+    until the question expires.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class McpCalls:
         return call.key
 
     def resume(self, key: str, call: ToolCall) -> McpCall | None:
-        """Returns the call that waits under this key, which then waits no longer.
+        """Returns the call that waits under this key, and removes it from the waiting calls.
 
         Returns None if no call has this key, or if that call's name or arguments differ from those of `call`.
         """

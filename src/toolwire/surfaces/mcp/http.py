@@ -1,4 +1,4 @@
-"""Streamable HTTP for the MCP server: checks access, and notices when a client disconnects.
+"""Streamable HTTP for the MCP server: checks access, and detects when a client disconnects.
 
 Access is checked as in the gateway, by `access/gate.py`, and always needs a bearer token. If a client
 disconnects while its call waits for a decision, the call is cancelled. Without `--wait`, its question

@@ -32,7 +32,7 @@ log = logging.getLogger("toolwire.mcp")
 
 GET_PROMPT, READ_RESOURCE = "prompts/get", "resources/read"
 MOST_LISTED = 1000
-"""How many prompts, resources or templates of one server are listed at most, each."""
+"""How many prompts of one server are listed at most. The limit is the same for resources and templates."""
 MOST_LISTED_BYTES = 4 * 1024 * 1024
 LONGEST_URI = 4096
 """A resource or template with a longer URI is not listed."""
@@ -198,7 +198,7 @@ class Resources:
         return next((name for name in names if text in known.get(name, ())), None)
 
     def _server_of(self, uri: str) -> McpServerSettings | None:
-        """Returns the settings, as they are now, of the server that reads this resource."""
+        """Returns the current settings of the server that reads this resource; None if there is none."""
         name = self._lists(self._uris, uri)
         for server in self._servers.usable():
             templates = self._templates.get(server.name, ()) if name is None else ()

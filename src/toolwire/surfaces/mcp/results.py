@@ -176,7 +176,7 @@ def _passed_on(outcome: Outcome, version: str) -> types.CallToolResult:
 def refused(error: str, reason: str = "", *, tool: Tool | None = None) -> types.CallToolResult:
     """Returns an error as the result of a call.
 
-    It has no structured content for a server's tool, as this would not match the tool's `outputSchema`.
+    For a server's tool, the result has no structured content, which would have to match its `outputSchema`.
     """
     text = types.TextContent(text=f"{error}\nReason: {reason}" if reason else error)
     structured = None

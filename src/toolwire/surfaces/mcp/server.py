@@ -3,7 +3,8 @@
 The server offers the tools of a vault and of the MCP servers that Toolwire wraps. The same executor runs all
 of them. The server asks a person by a form if the client supports elicitation, otherwise in the inbox. If
 neither is possible, it refuses the call. While the person decides, it sends progress notifications, so that
-the client does not time out. Errors and refusals of calls are results with `isError`.
+the client does not time out. A refused or failed call has a result with `isError`. Only if a wrapped server
+answers with an MCP error, the client receives this error.
 """
 
 from __future__ import annotations
@@ -66,9 +67,9 @@ Asked = types.CallToolRequestParams | types.GetPromptRequestParams | types.ReadR
 class Ways:
     """How the server may ask a person.
 
-    `form` and `inbox`: whether it may ask by a form of the client, and in the inbox. `wait_s`: how long a
-    call waits for a decision in the inbox before its client has to call again; None: until the question
-    expires.
+    `form`: whether it may ask by a form of the client. `inbox`: whether it may ask in the inbox. `wait_s`:
+    how long a call waits for a decision in the inbox before its client has to call again; None: until the
+    question expires.
     """
 
     form: bool = True
@@ -194,7 +195,7 @@ class ToolServer:
             self._changes.announce()
 
     async def _list(self, context: Context, params: types.PaginatedRequestParams | None) -> Any:
-        """Returns the list of tools as JSON. Keeps the JSON, because a list may be long."""
+        """Returns the list of tools as JSON. Creates the JSON only after a change: it may be long."""
         await self._refresh()
         version = context.protocol_version
         if version not in self._lists:
@@ -312,7 +313,7 @@ class ToolServer:
         return AskChannels(self._ways.form and has_forms and reachable, self._ways.inbox)
 
     async def _next_answer(self, context: Context, call: McpCall) -> McpCall | types.InputRequiredResult:
-        """Returns the call when it has ended; with a modern protocol, also its next question."""
+        """Returns the call when it has ended or, with a modern protocol (`_is_modern`), its next question."""
         announced: Approval | None = None
         progress = Progress(context)
         while not call.task.done():
