@@ -36,7 +36,8 @@ CUT = "\n… The rest of the call is on the page."
 class Keys:
     """The secrets of the links in one message; None for a link that the message does not have.
 
-    `link`: for the page of the question. `answer`: for a button, or the webhook's receiver, that answers.
+    `link`: the secret of the link to the page of the question. `answer`: the secret with which a button, or
+    the receiver of the webhook, sends a decision.
     """
 
     link: LinkKey | None = None

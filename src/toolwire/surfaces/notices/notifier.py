@@ -91,7 +91,7 @@ class Notices:
             outbox.remove(approvals)
 
     async def close(self) -> None:
-        """Ends the tasks. Drops messages that were not sent, because their questions have ended too."""
+        """Ends the tasks. Messages that were not sent are dropped."""
         await asyncio.gather(*(outbox.close() for outbox in self._outboxes))
 
 
