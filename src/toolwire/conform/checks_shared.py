@@ -182,8 +182,8 @@ def alike(api: Api) -> list[Check]:
         ),
         Check(
             "stream.sse",
-            "a stream is server-sent events in UTF-8: one data line an event, JSON in it, a blank line "
-            "after it",
+            "a stream is server-sent events in UTF-8: each event has one data line with JSON, and ends with "
+            "a blank line",
             "the SSE standard",
             "the client's parser drops or joins events",
             streams(api),
@@ -322,7 +322,7 @@ def alike(api: Api) -> list[Check]:
             "stream-is-body",
             "a streamed and a non-streamed answer agree: calls, arguments, text, and how it ended",
             "vllm-project/vllm#9053, vllm-project/vllm#47137; ollama#9092; BerriAI/litellm#21090",
-            "a client that streams misses what another client receives",
+            "a client that uses streams misses what other clients receive",
             everything,
             say.same_meaning,
         ),
