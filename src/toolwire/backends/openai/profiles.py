@@ -161,8 +161,8 @@ _ROWS = (
             "the OpenAI endpoint ignores the context length, and silently drops the oldest messages of a "
             "prompt that is too long",
             "`tool_choice` is ignored",
-            "each call arrives in one piece; if there are several calls, all have index 0 (before 0.20) or "
-            "no index (before 0.4.7)",
+            "each call arrives in one piece; several calls all have index 0 (before 0.20) or no index "
+            "(before 0.4.7)",
             "finish reason `stop` after calls (older versions)",
             "images by URL are refused",
             "the server splits a message of several texts into several messages",
@@ -270,7 +270,7 @@ _ROWS = (
         "another server",
         "http://127.0.0.1:8000/v1",
         strict=True,
-        deviations=("its responses may have the differences above",),
+        deviations=("responses with the differences above",),
     ),
 )
 
