@@ -1,4 +1,4 @@
-"""Reads a small subset of YAML, for arguments that a model writes between tags and properties of notes.
+"""Reads a small subset of YAML: properties of notes, and arguments that a model writes in tags.
 
     key: plain text, a number, true, false, null, nothing   key: "double" or 'single' quotes, on one line
     key: | and > with - or +, then deeper lines             key: [flow, "of", 1], {like: JSON}, on one line
