@@ -1,4 +1,4 @@
-"""`Library`, an open vault, and the tools that list folders, tags, links, properties, tasks, daily notes."""
+"""`Library`, an open vault, and the tools that list what is in it, such as folders, tags and tasks."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def _unusable(action: Action, rule: Rule, tool: Listed) -> str:
 
 
 def _unknown(schema: Any, condition: Condition, tool: str, action: Action) -> str:
-    """Returns why the condition can never hold: the argument is unknown or has another type; "" if it can."""
+    """Returns why the condition can never hold (an unknown argument, or another type); "" if it can."""
     for step in condition.name.split("."):
         schema = _items(schema)
         if not _is_closed(schema):
