@@ -58,7 +58,7 @@ class McpServer:
         return self.allowed is None or self.allowed.fits(name, read_only)
 
     def asks(self, name: str, read_only: bool) -> bool:
-        """Whether calls of this tool need the client's approval: yes, unless only `never` selects the tool."""
+        """Whether calls of the tool need the client's approval: yes, unless only `never` selects it."""
         if self.always is not None and self.always.fits(name, read_only):
             return True
         return self.never is None or not self.never.fits(name, read_only)
