@@ -315,7 +315,7 @@ def test_a_long_result_is_cut_and_says_so() -> None:
         ({"readOnlyHint": True, "destructiveHint": True}, "only reads"),
         (
             {"destructiveHint": True, "openWorldHint": True},
-            "may destroy or overwrite, reaches out of this machine",
+            "may destroy or overwrite, may contact other systems",
         ),
     ],
 )

@@ -1,21 +1,22 @@
 """An HTTP/1.1 client that POSTs to a model server without a proxy.
 
-If a proxy is configured, `transport.py` uses aiohttp instead. This client exists for speed:
-with aiohttp a short request costs the gateway twice the CPU (+98 %), and a chunk of a stream 20 to 65 % more.
+If a proxy is configured, `transport.py` uses aiohttp instead. This client exists for speed: with aiohttp, a
+short request costs the gateway twice the CPU time (+98 %), and a chunk of a stream costs 20 to 65 % more.
 
 Rules:
 
-- A connection carries one request at a time. A connection whose response is complete waits for the next
-  request, at most `KEEP_ALIVE_S`. If its reader knows that all content has arrived, the end of the response
-  has `END_S` to follow: many servers send the last chunk after the end mark of a stream.
-- If anything arrives on a waiting connection, it is closed, even if the event loop has not read the bytes
-  from the socket yet. They would be read as the response to the next request, which may be another client's.
-- No redirects, no cookies. `transport.py` decodes compressed bodies.
+- A connection has one request at a time. A connection whose response is complete waits for the next request,
+  at most `KEEP_ALIVE_S`. Many servers send the last chunk after the end mark of a stream. So if all content
+  has arrived, the connection waits `END_S` for the end of the response.
+- If anything arrives on a waiting connection, this client closes the connection, even if the event loop has
+  not read the bytes from the socket yet. Otherwise the bytes would be read as the response to the next
+  request, which may be another client's.
+- The client follows no redirects and has no cookies. `transport.py` decodes compressed bodies.
 - While more than `HIGH_WATER` bytes are unread, the client does not read the socket, so the server waits.
 - A head larger than `MAX_HEAD` is an error. A response that has neither a length nor chunks ends with its
   connection.
-- A server that sends nothing for `read_s` while a reader waits has timed out. Time that a slow reader spends
-  elsewhere does not count.
+- If a server sends nothing for `read_s` while a reader waits, the read times out. Time in which no reader
+  waits does not count.
 - A request that fails or is cancelled closes its connection, so that the server stops working on it.
 """
 
@@ -59,7 +60,7 @@ Origin = tuple[str, int, bool]
 
 
 class Request:
-    """What all requests for one model share: the address, the headers and the time limits."""
+    """What all requests for one model have in common: the address, the headers and the time limits."""
 
     def __init__(self, url: URL, headers: Mapping[str, str], connect_s: float, read_s: float) -> None:
         assert url.host is not None and url.port is not None
@@ -100,7 +101,7 @@ class Http1Client:
                 return reply
             except BaseException as error:
                 reply.release()
-                # if anything was heard, the server may already be working on the request
+                # if the server has sent anything, it may already be working on the request
                 if is_new or reply.heard or not isinstance(error, Disconnected):
                     raise
                 connection = None
@@ -189,7 +190,7 @@ class _Connection(asyncio.Protocol):
         self.transport: Any = None
         self.reply: Http1Reply | None = None
         self.due = 0.0
-        """When the time limit of what happens now is over, by the clock of the event loop."""
+        """The time at which the current time limit ends, by the clock of the event loop."""
         self._then: Callable[[], None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -200,10 +201,10 @@ class _Connection(asyncio.Protocol):
         return reply
 
     def start_timer(self, seconds: float, then: Callable[[], None]) -> None:
-        """Calls `then` when `due` is over: after so many seconds, or later if `due` is set anew.
+        """Calls `then` at the time `due`: after `seconds`, or later if `due` is changed in the meantime.
 
-        Nearly always it is set anew. A timer of the event loop therefore stays as it is, unless it is too
-        late, and is renewed when it ends too early.
+        `due` is nearly always changed. The timer of the event loop is therefore not moved each time. It is
+        started again if it ends before `due`, and replaced only if it would end after `due`.
         """
         loop = self.client.loop
         self.due, self._then = loop.time() + seconds, then
@@ -284,8 +285,9 @@ class Http1Reply:
     def release(self, whole: bool = False) -> None:
         """Keeps the connection for the next request, or closes it if the response is not complete.
 
-        `whole`: only the end of the response is missing, which may still arrive. A server that responds
-        before it has read the whole request may never read the rest. Such a connection is not used again.
+        `whole`: whether only the end of the response is missing, which may still arrive. A connection is not
+        used again if the server responded before it had read the whole request, because it may never read the
+        rest.
         """
         connection = self._connection
         if connection.reply is not self:
@@ -305,7 +307,7 @@ class Http1Reply:
             connection.abort()
 
     def _wake(self) -> None:
-        """Wakes a waiting reader if what it awaits has arrived."""
+        """Wakes the waiting reader if there is something to read, or a fault."""
         waiter = self._waiter
         if waiter is None or waiter.done():
             return
