@@ -115,7 +115,10 @@ def test_a_right_stream_and_a_right_body_are_right() -> None:
                 "a call has the index 1000000001 where 1 was expected",
             ],
         ),
-        (lambda index: -1, ["a call has the index -1 where 0 was expected", "the index -1 is given to two calls"]),
+        (
+            lambda index: -1,
+            ["a call has the index -1 where 0 was expected", "the index -1 is given to two calls"],
+        ),
         (
             str,
             [

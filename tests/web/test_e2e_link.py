@@ -265,7 +265,7 @@ def test_a_question_that_is_decided_elsewhere_closes_the_page(here: Site, browse
         (lambda link: link[:-1] + ("A" if link[-1] != "A" else "B"), "This link does not work", "not valid"),
         (lambda link: link.partition("#")[0], "This link does not work", "part of the address is missing"),
         (lambda link: "/ui/link/link_0#x", "This link does not work", "not valid"),
-        (lambda link: "/ui/link/test", "The link works", "Nothing waits"),
+        (lambda link: "/ui/link/test", "The link works", "only a test"),
     ],
     ids=["wrong", "cut", "unknown", "test"],
 )

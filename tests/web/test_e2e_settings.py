@@ -32,9 +32,10 @@ def test_tool_calling_is_off_at_first_and_a_confirmed_yes_outlives_the_server(
     expect(page.get_by_text(WARNING)).to_be_visible()
     expect(page.get_by_text("Off: models in the chat cannot use tools.")).to_be_visible()
     expect(switch(page)).to_have_accessible_description(
-        "Lets models in the chat on these pages ask to search, read and change your notes. You approve each "
-        "call in a dialog, unless a remembered approval or a rule of an MCP server allows it. Clients of the "
-        "API and their tools are not affected. ⚠️ " + WARNING
+        "Lets models in the chat on these pages ask to search, read and change your notes, and to call the "
+        "tools of your MCP servers. You approve each call in a dialog, unless a remembered approval or a "
+        "rule of an MCP server allows it. This switch does not affect clients of the API and their tools. ⚠️ "
+        + WARNING
     )
     vault = section(page, "Vault")
     for words in (

@@ -300,7 +300,7 @@ def test_failures_are_shown_in_words_and_the_list_is_narrowed_by_end_model_and_t
     look(page, "breaks")
     expect(page.get_by_role("alert")).to_have_text("backend: The upstream fell over.")
     expect(fact(page, "Error")).to_have_text("backend: The upstream fell over.")
-    expect(pick(page, "Wire").get_by_role("option").last).to_contain_text("The upstream fell over.")
+    expect(pick(page, "To client").get_by_role("option").last).to_contain_text("The upstream fell over.")
     expect(pick(page, "Side by side")).to_contain_text("Half of")
     page.get_by_role("link", name="All turns").click()
     look(page, "refuses")
