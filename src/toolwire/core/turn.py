@@ -288,11 +288,16 @@ class Turn:
         Such a block is a quotation. A call in the history contributes only the strings in its arguments,
         because the model may make the same call again, and may pass its arguments to another tool.
         """
-        out = self.words()
+        parts = self._parts()
+        out = [self.instructions or "", *[part.text for part in parts if isinstance(part, TextPart)]]
         for tool in self.tools:
-            out += (tool.description, _joined(dict(tool.parameters)), _joined(dict(tool.format or {})))
-        out += (self.output.description or "", _joined(dict(self.output.schema or {})))
-        for part in self._parts():
+            out += (tool.description, _joined(dict(tool.parameters)))
+            if tool.format:
+                out.append(_joined(dict(tool.format)))
+        out.append(self.output.description or "")
+        if self.output.schema:
+            out.append(_joined(dict(self.output.schema)))
+        for part in parts:
             if isinstance(part, OtherPart):
                 out += map(_opened, _strings(dict(part.raw)))
         for item in self.items:

@@ -303,8 +303,7 @@ def _as_text(
         not capabilities.schema or plan.strategy == "emulated" or (constrained and not capabilities.strict)
     )
     output = prompt.output_prompt(turn.output) if worded and not required else ""
-    has_calls = any(isinstance(item, Call | Result) for item in turn.items)
-    if not offered and not output and not has_calls:
+    if not (offered or output or any(isinstance(item, Call | Result) for item in turn.items)):
         return msgspec.structs.replace(plan, turn=replace(turn, tools=(), tool_choice=ToolChoice("none")))
     dialects = capabilities.dialects or DEFAULT
     texts = turn.texts()
