@@ -165,7 +165,7 @@ def make_plan(turn: Turn, backend: Backend, settings: ToolSettings, ids: IdFacto
         rules,
         report=report(turn, capabilities, strategy),
         choice=turn.tool_choice,
-        declared=None if speaks and turn.tool_choice.name is None else _callable(turn, offered, settings),
+        declared=_declared(turn, offered, settings, speaks, as_text),
         required=bool(offered) and turn.tool_choice.mode == "required" and not _has_own_tools(turn, speaks),
         unknown=_unknown(turn, settings),
         known_ids=frozenset([item.call_id for item in turn.items if type(item) is Call])
@@ -195,14 +195,19 @@ def _has_own_tools(turn: Turn, speaks: bool) -> bool:
     return speaks and turn.body is not None and len(turn.body.get("tools") or ()) > declared
 
 
-def _callable(turn: Turn, offered: tuple[ToolSpec, ...], settings: ToolSettings) -> ToolRegistry | None:
-    """Returns the tools that may be called; None if any tool may be called.
+def _declared(
+    turn: Turn, offered: tuple[ToolSpec, ...], settings: ToolSettings, speaks: bool, as_text: bool
+) -> ToolRegistry | None:
+    """Returns the tools that may be called; None if calls of any tool are sent to the client.
 
-    With `unknown_tool = "forward"` any tool may be called, unless `tool_choice` restricts the tools.
+    With `unknown_tool = "forward"` any tool may be called, unless `tool_choice` restricts the tools. If calls
+    are text, `_as_text` sets the tools of its scanner instead.
     """
+    if speaks and turn.tool_choice.name is None:
+        return None
     if settings.unknown_tool == "forward" and len(offered) == len(turn.tools):
         return None
-    return ToolRegistry((*offered, *turn.hidden_tools)) if offered else _NO_TOOLS
+    return ToolRegistry((*offered, *turn.hidden_tools)) if offered and not as_text else _NO_TOOLS
 
 
 def _unknown(turn: Turn, settings: ToolSettings) -> Literal["text", "forward", "error"]:
@@ -329,11 +334,13 @@ def _as_text(
     prefilled = bool(begun) and form.dialect != BARE
     if prefilled:
         asked = replace(asked, items=(*asked.items, Message("assistant", (TextPart(begun),))))
+    registry = ToolRegistry((*tools, *map(as_function, turn.hidden_tools)))
     return msgspec.structs.replace(
         plan,
         turn=asked,
+        declared=None if plan.declared is None else registry,
         scanner=_scanner(
-            (*tools, *map(as_function, turn.hidden_tools)),
+            registry,
             texts,
             settings,
             form,
@@ -411,7 +418,7 @@ def _is_checked(tool: ToolSpec, own: bool) -> bool:
 
 
 def _scanner(
-    tools: tuple[ToolSpec, ...],
+    registry: ToolRegistry,
     quoted: Sequence[str],
     settings: ToolSettings,
     form: Form,
@@ -419,7 +426,7 @@ def _scanner(
     eager: bool,
     thoughts: Mentions | None,
 ) -> Callable[[], ToolCallParser]:
-    check = None
+    check, tools = None, registry.tools.values()
     if any(tool.strict for tool in tools):
         from toolwire.emulate.schemas.constrain import SchemaCheck
 
@@ -431,7 +438,7 @@ def _scanner(
 
     def make() -> ToolCallParser:
         return ToolCallParser(
-            tools,
+            registry,
             chosen,
             mode,
             form.nonce,
