@@ -273,6 +273,15 @@ class Turn:
         names = (choice.name,) if choice.name else choice.allowed
         return self.tools if names is None else tuple(tool for tool in self.tools if tool.name in names)
 
+    def has_media(self) -> bool:
+        """Returns True if the request contains anything other than text, such as an image or a file."""
+        for item in self.items:
+            if isinstance(item, _SAYING):
+                for part in item.parts:
+                    if not isinstance(part, TextPart):
+                        return True
+        return False
+
     def images(self) -> bool:
         """Returns True if the request contains an image."""
         return any(isinstance(part, ImagePart) for part in self._parts())

@@ -323,7 +323,8 @@ def _as_text(
     if not tools:
         return msgspec.structs.replace(plan, turn=asked, form=form)
     stops = turn.sampling.stop if "stop" in capabilities.fields else ()
-    asked = replace(asked, sampling=replace(turn.sampling, stop=()))
+    if turn.sampling.stop:
+        asked = replace(asked, sampling=replace(turn.sampling, stop=()))
     begun = prompt.prefill(choice, form) if required and capabilities.prefill else ""
     if constrained:  # complete calls are checked if the schema requires more than the decoder enforces
         begun = _begun(tools, form, required and capabilities.prefill)
