@@ -17,7 +17,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable
-from contextlib import aclosing, nullcontext
+from contextlib import aclosing
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -202,12 +202,12 @@ class Run:
         `alone`: it is the only choice, so the end of the answer follows.
         """
         trace, grace_s = self.trace, self._gateway.settings.tools.stop_grace_ms / 1000
-        with self if alone else nullcontext():  # with several choices, `_loops` enters `self` once for all
+        try:
             refusal = await self.admission() if alone and self.place is not None else None
             source, stages = self._first(choice, refusal)
             stages.begin(parks=source.live is not None)
             try:
-                while True:
+                while not stages.over:
                     following: tuple[RunSource, Stages] | None = None
                     batch: Batch | None
                     try:
@@ -223,13 +223,8 @@ class Run:
                     if batch is None:
                         block = stages.stop()
                     elif source.is_silent and batch and type(batch[0]) is Failure:
-                        instead = await self._instead(source, batch[0], stages)
-                        if not isinstance(instead, Failure):
-                            dead, (source, stages) = source, instead
-                            stages.begin(parks=source.live is not None)
-                            await dead.close()
-                            continue
-                        block = stages.feed([instead])
+                        following, batch = await self._instead(source, batch[0], stages)
+                        block = stages.feed(batch)
                     elif stages.is_direct or stages.is_quick(batch):
                         block = stages.feed(batch)
                     else:
@@ -246,19 +241,23 @@ class Run:
                     if following is not None:
                         ended, (source, stages) = source, following
                         await ended.close()
-                    elif stages.over:
-                        source.is_complete = stages.is_complete
-                        break
+                source.is_complete = stages.is_complete
             finally:
                 await source.close()
-            if alone:
+            if alone:  # with several choices, `_loops` ends the turn once for all
                 yield await self._end()
+                assert self.answer is not None
+                self.observe(self.answer.failure)
+        except BaseException as error:
+            if alone:
+                self._broke_off(error)
+            raise
 
     async def _loops(self, choices: int) -> AsyncGenerator[bytes, None]:
         """Yields the blocks of several choices as they arrive, then the end of the answer."""
         answer = self.answer
         assert answer is not None
-        with self:
+        try:
             refusal = await self.admission() if self.place is not None else None
             if refusal is None:
                 loops = side_by_side(partial(self._loop, alone=False), choices, answer)
@@ -270,6 +269,10 @@ class Run:
             else:
                 raise ToolwireError.of(refusal)
             yield await self._end()
+            self.observe(answer.failure)
+        except BaseException as error:
+            self._broke_off(error)
+            raise
 
     async def _end(self) -> bytes:
         """Returns the last block of the answer, after the answer was stored."""
@@ -337,12 +340,23 @@ class Run:
 
     async def _instead(
         self, source: RunSource, failure: Failure, stages: Stages
-    ) -> tuple[RunSource, Stages] | Failure:
+    ) -> tuple[tuple[RunSource, Stages] | None, Batch]:
         """Returns what the loop reads instead of a run that failed before its first event.
 
-        This is another run, with the stages that read it. If there is no alternative, the failure is
-        returned.
+        This is another run, with the stages that read it. If there is no alternative, it is None, and the
+        batch has the failure.
         """
+        found = await self._replacement(source, failure, stages)
+        if isinstance(found, Failure):
+            return None, [found]
+        instead, read_by = found
+        read_by.begin(parks=instead.live is not None)
+        return found, []
+
+    async def _replacement(
+        self, source: RunSource, failure: Failure, stages: Stages
+    ) -> tuple[RunSource, Stages] | Failure:
+        """Returns another run after a failure, with the stages that read it, or the failure to send."""
         assert self.turn is not None
         plan, choice = stages.plan, stages.choice
         if source.claim is not None and failure.kind != "timeout":  # the run died while it was parked
@@ -471,15 +485,9 @@ class Run:
 
     # --- the end of a turn ---
 
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: object, traceback: object) -> None:
-        """Ends the turn, whether its answer is complete or broke off."""
-        assert self.answer is not None
-        if kind is None:
-            self.observe(self.answer.failure)
-        elif issubclass(kind, (asyncio.CancelledError, GeneratorExit)):
+    def _broke_off(self, error: BaseException) -> None:
+        """Ends a turn whose answer is not complete, because `error` ended the loop."""
+        if isinstance(error, asyncio.CancelledError | GeneratorExit):
             self.observe(None, cancelled=True)
         elif self.first_byte is not None:  # earlier failures are observed by `respond`
             self.observe(Failure("server", "The server had an error."))
