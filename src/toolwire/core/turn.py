@@ -276,6 +276,15 @@ class Turn:
         names = (choice.name,) if choice.name else choice.allowed
         return self.tools if names is None else tuple(tool for tool in self.tools if tool.name in names)
 
+    def has_media(self) -> bool:
+        """Returns True if the request contains anything other than text, such as an image or a file."""
+        for item in self.items:
+            if isinstance(item, _SAYING):
+                for part in item.parts:
+                    if not isinstance(part, TextPart):
+                        return True
+        return False
+
     def images(self) -> bool:
         """Returns True if the request contains an image."""
         return any(isinstance(part, ImagePart) for part in self._parts())
@@ -292,11 +301,16 @@ class Turn:
         count (law 12). Of the calls in the history, only the strings in their arguments are returned, so that
         the model can make the same call again.
         """
-        out = self.words()
+        parts = self._parts()
+        out = [self.instructions or "", *[part.text for part in parts if isinstance(part, TextPart)]]
         for tool in self.tools:
-            out += (tool.description, _joined(dict(tool.parameters)), _joined(dict(tool.format or {})))
-        out += (self.output.description or "", _joined(dict(self.output.schema or {})))
-        for part in self._parts():
+            out += (tool.description, _joined(dict(tool.parameters)))
+            if tool.format:
+                out.append(_joined(dict(tool.format)))
+        out.append(self.output.description or "")
+        if self.output.schema:
+            out.append(_joined(dict(self.output.schema)))
+        for part in parts:
             if isinstance(part, OtherPart):
                 out += map(_opened, _strings(dict(part.raw)))
         for item in self.items:

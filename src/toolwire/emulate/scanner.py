@@ -56,7 +56,7 @@ class ToolCallParser(Scan):
 
     def __init__(
         self,
-        tools: Iterable[ToolSpec | Mapping[str, Any]],
+        tools: Iterable[ToolSpec | Mapping[str, Any]] | ToolRegistry,
         dialects: Iterable[str] | None = None,
         arguments: Literal["eager", "validated"] = "eager",
         nonce: str | None = None,

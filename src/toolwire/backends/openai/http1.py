@@ -182,7 +182,10 @@ def has_unread(transport: asyncio.BaseTransport) -> bool:
 
 
 class _Connection(asyncio.Protocol):
-    """A connection to a server. `reply` is the response that arrives on it; None: it is idle."""
+    """A connection to a server. `reply` is the response that arrives on it; None: it is idle.
+
+    The transport's protocol is the response while there is one, and otherwise the connection.
+    """
 
     def __init__(self, client: Http1Client, origin: Origin) -> None:
         self.client = client
@@ -196,6 +199,7 @@ class _Connection(asyncio.Protocol):
 
     def send(self, request: Request, body: bytes) -> Http1Reply:
         self.reply = reply = Http1Reply(self, request.read_s)
+        self.transport.set_protocol(reply)
         self.start_timer(request.read_s, reply.check_time)
         self.transport.write(b"%b%d\r\n\r\n%b" % (request.head, len(body), body))
         return reply
@@ -236,19 +240,14 @@ class _Connection(asyncio.Protocol):
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
     def data_received(self, data: bytes) -> None:
-        if self.reply is None:  # bytes that no request asked for
-            self.transport.abort()
-        else:
-            self.reply.feed(data)
+        self.transport.abort()  # no request asked for these bytes
 
     def connection_lost(self, error: Exception | None) -> None:
         self.client.forget(self)
         self.stop_timer()
-        if self.reply is not None:
-            self.reply.lost(error)
 
 
-class Http1Reply:
+class Http1Reply(asyncio.Protocol):
     """The response to one request. The names in `headers` are in lower case.
 
     `heard`: the server has sent something. `ended`: all of the body was read.
@@ -300,6 +299,8 @@ class Http1Reply:
         connection.client.ending.discard(connection)
         transport = connection.transport
         connection.reply = self._parser = None  # the parser refers to this object
+        if not transport.is_closing():
+            transport.set_protocol(connection)
         is_read = self._complete and self._reusable and not self._paused and self.status != 413
         if is_read and not transport.is_closing() and not transport.get_write_buffer_size():
             connection.client.keep(connection)
@@ -328,9 +329,9 @@ class Http1Reply:
         self._fault = self._fault or fault
         self._wake()
 
-    # --- called by the connection ---
+    # --- called by the event loop ---
 
-    def feed(self, data: bytes) -> None:
+    def data_received(self, data: bytes) -> None:
         if self._complete:
             self._reusable = False
             return
@@ -352,7 +353,11 @@ class Http1Reply:
         if self._released and (self._complete or self._blocks or self._fault is not None):
             self.release()
 
-    def lost(self, error: Exception | None) -> None:
+    def connection_lost(self, error: Exception | None) -> None:
+        connection = self._connection
+        connection.connection_lost(error)
+        if connection.reply is not self:  # released, when the connection was already closing
+            return
         if self._until_close and error is None:
             self._complete = True
             self._wake()
