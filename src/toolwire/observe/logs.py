@@ -82,7 +82,9 @@ class RequestLog:
         self.node = ""
 
     def turn(self, summary: TurnSummary) -> None:
-        """Logs a turn that has ended. The gateway calls it as an observer, at level info or below."""
+        """Logs a turn that has ended. The gateway calls it as an observer."""
+        if not access.isEnabledFor(logging.INFO):
+            return
         if (handler := _only_handler()) is not None:
             handler.turn(summary, self.node)
         else:

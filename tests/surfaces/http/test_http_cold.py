@@ -11,10 +11,8 @@ import pytest
 
 from toolwire.access.keys import key_id_of
 from toolwire.core.turn import Message, TextPart
-from toolwire.gateway.pipeline import Gateway, TurnSummary
-from toolwire.settings.types import Settings
+from toolwire.gateway.pipeline import TurnSummary
 from toolwire.store.store import StoredResponse
-from toolwire.surfaces.http.app import create_app
 
 PLAIN_SUMMARY: dict[str, Any] = {
     "request_id": "req_1",
@@ -226,12 +224,10 @@ async def test_refusals_of_the_surface_are_counted_apart_from_turns(site: Any) -
     assert site.app.metrics.registry.get_sample_value("toolwire_http_refusals_total", {"status": "404"}) == 1
 
 
-def test_a_turn_is_one_json_line_at_level_info(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_turn_is_one_json_line_at_level_info(site: Any, caplog: pytest.LogCaptureFixture) -> None:
     def turn_ends() -> list[str]:
         caplog.clear()
-        gateway = Gateway(Settings(), backends={})
-        create_app(gateway, gateway.settings, None)
-        for observer in gateway.observers:
+        for observer in site.gateway.observers:
             observer(summary(model="x" * 1000))
         return [record.getMessage() for record in caplog.records if record.name == "toolwire.access"]
 

@@ -490,11 +490,12 @@ async def test_a_turn_that_a_limit_refuses_is_one_of_its_model(
     place: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Log, metrics and usage then know the model; a missing model is counted for none."""
-    caplog.set_level("INFO", "toolwire.access")
     async with place(models={"demo": "say hi\nusage 700 200"}) as p:
         key = await p.key(tokens_per_minute=900)
-        asked = [(await p.ask(key, {**HI, "model": model}))[0] for model in ("demo", "nobody", "demo")]
-        assert asked == [200, 404, 429]
+        with caplog.at_level("INFO", "toolwire.access"):
+            assert [
+                (await p.ask(key, {**HI, "model": model}))[0] for model in ("demo", "nobody", "demo")
+            ] == [200, 404, 429]
         lines = [
             json.loads(record.getMessage()) for record in caplog.records if record.name == "toolwire.access"
         ]

@@ -82,7 +82,7 @@ log = logging.getLogger("toolwire.http")
 def create_app(gateway: Gateway, settings: Settings, store: Store | None) -> App:
     """Creates the ASGI application.
 
-    It observes the gateway's turns for metrics and the access log. Set the level of the log before.
+    It observes the gateway's turns for metrics and the access log.
     """
     return App(gateway, settings, store)
 
@@ -127,8 +127,7 @@ class App:
         self.siblings: Siblings | None = None
         """The other worker processes of this server; None if there are none."""
         gateway.observers.append(self.metrics.observe)
-        if access.isEnabledFor(logging.INFO):
-            gateway.observers.append(self.log.turn)
+        gateway.observers.append(self.log.turn)
         if access.isEnabledFor(logging.DEBUG):
             gateway.contents_wanted = True
 
