@@ -155,7 +155,7 @@ def test_invalid_certificate_files_prevent_the_start_with_a_one_line_error(
         tls_files(ServerSettings(tls_cert=cert))
     with pytest.raises(ConfigError, match="cannot be read"):
         tls_files(ServerSettings(tls_cert=cert, tls_key="/nowhere"))
-    with pytest.raises(ConfigError, match="no certificate with its key"):
+    with pytest.raises(ConfigError, match="are not a certificate and its key"):
         tls_files(ServerSettings(tls_cert=key, tls_key=cert))
     locked = tmp_path / "locked.pem"
     words = ["ec", "-aes128", "-passout", "pass:hidden", "-in", key, "-out", str(locked)]

@@ -209,7 +209,7 @@ class Budgets:
                 "requests_limit" if place == 0 else "tokens_limit", message, retry_after_s=RETRY_S
             )
         message = f"The nodes cannot share this API key's monthly budget of {name} now, "
-        message += "and this node has given out its part. Please try again."
+        message += "and this node has used its share. Please try again."
         return ToolwireError("overloaded", message, retry_after_s=RETRY_S)
 
 

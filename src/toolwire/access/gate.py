@@ -121,7 +121,7 @@ def check_single(headers: Iterable[tuple[bytes, bytes]]) -> None:
     """
     names = [name for name, _ in headers if name in SINGLE]
     if len(names) != len(set(names)):
-        raise ToolwireError("invalid_request", "A header that may stand only once was sent twice.")
+        raise ToolwireError("invalid_request", "A header that may occur only once was sent twice.")
 
 
 class Gate:
@@ -145,8 +145,8 @@ class Gate:
     def check_place(self, headers: Headers, scope: Scope) -> None:
         """Raises an error unless the Host and Origin headers are allowed.
 
-        Raises one also if a header that is used for a decision occurs more than once. `headers` are those of
-        `scope`, by name.
+        Also raises an error if a header that is used for a decision occurs more than once. `headers`: the
+        headers of `scope`, by name.
         """
         if len(headers) != len(scope["headers"]):
             check_single(scope["headers"])
@@ -157,12 +157,14 @@ class Gate:
             else scope.get("http_version", "1.1") == "1.0"
         ):
             raise ToolwireError(
-                "forbidden_host", "This server answers only to loopback host names; more by server.hosts."
+                "forbidden_host",
+                "This server answers only to loopback host names; add others to server.hosts.",
             )
         origin = headers.get(b"origin")
         if origin is not None and not self.origin_allowed(origin, host):
             raise ToolwireError(
-                "forbidden_origin", "This web origin may not use this server; allow it by server.origins."
+                "forbidden_origin",
+                "This web origin may not use this server; add it to server.origins to allow it.",
             )
 
     def _host_allowed(self, host: bytes) -> bool:
@@ -235,7 +237,7 @@ class Gate:
             self.ring.check_known()
             if client is not None and not is_loopback(client[0]):
                 local = "Without keys only clients on this machine are served"
-                raise ToolwireError("permission", f"{local}; set server.keys, or toolwire keys add.")
+                raise ToolwireError("permission", f"{local}; set server.keys, or run toolwire keys add.")
             # A proxy on this machine connects from loopback even for remote clients.
             if any(map(_PROXY_SIGN.match, headers)):
                 raise ToolwireError("permission", BY_PROXY)
@@ -264,7 +266,7 @@ class Gate:
     # --- CORS ---
 
     def cors(self, headers: Headers) -> HeaderList:
-        """Returns the CORS headers for a response to this request; none if it has no Origin header."""
+        """Returns the CORS headers for the response: an empty list if the request has no Origin header."""
         origin = headers.get(b"origin")
         if origin is None:
             return []
@@ -307,7 +309,7 @@ class Gate:
 
 
 def _tokens(headers: Headers) -> tuple[bytes, bytes]:
-    """Returns the keys that the caller sent in `Authorization` and `x-api-key`; empty if none."""
+    """Returns the keys in the headers `Authorization` and `x-api-key`; b"" for a header without a key."""
     scheme, _, token = headers.get(b"authorization", b"").strip().partition(b" ")
     return token.strip() if scheme.lower() == b"bearer" else b"", headers.get(b"x-api-key", b"").strip()
 
@@ -428,7 +430,7 @@ class Proxies:
 def settled(headers: Headers) -> None:
     """Deletes a request's proxy headers after Toolwire has used them.
 
-    The request came from a trusted proxy, or from another node, which has used the headers.
+    If the request came from another node, that node has already used the headers.
     """
     for name in proxy_signs(headers):
         del headers[name]

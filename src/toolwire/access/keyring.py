@@ -27,7 +27,7 @@ MOST_RECENT = 1024
 REREAD_S = 2.0
 FRESH_S = 5.0
 LOOK_AGAIN_S = 0.25
-"""How long the stored keys are not read again after they were read because of an unknown key."""
+"""After an unknown key, the stored keys are read again only if the last read began this long ago."""
 BEHIND_S = 0.05
 """Delay of a refresh in the background, so that the current response is sent first."""
 WAIT_S = 1.0
@@ -101,7 +101,7 @@ class KeyRing:
 
     @property
     def due(self) -> bool:
-        """Whether the stored keys must be read: they were never read, or not within `FRESH_S`."""
+        """Whether `refresh` must be called: the stored keys were not read within `REREAD_S`, or never."""
         if self._records is None or self._read_at is None:
             return self._records is not None
         now = self._ticks()
@@ -154,7 +154,10 @@ class KeyRing:
     # --- refresh ---
 
     async def refresh(self) -> None:
-        """Starts to read the stored keys again. Waits for the read if the keys in memory are too old."""
+        """Starts to read the stored keys again, if the last read began at least `REREAD_S` ago.
+
+        Waits for the read if the keys in memory are older than `FRESH_S`, or if there are none yet.
+        """
         if self._records is None:
             return
         now = self._ticks()
@@ -263,7 +266,7 @@ class KeyRing:
         try:
             await records.used(ids, now)
         except ToolwireError as error:  # keys can still be read if the disk is full
-            log.info("when keys were used last could not be kept: %s", error)
+            log.info("the times at which keys were last used could not be stored: %s", error)
 
     async def close(self) -> None:
         """Cancels a scheduled read and waits for one that has started."""

@@ -1,8 +1,9 @@
 """API keys: their permissions, and how they are stored.
 
-A key has 240 random bits. It is shown once, and only its SHA-256 is stored. A rotated key keeps its id, and
-so its responses, limits and budgets; the old key works for a grace period. Whether a key is revoked does not
-depend on the clock; only the end of a grace period does. `keyring.py` finds a caller's key.
+A key has 240 random bits. It is shown once, and only its SHA-256 is stored. After a rotation, the new key
+acts under the id of the original key, so the responses, limits and budgets stay the same; the old key works
+for a grace period. Whether a key is revoked does not depend on the clock; only the end of a grace period
+does. `keyring.py` finds a caller's key.
 """
 
 from __future__ import annotations
@@ -250,7 +251,7 @@ class KeyRecords:
         old = next((key for key in await self.all() if key.id == id), None)
         now = self._clock()
         if old is None or not old.lives(now):
-            raise ToolwireError("not_found", f"there is no living key {id}")
+            raise ToolwireError("not_found", f"there is no active key {id}")
         made = await self._insert(old.name, old.scopes, old.limits, old.identity)
         await self._end(old.id, now + grace_s if grace_s > 0 else -now)
         return made

@@ -44,9 +44,10 @@ CHARACTERS_A_TOKEN = 4
 IMAGE_TOKENS = 800
 ANSWER_TOKENS = 256
 MOST_ANSWER_TOKENS = 1024
-"""The least and most tokens that are reserved for an answer.
+"""The most tokens that are reserved for an answer whose request sets a maximum of tokens.
 
-The rest is charged when the turn ends.
+Without such a maximum, `ANSWER_TOKENS` are reserved. If the answer uses more than was reserved, the rest is
+charged when the turn ends.
 """
 CONCURRENT_RETRY_S = 1.0
 CLOSE_S = 2.0
@@ -185,7 +186,7 @@ class RateLimits:
     def _take_here(self, account: KeyAccount, ticket: Ticket) -> MeterRefusal | None:
         """Reserves from the limits of this process. Returns the limit that refuses, or None.
 
-        Without Redis, these are the full limits; while Redis is unreachable, this node's share of them.
+        Without Redis, each worker process has its share of the limits; while Redis is unreachable, each node.
         """
         shared, limits, rates = self.shared, ticket.limits, self._rates(ticket.limits)
         if self._budgets.has(limits):
@@ -292,9 +293,10 @@ class RateLimits:
 
     @property
     def _parts(self) -> int:
-        """Returns by how much the limits are divided now: 1 if Redis counts for all.
+        """Returns the number by which the limits are divided now.
 
-        Otherwise the number of nodes or workers, each of which counts on its own.
+        This is 1 if Redis counts for all nodes. Otherwise each node or worker counts on its own, and this is
+        their number.
         """
         shared = self.shared
         return self._workers if shared is None else 1 if shared.up else shared.nodes

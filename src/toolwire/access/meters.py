@@ -102,7 +102,7 @@ def reset_us(taken: int, rate: int) -> int:
 
 
 def moment(seconds: float) -> str:
-    """A time since the epoch as Anthropic writes it: `2026-11-18T12:00:00Z`, rounded up."""
+    """Returns a Unix time, rounded up, as Anthropic writes it: `2026-11-18T12:00:00Z`."""
     return datetime.fromtimestamp(math.ceil(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

@@ -8,16 +8,17 @@ The rules of `meters.py` run there as one script, so two nodes cannot both take 
     toolwire:nodes            the nodes that share the limits, each with the end of its lease
 
 All nodes use the clock of Redis; if it goes back, counting continues from the earlier time. Leases are
-renewed while a turn runs, so the leases of a dead node expire. When Redis becomes unreachable, one request
-waits for it; after that only the heartbeat tries, until Redis is reachable again. Before anything else, the
-node then reports what Redis has missed, together with what Redis reported last, in case its data was lost.
+renewed while a turn runs, so the leases of a dead node expire. When Redis becomes unreachable, the request
+that notices this waits for Redis; after that, only the heartbeat tries to reach it. When Redis is reachable
+again, the node first reports what Redis has missed, together with the meters that Redis reported last, in
+case Redis has lost its data.
 Each request to Redis also contains the meters that the node last saw. If the key has no meters in Redis any
 more, they start from these numbers. So the count is never lower than what any node has seen.
 
 The id of a running turn of a key with a budget is `ID:TOKENS`. So the reserved part of the budget is always
 the sum over the running turns: it cannot drift, and the reservations of a dead node end with its leases. The
-usage of ended turns starts from the store's sum. Redis deletes it `BUDGET_S` seconds after the last turn,
-when all of it is in the store.
+usage of ended turns starts from the store's sum. Redis deletes this usage `BUDGET_S` seconds after the last
+turn; by then, the store has all of it.
 """
 
 from __future__ import annotations
@@ -332,7 +333,7 @@ class SharedLimits:
             await self._pay(self._owed, "charge")
 
     async def _return(self) -> None:
-        """Reports to Redis, when it is reachable again, what it has missed. Requests wait until then."""
+        """Reports to Redis what it missed while it was unreachable, and then shares the limits again."""
         untold = deque(self._owed_since())
         try:
             await self._pay(untold, "report")
@@ -355,7 +356,7 @@ class SharedLimits:
             try:
                 await self.beat()
             except Exception:
-                log.exception("this node could not renew what it has in Redis")
+                log.exception("this node could not renew its leases in Redis")
             if not self.up:
                 await asyncio.sleep(RETRY_S)
                 continue

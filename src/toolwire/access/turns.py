@@ -1,9 +1,9 @@
-"""Whose request begins next, when requests of several keys arrive at the same time.
+"""Decides whose request begins next when requests of several keys arrive at the same time.
 
 The event loop works on all requests alternately. A key with many connections would therefore delay every
 request of another key by one request for each of its connections. Instead, keys take turns: one request
-begins in each pass of the event loop. While only one key sends requests, none waits, because beginning many
-at once is cheaper.
+begins in each pass of the event loop. While only one key sends requests, no request waits, because beginning
+many at once is cheaper.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class KeyTurns:
             place = places.popleft()
             if places:
                 self._waiting[key_id] = places
-            if not place.done():  # it is, if the request was cancelled
+            if not place.done():  # the future of a cancelled request is already done
                 place.set_result(None)
                 asyncio.get_running_loop().call_soon(self._next_pass)
                 return

@@ -196,7 +196,7 @@ class UsageBook:
             )
         except Exception as error:  # an error must not reach the turn, and the counts must not be lost
             if not self._failing:
-                log.warning("usage could not be written, it is kept and tried again: %s", error)
+                log.warning("usage could not be written; it is kept and written later: %s", error)
             self._failing = True
             await self._read_first(month, at)
             return
@@ -333,7 +333,7 @@ class UsageBook:
 
 
 def month_of(now: float) -> int:
-    """Returns the Unix time at which the month of `at` begins (UTC)."""
+    """Returns the Unix time at which the month of the time `now` begins (UTC)."""
     return int(
         datetime.fromtimestamp(now, UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0).timestamp()
     )

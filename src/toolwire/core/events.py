@@ -1,8 +1,8 @@
 """The events that a run may produce.
 
-Law 2, one vocabulary: every backend produces these events and every encoder consumes them. A run is a
-sequence of events that ends with exactly one `Finish` or `Failure`; `wire/order.py` defines which sequences
-are legal. Imports the standard library only.
+Every backend produces these events and every encoder consumes them (law 2). A run is a sequence of events
+that ends with exactly one `Finish` or `Failure`; `wire/order.py` defines which sequences are legal. Imports
+the standard library only.
 """
 
 from __future__ import annotations

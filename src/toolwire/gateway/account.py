@@ -25,8 +25,8 @@ Headers = tuple[tuple[bytes, bytes], ...]
 class Account:
     """Calls and usage of one turn.
 
-    `saw` gets each batch that is sent. `policies` has the policies by choice and part of the answer; None if
-    there are no rules.
+    `saw` must be called with each batch that is sent. `policies`: the policies by choice and by the number of
+    earlier rounds of served calls (`rounds.py`); None for a choice without rules.
     """
 
     __slots__ = (
@@ -62,9 +62,9 @@ class Account:
         self.model = ""
         """The id of the model that answers; "" if it is the requested one."""
         self.drops_logprobs = False
-        """Whether log probabilities were dropped, because a thought was separated from their text."""
+        """Whether log probabilities were dropped, because a thought was cut out of their text."""
         self.repeats = False
-        """Whether Toolwire ended the answer, because it repeated itself."""
+        """Whether Toolwire ended the answer, because the answer repeated itself."""
 
     def saw(self, batch: Batch, choice: int) -> None:
         if self.ticket is not None:
@@ -87,7 +87,7 @@ class Account:
                 self.dropped[event.kind] = self.dropped.get(event.kind, 0) + event.count  # type: ignore[union-attr]
 
     def _policy(self, choice: int) -> Policy | None:
-        """Returns the policy of the last part of a choice."""
+        """Returns the policy that was added last for this choice."""
         return next(policy for (at, _), policy in reversed(self.policies.items()) if at == choice)
 
     def settled(self, ran: bool, answered: bool) -> Usage:
@@ -108,9 +108,9 @@ class Account:
         return len(self.call_names), truncated, mode
 
     def comment(self) -> str:
-        """Returns the comment at the end of a stream, which reports its calls.
+        """Returns the comment that reports the calls at the end of a stream.
 
-        A stream cannot report them in its headers, which are sent before the first call.
+        The headers of a stream cannot report the calls, because the headers are sent before the first call.
         """
         count, truncated, mode = self.called()
         cut = "true" if truncated else "false"
@@ -122,7 +122,7 @@ class Account:
 
 
 def headers(run: Run, ended: TurnSummary | None = None) -> list[tuple[bytes, bytes]]:
-    """Returns the headers of a stream; with `ended`, those of the whole answer of a turn that has ended."""
+    """Returns the headers of a stream or, with `ended`, of the whole body of a turn that has ended."""
     report = run.final_report() if ended is None else ended.report
     if ended is not None and run.answer is not None and not run.answer.stored:
         report = "; ".join(filter(None, (report, "store=failed")))
@@ -140,7 +140,7 @@ def headers(run: Run, ended: TurnSummary | None = None) -> list[tuple[bytes, byt
 
 @lru_cache(64)
 def _of_calls(count: int, truncated: bool, mode: str) -> Headers:
-    """Returns Toolwire's own header, and headers with the same values under the names of other proxies."""
+    """Returns the headers about calls: Toolwire's own, and the same values under other proxies' names."""
     number, cut, stop = str(count).encode(), b"true" if truncated else b"false", mode.encode()
     return (
         (b"x-toolwire-tools", b"count=%b; truncated=%b; stop_after=%b" % (number, cut, stop)),

@@ -1,7 +1,8 @@
 """Builds the answer of a turn from its events: one class for each API, streamed or whole.
 
 `feed` takes a batch of events and returns the next bytes of a stream. For a whole answer, `feed` returns no
-bytes, and `finish` returns the body. Law 3: both are made from the same events.
+bytes, and `finish` returns the body. Stream and body are built from the same events, so they cannot disagree
+(law 3).
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ _encode = msgspec.json.Encoder().encode
 class Answering(Protocol):
     """An answer that is being written: a stream or a whole body.
 
-    `finish` returns the end of the stream, or the body. If `keep` is not None, it is called with these bytes,
-    stores the answer, and returns the bytes that are sent. `stored` is False if storing the answer failed.
+    `finish` returns the last bytes of the stream, or the body. If `keep` is not None, the caller must pass
+    these bytes to `keep`, which stores the answer and returns the bytes to send. `stored` is False if storing
+    the answer failed.
     """
 
     @property
@@ -100,7 +102,7 @@ class ResponsesAnswer(ResponsesEncoder):
     def _record(self, whole: dict[str, Any], response: bytes) -> StoredResponse:
         before = (
             self._memory.loose if self._memory is not None else ()
-        )  # the conversation before it, if the store does not have it
+        )  # the conversation before this response, if the store does not have that conversation
         return StoredResponse(
             id=self.id,
             key_id=self._key_id,
@@ -161,14 +163,14 @@ _PREFIXES = {
 
 
 class EventsAnswer:
-    """Collects the events of an answer, for callers in this process. Another answer writes the bytes."""
+    """Collects the events of an answer, for callers in this process. Another object writes the bytes."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
         self._answer: Answering | None = None
 
     def beside(self, answer: Answering) -> EventsAnswer:
-        """Sets the answer that writes the bytes, and returns this object.
+        """Sets the `Answering` that writes the bytes, and returns this object.
 
         The journal shows these bytes, even if the caller uses only the events.
         """

@@ -1,7 +1,7 @@
-"""The approval requests that clients of the Responses API got, as rows of the store.
+"""Stores the approval requests that clients of the Responses API receive.
 
-A request belongs to one key, and to exactly the call that the client was shown. It is answered once. Rows
-hold the call's arguments until they expire.
+A request belongs to one key, and to exactly the call that the client was shown. It can be answered once. Its
+row contains the arguments of the call. `add` deletes the rows of expired requests.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from toolwire.store.engine import Connection
 
 LIFETIME_S = 86_400.0
-"""How long a client may answer a request."""
+"""How many seconds a client has to answer a request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ _FORGET = "DELETE FROM mcp_requests WHERE expires_at <= ?"
 
 
 class RequestTable(Protocol):
-    """Where approval requests are kept."""
+    """The methods of a table of approval requests."""
 
     async def add(self, requests: Sequence[ApprovalRequest], now: float) -> None: ...
 
@@ -53,7 +53,7 @@ class RequestTable(Protocol):
 
 
 class ApprovalRequests:
-    """The requests in the store. Every method is one transaction."""
+    """The table of approval requests in the store. Every method is one transaction."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

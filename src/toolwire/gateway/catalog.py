@@ -1,10 +1,11 @@
 """The models that the gateway serves: those in the settings, and those of servers.
 
 A model with `model = "*"` in its settings is a server. Each of its models is offered as `ID/NAME` and opened
-when it is first requested. The names are listed in the background and kept. So `/v1/models` answers at once,
-and still lists the models of a server that is down for a moment.
+when it is first requested. A background task asks each server for the names of its models, and the catalog
+keeps them. So `/v1/models` answers at once, and still lists the models of a server that is down for a moment.
 
-A model with a mistake in its settings is not built. It is not listed, and a request for it gets the reason.
+A model with a mistake in its settings is not built. If a fallback can answer instead, the model is still
+listed. Otherwise it is not listed, and the error for a request names the mistake.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ FIRST_LOOK_S = 1.0
 OPENED = 64
 """How many models of servers stay open.
 
-If there are more, the model that was unused for the longest time is closed.
+If there are more, one that no turn uses is closed: the one that was requested the longest time ago.
 """
 LONGEST_NAME = 200
 LONGEST_REASON = 500
@@ -39,7 +40,7 @@ RETIRE_LOOK_S = 0.2
 
 
 class User(Protocol):
-    """A turn. `backend` is the model that it uses now."""
+    """A running turn. `backend`: the model that the turn uses now."""
 
     @property
     def backend(self) -> Backend | None: ...
@@ -95,7 +96,7 @@ class Catalog:
             self._looked = 0.0
 
     def remove(self, id: str) -> None:
-        """Removes a model. It is closed when the turns that use it have ended."""
+        """Removes a model. It is closed when no turn uses it any more, or after `RETIRE_S` seconds."""
         self.kinds.pop(id, None)
         self._names.pop(id, None)
         self.unavailable.pop(id, None)
@@ -135,7 +136,7 @@ class Catalog:
     # --- finding a model ---
 
     def find(self, name: str) -> Backend | None:
-        """Returns the model with this id or alias, or the model of a server.
+        """Returns the model with this id or alias, or the server's model with this name (`ID/NAME`).
 
         Returns None if no model has the name.
         """
@@ -143,7 +144,7 @@ class Catalog:
         return own or self._of_source(name) or self._by_alias(name)
 
     def add_unlisted(self, backend: Backend, kind: str) -> None:
-        """Adds a model of Toolwire's own, such as that of the tour. It is in no list of models."""
+        """Adds one of Toolwire's own models, such as the model of the tour. No list contains this model."""
         self._unlisted[backend.id] = backend
         self.kinds[backend.id] = kind
 
@@ -186,7 +187,7 @@ class Catalog:
         return registry.lacking(self.kind(id), getattr(backend, "options", None))
 
     async def trouble(self, id: str) -> str:
-        """Returns why a model or a server cannot answer now; "" if it can. Generates nothing."""
+        """Returns why a model or a server cannot answer now; "" if it can. Does not run the model."""
         if reason := self.problem(id):
             return reason
         backend = self.models.get(id)
@@ -268,9 +269,9 @@ class Catalog:
     # --- listing ---
 
     def listed(self) -> list[str]:
-        """Returns the ids that `/v1/models` shows: the models that can be used.
+        """Returns the ids and aliases that `/v1/models` shows: those that can be used.
 
-        Outdated lists are refreshed in the background.
+        If the lists of the servers' models are outdated, they are refreshed in the background.
         """
         if (self.sources or self._discover) and time.monotonic() - self._looked > FRESH_S:
             self._look()
@@ -294,7 +295,7 @@ class Catalog:
         return self._names[id]
 
     async def start(self) -> None:
-        """Lists the servers' models for the first time. A slow server does not delay the start."""
+        """Lists the servers' models for the first time. Waits at most `FIRST_LOOK_S` for slow servers."""
         self._find()
         if self.sources:
             await asyncio.wait({self._look()}, timeout=FIRST_LOOK_S)
@@ -304,7 +305,7 @@ class Catalog:
             self._finding = asyncio.ensure_future(self._add_found(self._discover))
 
     async def _add_found(self, discover: Callable[[], Awaitable[Sequence[ModelSettings]]]) -> None:
-        """Adds models that `discover` found. A model with an id that is in use stays as it is."""
+        """Adds models that `discover` found. A found model is skipped if its id is already in use."""
         try:
             new = [model for model in await discover() if model.id not in self.kinds]
         except Exception:
@@ -343,7 +344,7 @@ class Catalog:
 
     async def _list(self, id: str, source: Source) -> None:
         names = tuple(await source.names())
-        if self.sources.get(id) is source:  # it may have been removed meanwhile
+        if self.sources.get(id) is source:  # the server may have been removed meanwhile
             self._names[id], self._known = names, None
 
     async def close(self) -> None:

@@ -4,10 +4,10 @@
 
 - User, system and developer messages stay unchanged. The model's messages, its calls and their results are
   replaced by the summary.
-- Calls that have no result yet stay unchanged after the summary, together with the calls of the same group,
-  so that the client can still send their results.
-- The summary is written in an ordinary turn, with the same key, limits, journal and usage. It is not stored:
-  the item that the client gets contains everything.
+- Calls that have no result yet follow the summary unchanged, each with its group (see `open_groups`), so that
+  the client can still send their results.
+- The summary is written in an ordinary turn, with the same key, limits, journal and usage. The summary is not
+  stored: the sealed item that the client gets contains it.
 - When the client sends the compacted conversation, the model gets the summary as a message of the assistant,
   never as an instruction.
 """
@@ -52,9 +52,9 @@ PASSED = (
     "safety_identifier",
     "user",
 )
-"""Fields of the client's request that the request for the summary has too.
+"""Fields that are copied from the client's request to the request for the summary.
 
-Other fields are reported as ignored.
+All other fields except `input` are reported as ignored.
 """
 REPORT = b"x-toolwire-report"
 ASKED = (
@@ -112,9 +112,10 @@ class Compaction:
         )
 
     def _report(self, inner: bytes) -> bytes:
-        """Returns the report of the request for the summary.
+        """Returns the value of the report header for the client's request.
 
-        It also lists the fields of the client's request that this request did not get.
+        It contains the report on the request for the summary (`inner`), and the client's fields that were not
+        copied to that request.
         """
         left = {ALIASES.get(name, name) for name, value in self._body.items() if value is not None} - {
             *PASSED,
@@ -148,9 +149,9 @@ def _text(response: dict[str, Any]) -> str:
 def open_groups(items: Sequence[Item]) -> list[Item]:
     """Returns the calls since the last user message that have no result yet, with their groups.
 
-    Every call in `items` has a result, if only a placeholder. A group is a sequence of reasoning and calls,
-    with their results. A message or an earlier result ends a group, but a result belongs to the group of its
-    call wherever it is.
+    Every call in `items` has a result, which may be a placeholder. A group is a sequence of reasoning and
+    calls, together with the results of these calls. A message ends a group. A call or reasoning that follows
+    a result begins a new group. A result always belongs to the group of its call.
     """
     groups: list[list[Item]] = [[]]
     group_of: dict[str, list[Item]] = {}
@@ -249,11 +250,12 @@ def _part(part: Part) -> dict[str, Any]:
 
 # --- seals ---
 #
-# A seal is an encrypted text (a compacted conversation) that the client stores but cannot read, change or
-# create. The secret is kept in the store, so it outlives the process, and all processes with that store share
-# it. Without a store, it lasts as long as the process. A seal made for one key cannot be opened with another
-# key. The text is encrypted with a keystream (SHAKE-256 of key and nonce, with a new nonce each time) and
-# signed together with its key id (HMAC-SHA-256). Text without a valid signature is never decrypted.
+# A seal is an encrypted text (the summary of a conversation) that the client stores but cannot read, change
+# or create. The secret for all seals is kept in the store, so it outlives the process, and all processes with
+# that store share it. Without a store, the secret lasts as long as the process. A seal made for one API key
+# cannot be opened with another API key. The text is encrypted with a keystream (SHAKE-256 of a key derived
+# from the secret and a nonce, with a new nonce each time) and signed together with the id of the API key
+# (HMAC-SHA-256). Text without a valid signature is never decrypted.
 
 PREFIX = "twc1."
 SECRET = "compaction_secret"
@@ -281,7 +283,8 @@ class Seals:
             raw = base64.b64decode(sealed[len(PREFIX) :], altchars=b"-_", validate=True)
         except (binascii.Error, ValueError):
             return None
-        if base64.urlsafe_b64encode(raw).decode() != sealed[len(PREFIX) :]:  # only one spelling is valid
+        # Base64 can spell the same bytes in several ways; only one of them is valid.
+        if base64.urlsafe_b64encode(raw).decode() != sealed[len(PREFIX) :]:
             return None
         nonce, hidden, signature = raw[:NONCE], raw[NONCE:-SIGNATURE], raw[-SIGNATURE:]
         secret = await self._known()
@@ -306,7 +309,7 @@ class Seals:
 
 
 def _hidden(text: bytes, secret: bytes, nonce: bytes) -> bytes:
-    """Encrypts or decrypts `text` with the keystream, which reverses itself."""
+    """Encrypts or decrypts `text`: applying the same keystream twice returns the original text."""
     if not text:
         return b""
     stream = hashlib.shake_256(_derived(secret, b"hide") + nonce).digest(len(text))

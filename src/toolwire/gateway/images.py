@@ -9,7 +9,7 @@ With a URL, a client could make Toolwire send requests to internal hosts. So the
 - The first bytes must be those of an image, whatever the content type says.
 - An error about an internal host does not reveal whether the host exists.
 
-If a URL is passed on to the backend instead, `checked` refuses the URLs that are not allowed.
+If the backend fetches the images itself, `checked` refuses the URLs that are not allowed.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from toolwire.core.turn import ImagePart, Item, Message, OtherPart, Part, Result
 
 # --- URLs that are passed on ---
 #
-# Finds the URLs in a part, and decides which ones an upstream may fetch. Only `data:` URLs and http(s) URLs
-# with a public host are passed on. Parsers disagree about unusual URLs, and the upstream's parser is not
-# ours. So a URL must be plain: no control characters, no backslash or credentials before the path, exactly
-# two slashes, and a host that every parser reads in the same way. An IP address must be in its usual form.
-# Pure.
+# Finds the URLs in a part of a message, and decides which of them an upstream server may fetch. Only `data:`
+# URLs and http(s) URLs with a public host are passed on. The upstream may read an unusual URL differently
+# from this module. So a URL must be plain: no control characters, no backslash or credentials before the
+# path, exactly two slashes, and a host that every parser reads in the same way. An IP address must be in its
+# usual form. Pure.
 
 NOT_PLAIN = "only data: URLs and plain http and https URLs are passed on"
 URL_NOT_PUBLIC = "its host is not a public address"
@@ -81,11 +81,11 @@ _NAME = re.compile(r"(?:[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?\.)*[a-z0-9_](?:[a-z0-
 _NUMBER = re.compile(r"(?:[0-9]+|0x[0-9a-f]*)")
 _BASE64 = re.compile(r"[A-Za-z0-9+/=_-]*")
 URL_NAMES = ("url", "urls", "uri", "uris", "href", "src")
-"""Endings of member names. The value of such a member is a URL, whatever it looks like."""
+"""Endings of names of JSON members. A string in such a member counts as a URL, whatever it looks like."""
 TEXT_NAMES = frozenset(
     {"type", "text", "title", "name", "filename", "caption", "description", "transcript", "refusal"}
 )
-"""Members whose values are never fetched."""
+"""Names of JSON members whose values are never fetched."""
 FETCHED = frozenset(
     (
         "http",
@@ -113,9 +113,10 @@ A value looks like a URL if it has one of these schemes, or any scheme followed 
 
 
 def is_public(address: str) -> bool:
-    """Whether the gateway may contact this address for a client: only global unicast addresses.
+    """Whether the gateway may contact this address for a client.
 
-    For mapped or tunnelled IPv4 addresses, the inner address counts.
+    Only global unicast addresses are allowed. If an IPv6 address contains an IPv4 address (mapped or
+    tunnelled), the rule applies to the IPv4 address.
     """
     ip = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(ip, ipaddress.IPv6Address):
@@ -182,9 +183,9 @@ def _head(value: str) -> str:
 
 
 def urls_in(part: Mapping[str, Any]) -> Iterator[str]:
-    """Yields every string in a part that is a URL, at any depth.
+    """Yields every string in a part, at any depth, that counts as a URL.
 
-    A string is a URL if its member's name says so, or if it looks like one.
+    A string counts as a URL if the name of its JSON member says so, or if it looks like a URL.
     """
     inside: list[tuple[str, Any]] = [("", part)]
     while inside:
@@ -325,7 +326,8 @@ class ImageFetcher:
     async def _all(self, urls: list[str], param: str) -> dict[str, str]:
         """Fetches the images, a few at a time.
 
-        Returns data URLs by URL. Raises an error if the images exceed the limit for all of them together.
+        Returns data URLs by URL. Raises an error if all images together are larger than the limit
+        `all_bytes`.
         """
         found: dict[str, str] = {}
         for start in range(0, len(urls), AT_ONCE):
@@ -376,7 +378,7 @@ class ImageFetcher:
         def make_socket(info: Any) -> socket.socket:
             """Creates a socket. Raises an error if its address was not checked."""
             if info[4][0] not in judged:
-                raise OSError("this address was not judged")
+                raise OSError("this address was not checked")
             return socket.socket(info[0], info[1], info[2])
 
         connector = aiohttp.TCPConnector(

@@ -1,7 +1,7 @@
 """Turns a backend's events into the client's events.
 
-Finds calls and thoughts in text, unwraps custom tools, and assigns call ids. One `Interpreter` reads one run,
-that is, one attempt. Pure: it does no I/O, and ids are passed in.
+Finds calls and thoughts in text, unwraps the input of custom tools, and assigns call ids. One `Interpreter`
+reads one run of the backend. Pure: it does no I/O, and ids are passed in.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from toolwire.gateway.plan import Plan, mentions
 # --- stop sequences ---
 #
 # The gateway looks for stop sequences itself in turns whose calls are text: the backend cannot distinguish
-# text from calls. A stop sequence ends the answer's text, never a call. The first complete sequence counts;
-# if two end at the same character, the longer one. So the result does not depend on how the text was split.
-# Only text that may be the beginning of a sequence is held back.
+# text from calls. A stop sequence ends the answer's text, never a call. The first complete sequence counts.
+# If two sequences end at the same character, the longer one counts. So the result does not depend on how the
+# text was split. Only text that may be the beginning of a sequence is held back.
 
 _PASSING = (Usage, CallArgs, CallEnd)
 
@@ -120,7 +120,7 @@ class Interpreter:
         self._taken = set(plan.known_ids)
         self._only_scans = not (self._stops or self._unwrap or plan.hold_calls)  # no other step changes text
         self.as_it_is = self._only_scans and self._scanner is None and not self._is_fresh
-        """Whether text passes unchanged. True after a native answer has begun without a thought."""
+        """Whether text passes unchanged from now on. This can become True while an answer is read."""
         if self._scanner is not None and plan.begun:
             self._scanner.feed(plan.begun)  # the beginning of the answer, which the gateway prefilled
             self._given = plan.begun
@@ -231,9 +231,9 @@ class Interpreter:
     def _declare(self, batch: list[Event]) -> list[Event]:
         """Handles calls of tools that the request does not allow.
 
-        A name that differs only in spelling is corrected. Any other such call is sent if the client hides
-        tools from the model. Otherwise it becomes text, or is dropped and counted if only one call is allowed
-        and was already made.
+        If the name of an allowed tool differs only in spelling, the call's name is corrected. For any other
+        tool, `Plan.unknown` decides whether the call is sent, fails the answer, or becomes text. If only one
+        call is allowed and was already made, the call is dropped and counted instead of becoming text.
         """
         out: list[Event] = []
         for event in batch:
@@ -262,7 +262,7 @@ class Interpreter:
     def _hold(self, batch: list[Event]) -> list[Event]:
         """Holds native calls back until they are complete (setting `arguments = "validated"`).
 
-        Arguments that are not a JSON object are a failure.
+        If the arguments of a call are not a JSON object, the last event is a `Failure`.
         """
         out: list[Event] = []
         for event in batch:

@@ -1,23 +1,24 @@
 """Parked runs: a run waits for the results of its calls until the client sends them.
 
-- A response that ends with calls of a live run parks the run. The calls' ids identify the park. Toolwire
-  creates these ids: they are random and opaque.
+- A response that ends with calls of a live run parks the run. The ids of the calls identify the parked run
+  (`Park`). Toolwire creates these ids: they are random and opaque.
 - A later request resumes the run if it brings the results of all calls, with the same key and the history
   that led to the park. Results are matched by call id, never by argument text.
 - If results are missing, or the history, the tools or the tool choice differ, the run is cancelled and the
-  turn is replayed: it runs from the history in the request. The same happens if the park no longer exists,
-  because it cannot be distinguished from one that never existed.
+  turn is replayed: the backend starts a new run from the history in the request. The turn is also replayed if
+  the park no longer exists, because Toolwire cannot distinguish such a park from one that never existed.
 - If the results are sent to a model that cannot park, the parked run is cancelled too, because the client
   will not send them again.
 - If two requests continue the same run at the same time, the second gets 409, unless the client of the first
   has just disconnected.
-- A park has a time to live, and a key has a limit: its oldest park is dropped first. If an answer has several
-  choices, continuing one of them cancels the others.
+- A park has a time to live (`parked.ttl_s`). A key has a limit of parks (`parked.max_per_key`): a new park
+  above the limit replaces the oldest one. If an answer has several choices, continuing one of them cancels
+  the others.
 - If there are several nodes, the `board` announces the waiting calls to the other nodes.
 
 This module records nothing. `Run._park` (`run.py`) parks a run and reports it to the journal (`Trace.parks`).
 
-Law 8: a parked run belongs to this table, never to an HTTP request. This module uses only the `LiveRun` of a
+A parked run belongs to this table, never to an HTTP request (law 8). This module uses only the `LiveRun` of a
 backend.
 """
 
@@ -52,7 +53,7 @@ from toolwire.settings.types import ParkedSettings
 from toolwire.wire.history import NO_RESULT
 
 NOTICE_S = 0.5
-"""If another request already continues the run: how many seconds to wait until that request ends."""
+"""How many seconds a request waits for another request that already continues the same run."""
 _NOTHING = (TextPart(NO_RESULT),)
 
 
@@ -68,9 +69,9 @@ class Board(Protocol):
 class Park:
     """A parked run. `calls` maps the client's call ids to the backend's, in the model's order.
 
-    `digest` is the hash of the history that a continuation must have. All parks of one answer have the same
-    `siblings` object. `busy`: a request is continuing the run. `turn_id` is the journal's id of the turn that
-    ended with these calls.
+    `digest` is a hash of everything that must be equal in the request that continues the run (`_digest`). All
+    parks of one answer have the same `siblings` object. `busy`: a request is continuing the run. `turn_id` is
+    the journal's id of the turn that ended with these calls.
     """
 
     live: LiveRun
@@ -82,7 +83,7 @@ class Park:
     timer: asyncio.TimerHandle | None = None
     turn_id: str = ""
     over: asyncio.Event = field(default_factory=asyncio.Event)
-    """An event, set when the park has been removed from the table."""
+    """Set when the park has been removed from the table."""
     given_up: bool = False
     """Whether the run was dropped, or the response that continued it did not complete."""
     parked_at: float = field(default_factory=time.monotonic)
@@ -92,7 +93,7 @@ class Park:
 class Claim:
     """A parked run that a request continues.
 
-    Send `results`, which have the backend's call ids, to `live`. Call `release` after the response.
+    Send `results`, the results by the backend's call ids, to `live`. Call `release` after the response.
     """
 
     parking: Parking
@@ -123,7 +124,7 @@ class Parking:
         self._ending: set[asyncio.Task[None]] = set()
         self._own: dict[str, int] = {}
         self.outcomes = {"resumed": 0, "expired": 0, "dropped": 0}
-        """The number of parks by how they ended."""
+        """How many parks ended in each of these ways."""
         self.closed = False
         self.board: Board | None = None
 
@@ -206,8 +207,9 @@ class Parking:
     def claim(self, turn: Turn, key_id: str, resumable: bool = True) -> Claim | None:
         """Returns the parked run that this request continues; None if no run can be continued.
 
-        A live run keeps the tool_choice that it began with. If the request has another tool_choice, requires
-        a call, or is not `resumable`, its run is dropped. Raises an error with status 409 if another request
+        If the request brings results for a parked run but cannot continue it, the run is dropped. This
+        happens if results are missing, if the request is not `resumable` or requires a call, or if something
+        in `_digest` has changed, such as the tool choice. Raises an error with status 409 if another request
         continues the run.
         """
         park = self._answered(turn, key_id)

@@ -2,8 +2,8 @@
 
     bytes ─▶ decode ─▶ Turn ─▶ plan ─▶ backend run ─▶ events ─▶ stages ─▶ encode ─▶ bytes
 
-`Gateway.respond` contains everything up to the run; the loop that reads the run is in `run.py`. Law 3, one
-path: a whole body is built from the same events that a stream is written from.
+`Gateway.respond` contains everything up to the run; the loop that reads the run is in `run.py`. A whole body
+is built from the same events as a stream, so the two cannot disagree (law 3).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ LARGE_BODY = 128 * 1024
 CLAUDE = re.compile(r"(?i)claude|haiku\Z|sonnet\Z|opus\Z")
 """Matches the names of Anthropic's models.
 
-If the settings contain no model with such a name, the Messages API uses the first model instead.
+If a request to the Messages API names such a model and the settings do not have it, the first model answers.
 """
 __all__ = ["Answer", "Caller", "Gateway", "TurnSummary"]
 
@@ -88,7 +88,7 @@ class Gateway:
         self.limits = RateLimits(settings, self.usage)
         self.queues = Queues(settings.limits)
         self.served_tools: ServedTools | None = None
-        """Runs the tools of MCP servers for clients; None: there are none."""
+        """Runs the tools of MCP servers for clients; None if clients may use no such server."""
         self.approval_requests: RequestTable | None = None if store is None else ApprovalRequests(store)
         self.observers: list[Callable[[TurnSummary], None]] = [self.usage.observe]
         self.journal = Journal.of(settings, store.path if store is not None else None)
@@ -118,7 +118,10 @@ class Gateway:
         await self.catalog.start()
 
     def drain(self) -> None:
-        """Drops all parked runs. Requests with their results run from the history, on another node."""
+        """Drops all parked runs.
+
+        A request that brings results for such a run starts a new run from its history, on another node.
+        """
         self.parking.drop_all()
 
     async def close(self) -> None:
@@ -294,7 +297,7 @@ class Gateway:
                 turn = await run.in_time(self._with_images(turn, run.trace))
             turn = checked(turn)
         if turn.api in capabilities.speaks:
-            turn = replace(turn, thoughts="shown")  # the model shows what the client asked for
+            turn = replace(turn, thoughts="shown")  # the backend itself shows or hides thoughts
         return turn
 
     async def _admit(self, grant: KeyGrant, turn: Turn, model: str, key_id: str) -> Ticket | None:

@@ -1,7 +1,7 @@
 """The plan of a turn: its strategy, how its answer is read, and the report on its fields.
 
-The plan follows from the backend's capabilities, the request and the settings. A backend's own tools are used
-with the strategies `native` and `parked`. With `constrained`, the decoder is restricted so that every call
+The plan follows from the backend's capabilities, the request and the settings. The strategies `native` and
+`parked` use the backend's own tool calling. With `constrained`, the decoder is restricted so that every call
 fits its tool's schema. With `emulated`, the prompt teaches the model to write calls as text. Pure: ids are
 passed in.
 """
@@ -109,10 +109,10 @@ class Plan(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, report=tuple({**dict(self.report), "model": "fallback"}.items()))
 
     def as_answered(self, drops_logprobs: bool, repeats: bool) -> Plan:
-        """Returns the plan with a report that also contains what only the answer shows.
+        """Returns the plan with a report that also contains what is only known after the answer.
 
         `drops_logprobs`: log probabilities of the answer were dropped. `repeats`: Toolwire ended the answer,
-        because it repeated itself.
+        because the answer repeated itself.
         """
         known = dict.fromkeys(sorted(self.turn.sent & TOKENS) if drops_logprobs else (), "ignored")
         ended = {"answer": "repetition"} if repeats else {}
@@ -213,8 +213,8 @@ def _declared(
 def _unknown(turn: Turn, settings: ToolSettings) -> Literal["text", "forward", "error"]:
     """Returns what happens to a call of an undeclared tool.
 
-    A client that hides tools from the model may name them only in its messages. Such a client runs a call of
-    a hidden tool.
+    Some clients declare tools without showing them to the model yet (`Turn.hidden_tools`), and may name
+    further hidden tools only in messages. Calls are sent to such a client, which knows all of its tools.
     """
     if settings.unknown_tool == "error":
         return "error"
@@ -302,8 +302,8 @@ def _as_text(
     """Plans a turn as plain messages: tools and calls become text, and the answer is scanned."""
     constrained, required = plan.strategy == "constrained", plan.required
     # `worded`: the prompt describes the output format, and the decoder does not enforce it. An enforced
-    # format would prevent calls, unless the decoder is our own. If a call is required, there
-    # is no text that could have a format.
+    # format would prevent calls, unless Toolwire's own grammar restricts the decoder. If a call is
+    # required, there is no text that could have a format.
     worded = (
         not capabilities.schema or plan.strategy == "emulated" or (constrained and not capabilities.strict)
     )
@@ -407,8 +407,8 @@ def _is_checked(tool: ToolSpec, own: bool) -> bool:
     """Whether complete calls of a tool must be checked against its schema.
 
     True if the schema requires more than the decoder enforces. `own`: the decoder runs Toolwire's own
-    grammar. An invalid schema enforces nothing. If the tool is strict, its calls still count as checked, so
-    that the check reports the invalid schema as an error.
+    grammar. If the schema is invalid, calls are checked only for a strict tool: the check then reports the
+    invalid schema as an error.
     """
     held = exact(tool.parameters, own=own) and is_held(tool.parameters)
     if held and not tool.strict:

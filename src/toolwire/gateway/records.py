@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class Caller(msgspec.Struct, frozen=True):
     """The sender of a request.
 
-    `key_id` is a short hash of the key; "" if no keys are configured.
+    `key_id`: the id of the sender's API key; "" if the server has no keys.
     """
 
     key_id: str = ""
@@ -85,7 +85,7 @@ class TurnSummary(msgspec.Struct):
     report: str
     cancelled: bool
     stop_after: str = "off"
-    """The rule that decided after which calls the answer ended (`tools.stop_after`)."""
+    """The value of the setting `tools.stop_after` in this turn, with `auto` resolved."""
     dropped: Mapping[str, int] = MappingProxyType({})
     """The number of dropped characters or calls, by reason."""
     cached_tokens: int = 0
@@ -115,11 +115,11 @@ class TurnSummary(msgspec.Struct):
 # --- memory of a connection ---
 #
 # A WebSocket remembers its own conversations, so that a turn can continue a response that was not stored.
-# Only the last response of each lane (a conversation with its own `stream_id`) is kept, in memory, until the
-# connection ends. All of them together may have at most `most` characters. If they have more, the oldest are
-# dropped first, and a response that is too large on its own is not remembered. A client that continues a
-# dropped response gets an error and sends the whole conversation. A response whose continuation failed is
-# forgotten.
+# Only the last response of each lane (a conversation with its own `stream_id`) is kept, with the conversation
+# before it, in memory, until the connection ends. All kept conversations together may have at most `most`
+# characters. To stay below this limit, the oldest are dropped, and a conversation that is too large on its
+# own is not kept. A client that continues a dropped response gets an error and must send the whole
+# conversation. A response whose continuation failed is dropped too.
 
 MOST = 8 * 1024 * 1024
 ITEM_BYTES = 200

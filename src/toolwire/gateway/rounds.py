@@ -2,9 +2,9 @@
 
     [approved calls] ─▶ model ─▶ its calls ─▶ model ─▶ … ─▶ end
 
-What the model calls runs before the model goes on. A round ends the response if the client has to do
-something: approve a call, or run one of its own tools. An approval is bound to exactly the call that the
-client was shown (`approval_requests.py`).
+A round runs the calls that the model made in one run; then the model continues. A round ends the response if
+the client has to do something: approve a call, or run one of the client's own tools. An approval is bound to
+exactly the call that the client was shown (`approval_requests.py`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ MOST_ROUNDS = 16
 MOST_CALLS = 128
 """The most calls of MCP servers in one response."""
 LARGEST_LIST = 1_000_000
-"""The most characters of the tools of all servers of a response."""
+"""The most characters that the definitions of the tools of all servers may have together in a response."""
 TOO_MANY = "Not run: the calls of one response are used up. Answer with what you have."
 CHANGED = "Not run: the tool has changed, or is no longer offered, since the call was approved."
 UNKNOWN_REQUEST = (
@@ -56,7 +56,11 @@ UNKNOWN_REQUEST = (
 
 @dataclass(slots=True, eq=False)
 class Step:
-    """A call of a round. `refused`: why it does not run; None: it runs."""
+    """A call of a round.
+
+    `approval`: the id of the request that the client approved. `refused`: why the call does not run; None if
+    it runs.
+    """
 
     tool: ServedTool
     arguments: str
@@ -68,7 +72,11 @@ class Step:
 
 @dataclass(slots=True)
 class Round:
-    """Calls that run together. `finish`: the end of the response; None: the model's next run follows."""
+    """Calls that run together: `steps`.
+
+    `asked`: calls that the client must approve first. `said`: what the model wrote before the calls.
+    `finish`: the end of the response; None if the model's next run follows.
+    """
 
     steps: list[Step] = field(default_factory=list)
     asked: list[Step] = field(default_factory=list)
@@ -104,11 +112,11 @@ class ServedTurn:
         self._left = MOST_CALLS
         self._actions: list[Action] = []
         self.rounds = 0
-        """How many times the model has made such calls."""
+        """How many rounds of calls the model has made."""
         self.opening: list[Event] = []
-        """The events of listing the tools, with which the answer begins."""
+        """The events with which the answer begins: for each server, the list of its tools."""
         self.has_run = False
-        """Whether a call may have run, so that nothing may be tried again."""
+        """Whether a call may have run. If so, no run of the model may be repeated."""
         self.approved: Round | None = None
         """The calls that the client approved with this request."""
 
@@ -119,9 +127,9 @@ class ServedTurn:
     # --- before the first run ---
 
     async def begin(self, turn: Turn, trace: Trace | None = None) -> Turn:
-        """Lists the tools and reads the client's answers. Returns the turn with the tools.
+        """Returns the turn with the servers' tools, after reading the client's answers to requests.
 
-        Raises `ToolwireError` if a server cannot be asked, or an answer is not valid.
+        Raises `ToolwireError` if the tools of a server cannot be listed, or if an answer is not valid.
         """
         part, now, key_id = turn.mcp, self._clock(), self._caller.key_id
         assert part is not None
@@ -132,7 +140,7 @@ class ServedTurn:
         if trace is not None:
             trace.looked_up(served=recorded(part.servers, lists, known, self._may_approve, self._actions))
         turn = self.arranged(turn, lists, known)
-        for answer in part.answers:  # a no is final
+        for answer in part.answers:  # a denial is final
             if not answer.approve and (row := known.get(answer.id)) is not None and row.used_at is None:
                 await self._requests.use(row.id, key_id, now)
         return turn
@@ -140,9 +148,9 @@ class ServedTurn:
     def arranged(
         self, turn: Turn, lists: Sequence[Sequence[ServedTool] | None], known: Mapping[str, ApprovalRequest]
     ) -> Turn:
-        """Returns the turn with the tools. `lists`: those of each server. `known`: the requests in the store.
+        """Returns the turn with the servers' tools.
 
-        Pure, except for ids.
+        `lists`: the tools of each server. `known`: the approval requests in the store, by id. Does no I/O.
         """
         part = turn.mcp
         assert part is not None
@@ -188,19 +196,19 @@ class ServedTurn:
             if not found:
                 raise _invalid("tool_choice", "the server has no such tool, or 'allowed_tools' excludes it.")
             names += [tool.name for tool in found]
-        if not names:  # only of servers that are not served
+        if not names:  # the choice names only tools of servers that are not served
             return ToolChoice("auto" if turn.tools else "none")
         if choice.allowed is None and len(names) == 1:
             return ToolChoice("required", names[0])
         return ToolChoice(choice.mode, None, tuple(names))
 
     def _check_questions(self, part: McpPart, known: Mapping[str, ApprovalRequest]) -> None:
-        """Raises unless the client sends approval requests back as it got them."""
+        """Raises an error if the client sends an approval request back that differs from the original."""
         denied = {one.id for one in part.answers if not one.approve}
         for question in part.questions:
             row = known.get(question.id)
             if row is None and question.id in denied:
-                continue  # an old one
+                continue  # the client denies a request that has expired
             sent = (question.server, question.name, question.arguments)
             if row is None or sent != (row.server, row.tool, row.arguments):
                 raise _invalid(f"{question.path}.id", UNKNOWN_REQUEST)
@@ -255,7 +263,7 @@ class ServedTurn:
         action = self._tools.action(step.tool, json.loads(step.arguments))
         self._actions.append(action)
         if action == "deny":
-            return False  # the tool runtime refuses it, and records that
+            return False  # the tool runtime refuses the call and records the refusal
         wanted = self._servers[step.tool.server].asks(step.tool.tool, step.tool.read_only)
         return wanted or (action == "ask" and self._may_approve)
 
@@ -290,7 +298,7 @@ class ServedTurn:
         yield [round.finish or Finish("stop")]
 
     async def _ask(self, steps: Sequence[Step]) -> Batch:
-        """Stores the calls that the client must approve. Returns the events that ask it."""
+        """Stores the calls that the client must approve. Returns the events that ask the client."""
         now, key_id = self._clock(), self._caller.key_id
         rows = [
             ApprovalRequest(
@@ -318,7 +326,7 @@ class ServedTurn:
 
 
 def unserved(turn: Turn) -> Turn:
-    """Returns the turn with a report that servers which the client named are ignored."""
+    """Returns the turn with a note that the MCP servers in the request are ignored."""
     if turn.mcp is None or not turn.mcp.servers:
         return turn
     notes = [("tools.mcp", "ignored")]
@@ -330,7 +338,10 @@ def unserved(turn: Turn) -> Turn:
 def _chosen(
     servers: Sequence[McpServer], lists: Sequence[Sequence[ServedTool] | None]
 ) -> list[Sequence[ServedTool] | None]:
-    """Returns the tools that the client wants of each server. Raises if they are too large together."""
+    """Returns the tools that the client wants of each server.
+
+    Raises an error if the definitions of all these tools together are too large.
+    """
     left = LARGEST_LIST
     out: list[Sequence[ServedTool] | None] = []
     for server, tools in zip(servers, lists, strict=True):
@@ -374,7 +385,10 @@ def recorded(
     may_approve: bool,
     actions: list[Action],
 ) -> dict[str, Any]:
-    """Returns what a turn needs of its servers to run again. `actions` grows while it runs."""
+    """Returns what the journal records of the servers, so that the turn can be replayed.
+
+    `actions` is a list that grows while the turn runs.
+    """
     tools = {
         server.label: [{name: getattr(tool, name) for name in _OF_TOOL} for tool in offered]
         for server, offered in zip(servers, lists, strict=True)

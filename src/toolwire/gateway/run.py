@@ -2,10 +2,11 @@
 
     batch = await source.pull()  ─▶  block = stages.feed(batch)  ─▶  yield block
 
-A `RunSource` is one run of the backend. The loop reads one source at a time. Six things decide which source
-it reads next: waiting in the queue, resuming a parked run, a second attempt for a required call, the fallback
-to another strategy or, before the first byte, to another model, and calls that the gateway serves itself
-(`served.py`): they are a source, and the model's next run is one.
+A `RunSource` is one run of the backend, or one round of calls that the gateway serves itself (`rounds.py`).
+The loop reads one source at a time. The first source is a new run, a parked run that is resumed, calls that
+the client has approved, or the refusal of the queue. Another source follows for a second attempt at a
+required call, after a fallback to another strategy or (before the first byte) to another model, and when the
+gateway serves calls: the round of these calls, then the model's next run.
 
 A failure before the first byte of the answer is an HTTP error (`ToolwireError`). A later failure is sent in
 the stream. Closing the stream cancels the run.
@@ -162,7 +163,7 @@ class Run:
         return self._others
 
     def planned(self, turn: Turn) -> Plan:
-        """Plans the turn, for the first time or again after the backend refused the strategy."""
+        """Plans the turn: at first, after the backend refused a strategy, and after a round of calls."""
         assert self.backend is not None
         self.turn = turn
         plan = make_plan(turn, self.backend, self._gateway.settings.tools, self.ids)
@@ -174,7 +175,7 @@ class Run:
         return plan
 
     def resume(self, claim: Claim | None, awaited: bool) -> None:
-        """Sets the parked run that the turn continues; `claim` None: the turn runs from its history.
+        """Sets the parked run that the turn continues, or None if the turn runs from its history.
 
         `awaited`: a parked run waited for a result in this request.
         """
@@ -199,7 +200,7 @@ class Run:
     async def _loop(self, choice: int = 0, alone: bool = True) -> AsyncGenerator[bytes, None]:
         """Yields the blocks of one choice.
 
-        `alone`: it is the only choice, so the end of the answer follows.
+        `alone`: the answer has only this choice, so this loop also sends the end of the answer.
         """
         trace, grace_s = self.trace, self._gateway.settings.tools.stop_grace_ms / 1000
         try:
@@ -341,10 +342,9 @@ class Run:
     async def _instead(
         self, source: RunSource, failure: Failure, stages: Stages
     ) -> tuple[tuple[RunSource, Stages] | None, Batch]:
-        """Returns what the loop reads instead of a run that failed before its first event.
+        """Returns another run, with its stages, for a run that failed before its first event.
 
-        This is another run, with the stages that read it. If there is no alternative, it is None, and the
-        batch has the failure.
+        If no other run is possible, returns None and a batch with the failure.
         """
         found = await self._replacement(source, failure, stages)
         if isinstance(found, Failure):
@@ -493,7 +493,7 @@ class Run:
             self.observe(Failure("server", "The server had an error."))
 
     def final_report(self) -> str:
-        """Returns the report, with entries that only the answer shows."""
+        """Returns the report, with the entries that are only known after the answer."""
         drops, repeats = self.account.drops_logprobs, self.account.repeats
         if (drops or repeats) and self.plan is not None:
             self._report = self.plan.as_answered(drops, repeats).report_header()

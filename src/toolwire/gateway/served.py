@@ -1,8 +1,8 @@
 """Calls of tools that the gateway serves itself: those of MCP servers (the Responses tool `mcp`).
 
-The gateway does not know the tool runtime. It uses `ServedTools`, which the HTTP surface provides. Law 9:
-only servers that the operator allows are called. `TakenCalls` takes the calls out of a model's run;
-`rounds.py` decides what becomes of them.
+The gateway does not import the tool runtime. It uses the protocol `ServedTools`; the HTTP surface provides an
+object with these methods. Only servers that the operator allows are called (law 9). `TakenCalls` takes the
+calls out of a model's run; `rounds.py` decides what becomes of them.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ Action = Literal["deny", "ask", "allow"]
 class ServedTool:
     """A tool of an MCP server.
 
-    `name` is its name for the model, `tool` its name at the server. `pin`: the hash of its definition.
-    `handle` is for the provider of the tool.
+    `name`: the tool's name for the model. `tool`: the tool's name at the server. `pin`: the hash of the
+    tool's definition. `handle`: an object of the tool runtime, which the gateway only passes back.
     """
 
     name: str
@@ -75,9 +75,9 @@ class ServedTools(Protocol):
     """What the gateway needs of the tool runtime."""
 
     async def offered(self, server: McpServer, caller: Caller) -> Sequence[ServedTool] | None:
-        """Returns the tools of a server; None if the operator does not offer it.
+        """Returns the tools of a server; None if the operator does not offer the server.
 
-        Raises `ToolwireError` if the server cannot be asked.
+        Raises `ToolwireError` if the server's tools cannot be listed.
         """
         ...
 
@@ -88,7 +88,7 @@ class ServedTools(Protocol):
     async def run(self, calls: Sequence[ServedCall], purpose: Purpose) -> Sequence[McpResult]:
         """Runs the calls under the operator's rules, and returns their results in order.
 
-        May wait for a person. Never raises because of a call.
+        May wait for a person's decision. If a call fails, its result is an error; no exception is raised.
         """
         ...
 
@@ -105,7 +105,9 @@ class TakenCall:
 class TakenCalls:
     """Takes the calls of served tools out of the events of a run. Pure.
 
-    If there are any, or with `holds`, the end of the run is not the end of the answer, and is not passed.
+    If the run has such calls, or with `holds`, the answer continues after the run. The run's `Finish` is then
+    kept in `held` and not passed on. If the run was cut off, its `Finish` is passed on, and the calls are
+    dropped.
     """
 
     def __init__(self, names: frozenset[str] = frozenset(), holds: bool = False) -> None:
@@ -115,7 +117,7 @@ class TakenCalls:
         self.said: list[Item] = []
         """What the model wrote in this run, for the history."""
         self.held: Finish | None = None
-        """The end of the run, if it was not passed."""
+        """The `Finish` of the run, if it was not passed on."""
         self.used: Usage | None = None
         self._names, self._holds = names, holds
         self._open: dict[int, TakenCall] = {}

@@ -1,6 +1,7 @@
-"""Which source a turn reads when the gateway serves calls itself.
+"""Chooses the source that a turn reads next when the gateway serves calls itself.
 
-After a run with such calls, their round is read; after a round, the model's next run, with the results.
+After a run with such calls, the turn reads the round of these calls. After a round, it reads the model's next
+run, which gets the results of the round.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ Following = tuple[RunSource, Stages]
 
 
 async def go_on(run: Run, source: RunSource, stages: Stages, taken: TakenCalls) -> Following:
-    """Returns what follows a source whose end is not the end of the answer."""
+    """Returns the next source, with its stages, when the answer continues after `source`."""
     served = run.served
     assert served is not None
     if isinstance(source, ServedSource):
@@ -36,7 +37,7 @@ async def go_on(run: Run, source: RunSource, stages: Stages, taken: TakenCalls) 
 
 
 def serve(run: Run, served: ServedTurn, round: Round, choice: int) -> Following:
-    """Starts a round of calls. Meanwhile other turns may use the model."""
+    """Starts a round of calls. The turn gives back its slot in the model's queue during the round."""
     assert run.turn is not None and run.answer is not None
     if run.place is not None:
         run.place.leave()
@@ -48,7 +49,7 @@ def serve(run: Run, served: ServedTurn, round: Round, choice: int) -> Following:
 
 
 async def _next_run(run: Run, served: ServedTurn, round: Round, choice: int) -> Following:
-    """Starts the model's run with the results of a round."""
+    """Starts the model's run that gets the results of a round."""
     assert run.turn is not None and run.plan is not None
     plan = run.plan
     try:

@@ -1,4 +1,7 @@
-"""What a turn reads: runs of a backend within time limits, several choices at once, and an opened stream."""
+"""The sources that the loop of a turn reads: runs of a backend, and rounds of served calls.
+
+Also contains the time limits of a turn, and the loop over several choices at the same time.
+"""
 
 from __future__ import annotations
 
@@ -32,16 +35,17 @@ CUT = Failure("backend_cut", "The model's answer broke off before it was complet
 
 # --- time limits ---
 #
-# Until the first output, between two outputs, and in total. For the first two, only waiting for the model
-# counts. Time in the queue before it, or for a slow client after it, does not. The total limit counts
-# everything from the request on. A turn that takes too long is cancelled at the backend and ends with a
-# failure of kind `timeout`: an HTTP error before the first byte, an error in the stream after it.
+# There are three limits: until the first output, between two outputs, and in total. The first two count only
+# the time in which Toolwire waits for the model. They count neither the time in the queue nor the time in
+# which Toolwire waits for a slow client. The total limit counts everything from the request on. A turn that
+# takes too long is cancelled at the backend and ends with a failure of kind `timeout`: an HTTP error before
+# the first byte of the answer, an error in the stream after the first byte.
 
 
 def has_words(batch: Batch) -> bool:
     """Whether the batch contains output of the model, such as text or a call.
 
-    Token counts are no output.
+    Token counts are not output.
     """
     return any(isinstance(event, WORDS) for event in batch)
 
@@ -55,7 +59,7 @@ class Timeouts:
         self._end = self._loop.time() + limits.total_s if limits.total_s else None
 
     async def whole(self, work: Awaitable[T]) -> T:
-        """Runs work other than the model's within what is left of the total time."""
+        """Waits for work that is not the model's, within the rest of the total time."""
         return await self._within(work, 0, "")
 
     async def batch(self, work: Awaitable[Batch], begun: bool) -> Batch:
@@ -118,9 +122,9 @@ class RunSource:
         """Whether the run has produced no event yet, so that another source may replace it."""
         self.is_complete = self.is_parked = False
         self.batches = batches
-        """The run itself. The next batch may be read from it if the source `is_plain`."""
+        """The batches of the run. If `is_plain`, the loop may read them directly, without `pull`."""
         self.is_plain = timeouts is None and claim is None
-        """Whether a batch needs no `pull`."""
+        """Whether the source has no time limits and no results to send, so `pull` is not needed."""
         self._model, self._timeouts = model, timeouts
         self._results = None if claim is None else claim.results
         self._begun = False
@@ -151,7 +155,7 @@ class RunSource:
             raise
 
     def ended_by(self, error: Exception) -> Batch | None:
-        """Returns the last batch of a run that raised `error`; None if the grace time ended it."""
+        """Returns the last batch of a run that raised `error`; None if the grace time ended the run."""
         if isinstance(error, GraceOver):
             return None
         if isinstance(error, StopAsyncIteration):
@@ -194,7 +198,7 @@ class Opened:
 
 
 class ServedSource(RunSource):
-    """A round of calls that the gateway serves itself. The time limits of a model do not apply to it."""
+    """A round of calls that the gateway serves itself. Of the time limits, only the total applies."""
 
     def __init__(
         self, batches: AsyncGenerator[Batch, None], number: int, round: Round, timeouts: Timeouts | None

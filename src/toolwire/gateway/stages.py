@@ -2,7 +2,7 @@
 
     batch ─▶ interpret ─▶ required call ─▶ policy ─▶ output mode ─▶ writer ─▶ block
 
-Law 1: the stages do no I/O and know nothing of time, tasks or transports. The loop that drives them is in
+The stages do no I/O and know nothing of time, tasks or transports (law 1). The loop that drives them is in
 `run.py`. The journal drives the same stages when it computes the events of a recorded turn.
 
 There is one shortcut: a batch that is only text, in a turn where no stage would change it, goes straight to
@@ -65,8 +65,9 @@ class Stages:
     ) -> None:
         """`alone`: the answer has only this choice.
 
-        `taken` takes the calls that the gateway serves itself. `opening`: the events with which the answer
-        begins. `used`: the usage of earlier runs of this answer. `part`: how many rounds came before.
+        `taken` takes the calls that the gateway serves itself out of the events. `opening`: the events with
+        which the answer begins. `used`: the usage of earlier runs of this answer. `part`: how many rounds of
+        served calls came before.
         """
         self.taken, self._opening = taken, opening
         self.plan, self.choice = plan, choice
@@ -85,7 +86,7 @@ class Stages:
     def begin(self, parks: bool = False) -> None:
         """Starts reading a run.
 
-        `parks`: its calls may wait for results after the response has ended.
+        `parks`: the calls of the run may wait for results after the response has ended.
         """
         self._parks = parks
         self._interpreter = Interpreter(self.plan, self._ids, mint=parks)
@@ -213,7 +214,7 @@ class Stages:
         """Updates the attributes that the loop reads. Text on the shortcut changes none of them."""
         policy, required = self.policy, self._required
         self.rejected = required if required is not None and required.rejected else None
-        """The attempt, if a required call is missing in it or a call is invalid; otherwise None."""
+        """The current attempt, if it lacks the required call or has an invalid call; otherwise None."""
         self.is_complete = self._interpreter.ended
         """Whether the backend itself ended the answer."""
         is_cut = policy is not None and policy.cut

@@ -1,10 +1,10 @@
 """Asks a person, waits for the decision, and stores questions and decisions.
 
-Law 11: consent comes first. A question is stored before it is asked, and a decision is about exactly what was
-shown. If no decision comes in time, if the surface is lost or if an error occurs, the answer is no, stored as
-`expired`. The decision may come from the surface that asked, the inbox or a command, in this process or
-another. An approval or a grant in the store counts only with a proof (`consent.py`), because other programs
-can write to the store.
+Consent comes first (law 11). A question is stored before it is asked, and a decision is about exactly what
+was shown. If no decision comes in time, if the surface is lost or if an error occurs, the answer is no,
+stored as `expired`. The decision may come from the surface that asked, the inbox or a command, in this
+process or another. An approval or a grant in the store counts only with a proof (`consent.py`), because other
+programs can write to the store.
 """
 
 from __future__ import annotations

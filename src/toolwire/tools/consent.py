@@ -1,7 +1,8 @@
 """Proofs that an approval or a grant comes from the person, and the person's approval code.
 
-Law 11: every program of the same user can write to the store, so a row that says `approved` proves nothing.
-An approval or a grant counts only with a proof over everything that was asked and decided:
+Consent comes first, and it must come from the person (law 11). Every program of the same user can write to
+the store, so a row that says `approved` proves nothing. An approval or a grant counts only with a proof over
+everything that was asked and decided:
 
 - `own`: an HMAC with the server's key. The key exists only in the memory of the process that asks and of its
   workers, or it is derived from `server.node_secret`, which all nodes share.

@@ -71,7 +71,7 @@ class Touched:
 
 
 SERVER, TOOL_NAME = "Server", "Tool"
-SAID, HINTS = "The server says", "Its hints"
+SAID, HINTS = "The server says", "The server's hints"
 FOREIGN = (SAID, HINTS)
 """Labels of those `Preview.facts` that a server wrote about itself. Nobody has checked these facts."""
 

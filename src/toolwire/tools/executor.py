@@ -1,11 +1,11 @@
 """Runs one turn's tool calls: asks for all of them together, then runs them in order.
 
-Law 11: what is granted is exactly what runs. The rules of a tool judge a call before the person is asked, and
-again just before the call runs: a call that a rule denies never runs, even if a person has approved it. The
-audit log has every decision, every run, and every call that was refused without a question. Before a grant
-the model learns nothing about the notes. Under a standing grant (a remembered grant, or a rule) no person
-looks at the call. If such a call fails to change a note, the model gets the same error for every cause,
-because the cause could reveal content.
+What is granted is exactly what runs (law 11). The rules of a tool judge a call before the person is asked,
+and again just before the call runs: a call that a rule denies never runs, even if a person has approved it.
+The audit log has every decision, every run, and every call that was refused without a question. Before a
+grant the model learns nothing about the notes. Under a standing grant (a remembered grant, or a rule) no
+person looks at the call. If such a call fails to change a note, the model gets the same error for every
+cause, because the cause could reveal content.
 """
 
 from __future__ import annotations

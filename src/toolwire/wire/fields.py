@@ -1,6 +1,6 @@
 """The request fields of all APIs, and the report on how each was served.
 
-Law 10: no field is ignored silently. The table `FIELDS` and the backend's capabilities decide how a known
+No field is ignored silently (law 10). The table `FIELDS` and the backend's capabilities decide how a known
 field is served: `honoured`, `constrained` (the model's decoder enforces it), `emulated` (Toolwire does what
 the field asks for, instead of the backend), `ignored` or `refused`. An unknown field is `passed` to a server
 that accepts it; otherwise it is `ignored`. The report names the fields that were not simply honoured. It

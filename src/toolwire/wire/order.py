@@ -1,6 +1,6 @@
 """Turns the events of a run into steps in an order that every API allows.
 
-Law 2: whatever a backend sends, the encoders see only the steps that this automaton produces, and every
+Whatever a backend sends, the encoders see only the steps that this automaton produces (law 2), and every
 sequence of steps is legal on the wire:
 
     (Open(item) (Delta(item) | Sign(item))* Close(item))* (End | Fail)

@@ -100,7 +100,7 @@ async def test_a_question_shows_the_server_the_exact_arguments_and_the_servers_o
         assert (question["title"], question["effect"]) == ("notes: echo", "call")
         facts = dict(question["shown"]["facts"])
         assert facts["Server"] == "notes" and str(PEER) in facts["Command"]
-        assert facts["The server says"] == "Returns its text." and facts["Its hints"] == "only reads"
+        assert facts["The server says"] == "Returns its text." and facts["The server's hints"] == "only reads"
         assert question["arguments_json"] == '{\n  "text": "one"\n}' and question["editable"]
         assert question["rule"] == 'echo {"text": "one"}' and "vault" not in question["note"]
         await decide(house, question, approved=False, reason="no")

@@ -1,9 +1,10 @@
 """The HTTP surface, an ASGI application.
 
-Routes that carry turns take one lookup; Starlette serves the rest. OPTIONS requests are answered first. For
-all others, Host and Origin are checked before anything runs. Every response has a request id. Errors are JSON
-error objects, never HTML or a traceback. If a client disconnects, its run is cancelled. Nothing is buffered:
-each block waits for the socket. `websocket.py` is imported with the first WebSocket.
+The routes of turns are found with one lookup in a table; Starlette serves all others. OPTIONS requests are
+answered first. For all other requests, Host and Origin are checked before anything runs. Every response has a
+request id. Errors are JSON error objects, never HTML or a traceback. If a client disconnects, its run is
+cancelled. Nothing is buffered: each block waits for the socket. `websocket.py` is imported with the first
+WebSocket.
 """
 
 from __future__ import annotations
@@ -116,7 +117,7 @@ class App:
         self.servers = servers_of(settings.mcp, store) if store is not None else None
         """The MCP servers of the settings; None if there are none, or without the extra `mcp`."""
         self.served: ServedServers | None = None
-        """Those that API clients may use."""
+        """The MCP servers that API clients may use; None if there are none."""
         self.pages = None
         if store is not None:
             self.pages = Pages(gateway, settings, store, keys=self.keys, servers=self.servers)
@@ -149,7 +150,10 @@ class App:
         self._gateway.drain()
 
     async def close(self) -> None:
-        """Closes pages, forwarding and keys. Call before closing the gateway and the store."""
+        """Closes the web pages, the MCP servers and the forwarding, and ends the reading of stored keys.
+
+        Call this before closing the gateway and the store.
+        """
         if self.pages is not None:
             await self.pages.close()
         if self.served is not None:
@@ -173,7 +177,7 @@ class App:
     def exchange(self, scope: Scope, receive: Receive, send: Send) -> Exchange:
         """Creates the exchange of a request.
 
-        If a trusted proxy reports the client's address, that address counts.
+        If a trusted proxy reports the client's address, the exchange has that address.
         """
         headers: Headers = dict(scope["headers"])
         given_id = headers.get(b"x-request-id")
@@ -218,7 +222,7 @@ class App:
                 await sending
         except ToolwireError as error:
             if exchange.started:
-                raise  # half of a response was sent, so the server must close the connection
+                raise  # a part of the response was sent, so the server must close the connection
             await self._refuse(exchange, error.failure)
         except HTTPException as error:
             await self._refuse_route(exchange, error)
@@ -227,7 +231,7 @@ class App:
         except Exception:
             log.exception("request %s failed", exchange.request_id)
             if exchange.started:
-                raise  # half of a response was sent, so the server must close the connection
+                raise  # a part of the response was sent, so the server must close the connection
             message = (
                 f"The server had an error while processing your request (request {exchange.request_id})."
             )
@@ -382,7 +386,7 @@ class App:
     async def _elsewhere(self, siblings: Siblings, exchange: Exchange, receive: Receive) -> None:
         """Forwards a request for the web pages to the worker that serves all of them.
 
-        One worker serves them, so that it can notify every open tab.
+        Only one worker serves the web pages, so that it can notify every open tab.
         """
         raw = await exchange.read_body(self.body_limit, self.room)
         watch = Watch(exchange.scope, receive)

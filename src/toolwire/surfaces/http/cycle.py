@@ -4,8 +4,8 @@ This module exists for speed. Without it, and the parts of `protocol.py` that us
 to 19 % more CPU, and a chunk of a stream about 10 %. `App` uses it only through `take`, `answer` and `write`,
 and works without it on other servers.
 
-In unusual cases (a lost client, a full write buffer, an incomplete body, …) these methods do nothing and say
-so. The caller then uses the ordinary ASGI calls, which uvicorn handles.
+In unusual cases, such as a lost client, a full write buffer or an incomplete body, these methods do nothing
+and return None or False. The caller then uses the ordinary ASGI calls, which uvicorn handles.
 """
 
 from __future__ import annotations

@@ -32,8 +32,8 @@ CONNECTION = "toolwire.connection"
 class Connection:
     """The client's connection, as one request uses it, and the task that answers the request.
 
-    No method waits. With Toolwire's own protocol, the connection is a `Cycle`, which notices when the client
-    disconnects at no cost. With another server, the methods do nothing, the request uses ASGI messages, and a
+    No method waits. With Toolwire's own protocol, the connection is a `Cycle`, which is notified when the
+    client disconnects. With another server, the methods do nothing, the request uses ASGI messages, and a
     task waits for the disconnect.
     """
 
@@ -69,7 +69,7 @@ NO_CONNECTION = Connection()
 class Watch:
     """Cancels the task of a request when its client disconnects.
 
-    `gone` is then True, so that it can be distinguished from a cancellation by the server.
+    `gone` is then True, so that this can be distinguished from a cancellation by the server.
     """
 
     __slots__ = ("_connection", "_task", "_watched", "gone")
@@ -117,7 +117,7 @@ EVERYBODY = ""
 NOBODY = "?"
 """The key id of requests whose key is not known yet.
 
-Together they have one share of the `Room`.
+All these requests together have one share of the `Room`.
 """
 ANTHROPIC = b"anthropic-version"
 """The header that every client of Anthropic's API sends."""
@@ -223,9 +223,9 @@ class Exchange:
 
     @property
     def requester(self) -> str:
-        """Identifies the client whose refusals are counted.
+        """Identifies the client when its refusals are counted.
 
-        This is the id of its key; without a key, its address.
+        The value is the id of the client's key; without a key, the client's address.
         """
         holder, client = self.holder, self.scope.get("client")
         return holder.key_id if holder is not None and holder.key_id else client[0] if client else ""
@@ -340,8 +340,8 @@ class Exchange:
     def shared(self, headers: HeaderList) -> HeaderList:
         """Returns the headers that every response to this request has, besides its own `headers`.
 
-        These are `common`, and those that `late_headers` creates, unless `headers` already have the latter
-        from the node that ran the turn.
+        These are `common`, and the headers that `late_headers` creates. The latter are left out if `headers`
+        already contains them from another node that ran the turn.
         """
         if self.late_headers is None or any(b"-ratelimit-" in name for name, _ in headers):
             return self.common

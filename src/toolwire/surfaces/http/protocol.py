@@ -7,8 +7,9 @@
 - A valid WebSocket handshake on a WebSocket path continues in `socket_protocol.py`. A request with any other
   `Upgrade` is an ordinary request with an ordinary body and response.
 - Written bytes wait in a buffer of `HIGH_WATER` bytes and in one of the same size in the kernel. If both are
-  full, the response waits for its reader. A client that reads nothing for `limits.slow_reader_s` is
-  disconnected, even after its response is complete. So is a client whose machine no longer answers.
+  full, the response waits until the client reads. A client that reads nothing for `limits.slow_reader_s` is
+  disconnected, even after its response is complete. A client whose machine no longer answers is disconnected
+  too.
 """
 
 from __future__ import annotations
@@ -206,7 +207,7 @@ class GuardedProtocol(HttpToolsProtocol):
         return found + len(EMPTY_LINE) if found >= 0 else len(data)
 
     def _stops_at_upgrade(self, piece: bytes | memoryview) -> bool:
-        """Parses a part. Returns True if it ended a head that offers an upgrade.
+        """Parses a part. Returns True if the part ended a head that offers an upgrade.
 
         The parser has then read nothing after that head.
         """
@@ -436,7 +437,7 @@ def _is_handshake(scope: Any) -> bool:
 
 
 def refusal(status: int, message: str) -> bytes:
-    """Returns a whole error response that closes its connection."""
+    """Returns a whole error response, with the header `connection: close`."""
     body = msgspec.json.encode(error_object(Failure("invalid_request", message)))
     head = (
         b"content-type: application/json; charset=utf-8\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"

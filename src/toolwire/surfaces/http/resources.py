@@ -1,6 +1,6 @@
-"""The routes that read: models, stored responses, usage and health.
+"""The routes for models, stored responses, usage and health.
 
-A key sees only the models that it may use. Listing models contacts no backend.
+A key sees only the models that it may use. Listing models does not wait for any backend.
 """
 
 from __future__ import annotations

@@ -71,7 +71,8 @@ def serve(
 
     `make_gateway` creates the gateway (default: `Gateway`). `announce` prints the configuration before the
     line with the address is printed. `lifeline`: a pipe that closes when the process that needs this server
-    ends; the server then drains. Such a server prints no link to its pages, because nobody reads it.
+    ends; the server then drains. A server with a lifeline prints no link to its web pages, because nobody
+    reads its output.
     `on_link` gets the one-time link instead of the terminal. Raises ConfigError or ToolwireError if the
     server cannot start.
     """
@@ -101,7 +102,7 @@ def _warn(settings: Settings) -> None:
         log.warning("settings page: %s", settings.page_problem)
     journal = settings.journal
     if journal.contents == "disk" and (not journal.max_mb or Store(settings.store.url).path == ":memory:"):
-        why = "the store is no file, beside which it could lie" if journal.max_mb else "journal.max_mb is 0"
+        why = "it needs a store in a file, to lie beside it" if journal.max_mb else "journal.max_mb is 0"
         log.warning('journal.contents = "disk": nothing is written, because %s', why)
 
 
@@ -224,7 +225,7 @@ def lighten_generators() -> None:
 def _orphaned(lifeline: int) -> None:
     """Starts to drain when the process that needs this server has ended."""
     asyncio.get_running_loop().remove_reader(lifeline)
-    log.warning("the process that started this server is gone: it drains")
+    log.warning("the process that started this server has ended: the server drains")
     os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -287,7 +288,7 @@ def tls_files(server: ServerSettings) -> tuple[str, str] | None:
         # With an explicit password, Python does not ask for the password of an encrypted key.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password=lambda: b"")
     except ssl.SSLError as error:
-        problem = f"{certificate} and {key} are no certificate with its key, or the key has a password"
+        problem = f"{certificate} and {key} are not a certificate and its key, or the key has a password"
         raise ConfigError(f"server.tls_cert: {problem} ({error.reason or error})") from None
     except OSError as error:
         raise ConfigError(
@@ -304,7 +305,7 @@ def bind(host: str, port: int) -> list[socket.socket]:
     try:
         found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
-        reason = getattr(error, "strerror", None) or "not a name of a host"
+        reason = getattr(error, "strerror", None) or "not a valid host name"
         raise ConfigError(f"server.host: {host} cannot be resolved: {reason}") from error
     sockets: list[socket.socket] = []
     for family, kind, protocol, _, address in sorted(
@@ -414,8 +415,8 @@ class DrainingServer(Server):
     async def main_loop(self) -> None:
         """Waits until the server is stopped.
 
-        Meanwhile it renews the header `Date` once a second. uvicorn would also look ten times a second
-        whether to stop, even if the server has nothing to do.
+        Meanwhile it renews the header `Date` once a second. uvicorn's own loop would check ten times a second
+        whether it must stop, even if the server has nothing to do.
         """
         self._loop = asyncio.get_running_loop()
         while not await self.on_tick(0):
@@ -458,7 +459,7 @@ class DrainingServer(Server):
         for connection in list(self.server_state.connections):
             connection.shutdown()
             if isinstance(connection, GuardedProtocol) and _is_unread_tab(connection):
-                connection.transport.abort()  # nobody reads it, so it would never end
+                connection.transport.abort()  # the client does not read the stream, so it would never end
         deadline = time.monotonic() + self._drain_s
         is_logged = self._stopped_by != signal.SIGINT
         while (

@@ -86,7 +86,7 @@ class GuardedSocket(WebSocketsSansIOProtocol):
         super().connection_lost(exc)
 
     def shutdown(self) -> None:
-        """Does nothing after the handshake, because the application first ends the turn and then closes."""
+        """Does nothing after the handshake: the application ends the turn, then closes the connection."""
         if not self.handshake_complete or self.close_sent:
             super().shutdown()
 

@@ -65,7 +65,7 @@ STREAM_HEADERS: HeaderList = [(b"cache-control", b"no-cache, no-transform"), (b"
 
 
 class TurnResponse:
-    """The response to one turn: a whole body or a stream. If the client leaves, the turn is cancelled.
+    """The response to one turn: a whole body or a stream. If the client disconnects, cancels the turn.
 
     `streams_open` counts the streams that have begun and not stopped.
     """
@@ -128,7 +128,7 @@ class TurnResponse:
             close = getattr(blocks, "aclose", None)
             if close is not None:
                 await close()
-        await exchange.end()  # after `watch` has stopped, which the end would wake
+        await exchange.end()  # not earlier: the end would wake `watch`, which would cancel the turn
 
     def _stop(self) -> None:
         """Stops the keep-alive comments and the early sending of the head. May be called again."""

@@ -95,7 +95,7 @@ class Sockets:
     async def _serve(self, exchange: Exchange, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()  # the event websocket.connect
         if HOP in exchange.headers:
-            raise ToolwireError("permission", "Nodes pass no WebSockets on.")
+            raise ToolwireError("permission", "Nodes do not forward WebSockets to each other.")
         self._app.gate.check_place(exchange.headers, exchange.scope)
         key_id = (await self._app.caller(exchange)).key_id
         if self._app.draining:
@@ -103,7 +103,7 @@ class Sockets:
         if self._by_key[key_id] >= MOST_PER_KEY:
             raise ToolwireError(
                 "rate_limit",
-                f"This key has {MOST_PER_KEY} WebSocket connections open, the most there may be.",
+                f"This key has {MOST_PER_KEY} WebSocket connections open, which is the limit.",
                 retry_after_s=1,
             )
         scope[ROOM_KEY] = key_id

@@ -1,8 +1,9 @@
 """Encodes steps as chat completions: chunks (`ChatEncoder`) or one body (`ChatBody`).
 
-Law 3: both classes consume the steps of `order.py`, so a body equals what a client accumulates from the
-chunks. Law 6: the id, the type and the name of a call are sent once; the arguments follow in pieces. Law 7: a
-delta is a prepared prefix, the text's JSON and a prepared suffix.
+Both classes consume the steps of `order.py`, so a body equals what a client accumulates from the chunks (law
+3). No chunk contradicts an earlier one (law 6): the id, the type and the name of a call are sent once, and
+the arguments follow in pieces. The cost of a chunk does not grow with the answer (law 7): a delta is a
+prepared prefix, the text's JSON and a prepared suffix.
 
 - The first chunk of a choice has the role: with `content: ""` before text and reasoning, otherwise with
   `content: null` and the first call or refusal.

@@ -1,8 +1,9 @@
 """Encodes steps for Anthropic's Messages API, as a stream or as one body.
 
-Law 3: a body is built from the same steps as the stream. Law 6: there is one `message_start`; content blocks
-are numbered from 0 without a gap, and one is open at a time; arguments are increments. Law 7: a delta is a
-prepared prefix, the text's JSON and a prepared suffix.
+A body is built from the same steps as the stream (law 3). No event contradicts an earlier one (law 6): there
+is one `message_start`; content blocks are numbered from 0 without a gap, and one is open at a time; arguments
+are increments. The cost of an event does not grow with the answer (law 7): a delta is a prepared prefix, the
+text's JSON and a prepared suffix.
 
 - `message_start` is sent with the first output, or with the end if there is no output. At that time, the
   number of input tokens is usually not known; `message_delta` has this number.

@@ -1,9 +1,10 @@
 """Encodes steps for the Responses API: a stream of events, and the Response that ends it.
 
-Law 3: `response()` is the object of the terminal event, so that a body and a stored response equal the end of
-the stream. Law 6: sequence numbers count from 0 without a gap; the deltas of an item add up to the text of
-its `.done` event. Law 7: a delta is a prepared prefix, the sequence number, a prepared middle, the text's
-JSON and a prepared suffix.
+`response()` is the object of the terminal event, so that a body and a stored response equal the end of the
+stream (law 3). No event contradicts an earlier one (law 6): sequence numbers count from 0 without a gap, and
+the deltas of an item add up to the text of its `.done` event. The cost of an event does not grow with the
+answer (law 7): a delta is a prepared prefix, the sequence number, a prepared middle, the text's JSON and a
+prepared suffix.
 
 - `response.created` and `response.in_progress` are sent with the first output, or with the end if there is no
   output.

@@ -8,7 +8,7 @@ import { h, icon, visible } from './dom.js'
 import { fact } from './grants.js'
 
 /** Labels of facts that a server wrote about itself: `FOREIGN` in tools/contract.py. */
-const FOREIGN = new Set(['The server says', 'Its hints'])
+const FOREIGN = new Set(['The server says', "The server's hints"])
 
 /** The facts of a call, or null. @param {Preview} shown */
 export function callFacts({ facts }) {

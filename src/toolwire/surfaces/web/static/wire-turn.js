@@ -172,8 +172,7 @@ class TurnPage {
       this.gone ? h('span', { class: 'badge', title: goneTitle }, 'metadata only') : null,
       h('span', { class: 'muted small' }, `${origin} · `, when(turn.at)),
     )
-    const cut =
-      'This turn was too large to be kept whole. The record of the turn ends early, so it cannot be replayed.'
+    const cut = 'This turn was too large to be recorded completely, so it cannot be replayed.'
     clear(
       this.summary,
       h('div', { class: 'page-head' }, h('div', { class: 'stack' }, title, badges), this.buttons()),
