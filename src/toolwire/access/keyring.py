@@ -27,7 +27,7 @@ MOST_RECENT = 1024
 REREAD_S = 2.0
 FRESH_S = 5.0
 LOOK_AGAIN_S = 0.25
-"""After an unknown key, the stored keys are read again only if the last read began this long ago."""
+"""An unknown key causes a new read of the stored keys only this many seconds after the last read began."""
 BEHIND_S = 0.05
 """Delay of a refresh in the background, so that the current response is sent first."""
 WAIT_S = 1.0

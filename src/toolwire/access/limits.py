@@ -440,8 +440,8 @@ class Ticket:
     def settle(self, usage: Usage, ran: bool, answered: bool = True) -> Usage:
         """Charges the turn and returns the usage that was charged.
 
-        If the backend reported `usage`, that is charged, otherwise an estimate if the turn `ran`. If the turn
-        was not `answered`, its request is returned to the key's budget.
+        This is `usage`, if the backend reported it. Otherwise it is an estimate if the turn `ran` or text was
+        sent, and nothing if not. If the turn was not `answered`, its request is returned to the key's budget.
         """
         if self._open:
             self._open = False

@@ -192,8 +192,8 @@ class Month:
 class MonthAsked:
     """The part of a request to Redis that concerns the key's monthly budget.
 
-    `used`: the usage of a turn that has ended. `known`: the sum that Redis starts from if it has none.
-    `seen`: the sum that the node last saw, in `epoch`.
+    `used`: the usage of a turn that has ended. `known`: the sum that Redis starts from if Redis has no sum.
+    `seen`: the sum that Redis last reported to this node, in `epoch`.
     """
 
     month: int

@@ -73,9 +73,10 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class UsageQuery:
-    """A query of `GET /v1/usage`. `keys`, `models`: only these; None: all.
+    """A query of `GET /v1/usage`.
 
-    `width`: seconds per bucket. `group_by`: the columns `key_id` and `model`, or some of them.
+    `keys`, `models`: the keys and models to include; None for all. `width`: seconds per bucket. `group_by`:
+    which of the columns `key_id` and `model` the results are grouped by.
     """
 
     start: int
@@ -207,7 +208,7 @@ class UsageBook:
             self._months[key_id] = self._with_counted(key_id, Spent(month, requests, tokens, at))
 
     async def _read_first(self, month: int, at: float) -> None:
-        """Reads sums that were never read. This works even if the store's disk is full."""
+        """Reads the sums of keys whose sums were never read. Works even if the store's disk is full."""
         asked = [key_id for key_id, spent in self._months.items() if spent.read_at == NEVER]
         if self._store is None or not asked or not self._writing:
             return

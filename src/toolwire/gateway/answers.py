@@ -59,7 +59,8 @@ class Answering(Protocol):
 class ResponsesAnswer(ResponsesEncoder):
     """A response of the Responses API, as a stream.
 
-    The response is stored before its end is sent, so that a client that has received the end can refer to it.
+    The response is stored before its end is sent, so a client that has received the end can refer to the
+    response.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class ResponsesAnswer(ResponsesEncoder):
         super().__init__(turn, id=self.id, created=self._created, ids=ids, clock=clock)
 
     async def keep(self, last: bytes) -> bytes:
-        """Stores the response, and keeps it in the memory of the client's WebSocket.
+        """Stores the response, and remembers it for the client's WebSocket if there is one.
 
         Returns the bytes to send. If storing failed, they contain a comment that reports it.
         """
@@ -172,7 +173,7 @@ class EventsAnswer:
     def beside(self, answer: Answering) -> EventsAnswer:
         """Sets the `Answering` that writes the bytes, and returns this object.
 
-        The journal shows these bytes, even if the caller uses only the events.
+        The journal records the bytes, even if the caller uses only the events.
         """
         self._answer = answer
         self.id, self.finish, self.keep = answer.id, answer.finish, answer.keep

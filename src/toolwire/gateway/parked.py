@@ -410,7 +410,7 @@ def _answer(said: Iterable[Any], calls: Iterable[list[Any]]) -> Iterator[list[An
 def _joined(said: Iterable[Any]) -> list[Any]:
     """Returns the parts with adjacent texts joined.
 
-    Clients send the same text once as a string and later as blocks.
+    Some clients send a text as a string at first and as several blocks later.
     """
     words: list[Any] = []
     for is_text, group in groupby(said, lambda part: isinstance(part, str)):

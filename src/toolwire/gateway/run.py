@@ -376,8 +376,8 @@ class Run:
     async def _fall_back(self, failure: Failure, choice: int) -> tuple[RunSource, Stages] | Failure:
         """Returns a run of the next model that may answer instead; the failure if no model is left.
 
-        Only before the first byte: a client must not get the beginning of one model's answer and the end of
-        another's. For the same reason, a turn with several choices keeps its model.
+        The model changes only before the first byte: a client must not get the beginning of one model's
+        answer and the end of another's. For the same reason, a turn with several choices keeps its model.
         """
         assert self.turn is not None and self._decoded is not None
         ran = self.served is not None and self.served.has_run

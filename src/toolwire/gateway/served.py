@@ -54,7 +54,7 @@ class ServedTool:
 
 @dataclass(frozen=True, slots=True)
 class ServedCall:
-    """A call to run. `granted`: the client approved it, with a key that may approve."""
+    """A call to run. `granted`: the client approved the call, with an API key that may approve calls."""
 
     id: str
     tool: ServedTool
@@ -64,7 +64,7 @@ class ServedCall:
 
 @dataclass(frozen=True, slots=True)
 class Purpose:
-    """For whom calls run: the caller, the response's id and the model."""
+    """What calls run for: the caller, the id of the response, and the model."""
 
     caller: Caller
     response: str

@@ -27,7 +27,7 @@ WORDS = (Text, Thought, Refusal, CallBegin, CallArgs)
 MOST_AT_ONCE = 8
 """How many runs of one request are active at a time, so that a request cannot flood a backend."""
 MOST_WAITING = 64
-"""How many blocks all runs together may be ahead of the client."""
+"""How many blocks of all choices together may wait until they are sent to the client."""
 LONGEST_S = 0.001
 """How many seconds the loop works on a long batch before other turns may run."""
 CUT = Failure("backend_cut", "The model's answer broke off before it was complete.")

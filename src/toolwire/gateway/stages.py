@@ -250,8 +250,8 @@ class RequiredCall:
     """Checks the calls of one attempt before they are sent.
 
     While a required call is missing, all events except usage are held back, so an answer without the call is
-    never sent. In scanned text, a call that does not fit its strict schema rejects the attempt too. The
-    gateway never invents a call.
+    never sent. The attempt is also rejected if a call in scanned text does not fit its tool's strict schema.
+    The gateway never invents a call.
     """
 
     def __init__(self, plan: Plan, before: Usage) -> None:

@@ -141,7 +141,7 @@ class App:
             await self.forwarding.nodes.leave()
 
     def drain(self) -> None:
-        """Accepts no new turns. Running turns may end."""
+        """Stops accepting turns. Running turns can finish."""
         self.draining = True
         if self.pages is not None:
             self.pages.drain()
@@ -410,7 +410,7 @@ class App:
     async def caller(self, exchange: Exchange) -> KeyHolder:
         """Returns the holder of the request's key. Raises an error if the key is missing or invalid.
 
-        From here on, every response reports what is left of the key's limits.
+        After this, the response to this request reports what is left of the key's limits.
         """
         holder = await self.gate.caller(exchange.headers, exchange.scope["client"])
         exchange.holder = holder

@@ -99,7 +99,7 @@ class Cycle(RequestResponseCycle, Connection):
     def _head_of(self, status: int, headers: list[tuple[bytes, bytes]]) -> bytes | None:
         """Returns the head of a response; None if uvicorn must write it.
 
-        Also sets whether the body is chunked, or else its expected length.
+        Also sets `chunked_encoding` and `expected_content_length`.
         """
         if (
             self.response_started

@@ -78,7 +78,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     logger, access_logger, access_log = LOGGER, ACCESS_LOGGER, False
     _unread = _stalled_looks = _overhead = 0
-    """Class attributes that few connections change: fewer attributes make an object cheaper."""
+    """Class attributes, because few connections change them: an object with fewer attributes is cheaper."""
     _last_bytes = b""
     """The last parsed bytes: an empty line may be split between two reads."""
     _pieces = 0

@@ -92,7 +92,7 @@ class TurnResponse:
         return alive
 
     async def send(self, work: Awaitable[Answer], receive: Receive, pace: Pace) -> None:
-        """Sends the answer that `work` returns. `pace` delays an error of another node."""
+        """Sends the answer that `work` returns. If it is an error of another node, `pace` may delay it."""
         exchange = self._exchange
         exchange.reached_gateway = True
         watch = Watch(exchange.scope, receive)

@@ -222,7 +222,7 @@ class SocketConnection:
         self._room.give(size, self._room_key)
 
     def forget(self) -> None:
-        """Returns the memory of messages that will not be answered, when the connection has ended."""
+        """Frees the room of messages that will not be answered, because the connection has ended."""
         self._leaves_line(self._waiting)
 
     async def _work(self) -> tuple[int, str]:
