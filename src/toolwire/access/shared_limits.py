@@ -64,14 +64,24 @@ end
 The clock may have gone back. A lease that ends later than a new lease would is therefore shortened.
 """
 
-# KEYS: meters, running, budget. ARGV: rate of requests, units of requests, rate of tokens, units of tokens,
-# concurrency limit, this turn's id, its lease in microseconds, the operation ("take" checks the limits first;
-# "charge" does not, and ends the turn; "report" is a charge by a node that was disconnected), and the units
-# of requests and tokens that the node knows of (used if Redis has no meters of the key; with "report" also as
-# a minimum). Then, for a key with a budget: the month (0: no budget), and for requests and tokens each the
-# budget, the turn's usage, the initial sum if Redis has none, and the sum that the node saw last; the epoch
-# in which the node saw it (a sum that Redis had to begin again has a new epoch, and is raised if a node has
-# seen more); how long an unused sum is kept, in ms.
+# KEYS: meters, running, budget. ARGV:
+#
+#   1, 2     the rate of requests, and the units of requests to take
+#   3, 4     the rate of tokens, and the units of tokens to take
+#   5        the limit of concurrent turns
+#   6, 7     the turn's id, and its lease in microseconds
+#   8        the operation: "take" checks the limits first; "charge" does not, and ends the turn; "report" is
+#            a charge by a node that was disconnected from Redis
+#   9, 10    the units of requests and tokens that the node knows of: the start if Redis has no meters of the
+#            key, and for "report" also a minimum
+#   11       the month; 0 if the key has no budget
+#   12, 13   the budgets of requests and tokens
+#   14, 15   the requests and tokens that the turn used
+#   16, 17   the sums of requests and tokens to start from if Redis has none
+#   18, 19   the sums of requests and tokens that Redis last reported to the node
+#   20       the epoch of these sums. If Redis has lost its sums, it starts new ones with a new epoch, and
+#            raises them to what the node has seen
+#   21       how long unused sums are kept, in milliseconds
 TAKE = """
 local state = redis.call('HMGET', KEYS[1], 'at', 'requests', 'tokens')
 local at = tonumber(state[1]) or now

@@ -337,7 +337,7 @@ class ImageFetcher:
             )
             if sum(map(len, found.values())) * 3 // 4 > self._limits.all_bytes:
                 raise _refused(
-                    f"all of them together are larger than {self._limits.all_bytes // 1048576} MB", param
+                    f"all images together are larger than {self._limits.all_bytes // 1048576} MB", param
                 )
         return found
 
@@ -352,7 +352,9 @@ class ImageFetcher:
             return turn
         if len(urls) > self._limits.images:
             raise ToolwireError(
-                "invalid_value", f"More than {self._limits.images} images by URL.", param=_field(turn)
+                "invalid_value",
+                f"More than {self._limits.images} images are given by URL.",
+                param=_field(turn),
             )
         try:
             async with asyncio.timeout(self._limits.timeout_s * 2):

@@ -320,7 +320,7 @@ class ServedTurn:
         if self.is_over:
             own = tuple(name for name in self._own if choice.allowed is None or name in choice.allowed)
             choice = ToolChoice("auto", None, own) if own else ToolChoice("none")
-        elif choice.mode == "required":  # it required one call, not one in each round
+        elif choice.mode == "required":  # the client required one call, not one in each round
             choice = ToolChoice("auto", None, choice.allowed)
         return replace(turn, items=(*items, *round.said, *calls, *results.values()), tool_choice=choice)
 

@@ -168,7 +168,7 @@ class Run:
         self.turn = turn
         plan = make_plan(turn, self.backend, self._gateway.settings.tools, self.ids)
         self.plan = plan = plan.by_fallback() if self.fell_back else plan
-        if self.served is None or not self.served.has_run:  # the headers may have been sent
+        if self.served is None or not self.served.has_run:  # later, the headers may have been sent already
             self._report = plan.report_header() if plan.report else ""
         if self.trace is not None:
             self.trace.planned(turn, plan, self._report)

@@ -186,18 +186,18 @@ def plain(arguments: str) -> str:
         written = json.dumps(value, ensure_ascii=False, allow_nan=False)
         written.encode()
     except UnicodeEncodeError:
-        raise ValueError("the arguments hold half a character (a lone surrogate)") from None
+        raise ValueError("the arguments contain half a character (a lone surrogate)") from None
     except ValueError:
-        raise ValueError("the arguments hold a number that JSON does not have") from None
+        raise ValueError("the arguments contain a number that JSON cannot express, such as NaN") from None
     return written
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     out = dict(pairs)
     if len(out) < len(pairs):
-        raise ValueError("the arguments have a key twice")
+        raise ValueError("the arguments contain a key twice")
     return out
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise ValueError("the arguments hold a number that JSON does not have")
+    raise ValueError("the arguments contain a number that JSON cannot express, such as NaN")

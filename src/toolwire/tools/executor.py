@@ -102,7 +102,7 @@ class Toolbox:
         try:
             json.dumps(dict(value), ensure_ascii=False).encode()
         except UnicodeEncodeError:  # the result would repeat this text, and no server accepts such a request
-            raise ToolFailed("the arguments hold half a character (a lone surrogate)") from None
+            raise ToolFailed("the arguments contain half a character (a lone surrogate)") from None
         except (ValueError, RecursionError):
             raise ToolFailed("the arguments are nested too deeply") from None
         tool = self.tools[name]

@@ -228,7 +228,7 @@ class UsageRoutes:
         limit = query.get("limit")
         most = MOST_BUCKETS[width] if limit is None else min(_number(limit, "limit"), MOST_BUCKETS[width])
         if most < 1:
-            raise ToolwireError("invalid_value", "Expected a number from 1.", param="limit")
+            raise ToolwireError("invalid_value", "Expected a number of at least 1.", param="limit")
         end = min(last, start + most * width)
         return UsageQuery(
             start,

@@ -106,7 +106,7 @@ class TurnResponse:
                 return
             alive = await (self._begun or self._begin(answer.headers))
             write, now = exchange.connection.write, asyncio.get_running_loop().time
-            if first := await anext(blocks, b""):  # then `async for` reads the run itself
+            if first := await anext(blocks, b""):  # after that, `async for` reads the run directly
                 alive.last = now()
                 if not write(first):
                     await exchange.piece(first)

@@ -289,7 +289,8 @@ class SocketConnection:
     def _enter(self, lane: str) -> None:
         if lane and lane not in self._lanes:
             if len(self._lanes) >= MOST_LANES:
-                message = f"This connection has {MOST_LANES} streams, the limit. Use one of them, or another."
+                message = f"This connection has {MOST_LANES} streams, which is the limit. "
+                message += "Use one of these streams, or open another connection."
                 raise ToolwireError(
                     "invalid_value", message, param="stream_id", code="websocket_stream_limit_reached"
                 )
