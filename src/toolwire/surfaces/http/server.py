@@ -102,7 +102,8 @@ def _warn(settings: Settings) -> None:
         log.warning("settings page: %s", settings.page_problem)
     journal = settings.journal
     if journal.contents == "disk" and (not journal.max_mb or Store(settings.store.url).path == ":memory:"):
-        why = "it needs a store in a file, to lie beside it" if journal.max_mb else "journal.max_mb is 0"
+        no_file = "the journal needs a store that is a file, because it is written beside this file"
+        why = no_file if journal.max_mb else "journal.max_mb is 0"
         log.warning('journal.contents = "disk": nothing is written, because %s', why)
 
 
