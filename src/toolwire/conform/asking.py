@@ -131,7 +131,10 @@ def asking(api: Api, words: str, **more: Any) -> Build:
 
 
 def sending(api: Api, body: Mapping[str, Any], tail: str = "", **fields: Any) -> Build:
-    """Returns a function that builds a request from the fields in `body` and the model's name."""
+    """Returns a function that builds a request from the fields in `body` and the model's name.
+
+    `tail`: the rest of the path after the path of the API. `fields`: fields of `ProbeRequest`.
+    """
     return lambda model, earlier: request(api, {"model": model, **body}, tail, **fields)
 
 

@@ -243,9 +243,10 @@ class ToolCallParser(Scan):
                 self.add_text(marker[0])
 
     def _next_opener(self) -> re.Match[str] | None:
-        """Returns the next marker, or None. Sends the text of lines before it.
+        """Returns the match of the next marker in the buffer; None if there is none.
 
-        Inside a line, markers that count only at the start of a line are skipped.
+        In the rest of a line that has already begun, markers that count only at the start of a line are
+        skipped. If that rest contains no marker, it is sent as text, and the search continues after it.
         """
         if not self._fence.line_start:
             stop = self.buffer.find("\n", self.position) + 1

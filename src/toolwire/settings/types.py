@@ -151,7 +151,7 @@ class StoreSettings:
 
 @dataclass(frozen=True, slots=True)
 class LimitSettings:
-    """Limits. 0 means no limit.
+    """Limits. 0 means no limit, except for `queue`: there, no turn may wait.
 
     The first four limits apply to each key that has no such limit of its own.
     """

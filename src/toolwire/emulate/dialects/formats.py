@@ -273,7 +273,7 @@ TAGGED = (
     _tagged("kimi_k3", "Kimi K3", _KIMI_K3, ("<|open|>tools<|sep|>",), "<|open|>call "),
     _dialect(
         "tag_is_tool",
-        "Cline- and Roo-like prompts, XML and YAML middleware",
+        "prompts like those of Cline and Roo; middleware that lets models write calls as XML or YAML",
         Opener(f"<{TOOL}>", _ELEMENT, whole=True),
     ),
 )

@@ -1,4 +1,6 @@
-"""Reports rules that can never decide a call, and patterns that are easy to avoid. Pure.
+"""Reports rules that can never decide a call, and patterns on code or queries. Pure.
+
+A pattern cannot tell what code does: a model can write code that does the same in other words.
 
 Without these reports, a mistyped rule would be noticed only when it is needed.
 """
@@ -40,7 +42,7 @@ class Listed(Protocol):
 
 
 def reports(rules: Sequence[tuple[Action, Rule]], tools: Sequence[Listed]) -> list[str]:
-    """Returns one line for each rule that never decides, and for each pattern that is easily avoided."""
+    """Returns one line for each rule that never decides, and for each pattern on code or a query."""
     covered: dict[str, str] = {}
     lines = []
     for action, rule in rules:

@@ -344,5 +344,8 @@ class Policy:
         return [Step(action, rule.written, not why, why) for action, rule, why in found]
 
     def dead(self, tools: Sequence[Listed]) -> list[str]:
-        """Returns a line for each rule that can never decide, and for each pattern that is easy to avoid."""
+        """Returns a line for each rule that can never decide, and for each pattern on code or a query.
+
+        Such a pattern is reported because other code can do the same in other words.
+        """
         return reports(self.rules, tools)
