@@ -221,8 +221,8 @@ def test_a_parked_turn_and_the_one_that_resumed_it_lead_to_each_other_with_the_t
     called = json.loads(ask(here, "waits", tools=TOOLS))["choices"][0]["message"]
     browsing = browse(here)
     page = browsing.tab("/ui/wire")
-    page.get_by_role("combobox", name="Status").select_option("Parked")
-    expect(row(page, "get_weather")).to_contain_text("parked")
+    page.get_by_role("combobox", name="Status").select_option("Was parked")
+    expect(row(page, "get_weather")).to_contain_text("was parked")
     look(page, "get_weather")
     expect(page.get_by_text("waits for results", exact=True)).to_be_visible()
     expect(fact(page, "Run parked after this turn")).to_have_text("still parked, until the results arrive")

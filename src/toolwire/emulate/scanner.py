@@ -2,8 +2,9 @@
 
 A marker (`openers.py`) begins a *candidate*: a block that may be a call. The opener's shape selects the
 grammar, which reads the block and calls `open_call`, `write` and `close_call`. A candidate that breaks its
-grammar before a known tool's name is text. If it is short, scanning resumes one character after its start, so
-that no call in it is lost (law 5); a long one is not scanned again, so that the cost stays linear (law 7).
+grammar before a known tool's name is text. If it has at most `RESCAN` characters, scanning resumes one
+character after its start, so that a call inside it is found (law 5). A longer candidate becomes text as a
+whole and is not scanned again, so that the cost stays linear (law 7).
 Recovery dialects, which the prompt does not teach, are ignored in code and in quotations of the request (law
 12). The cuts between chunks make no difference (law 4).
 """

@@ -6,8 +6,8 @@ import { banner, clear, h } from './dom.js'
 
 const CHOOSE =
   'Choose an approval code of at least 8 characters. With the code, you can approve calls from other ' +
-  'programs, such as MCP clients. In a terminal, you can approve a call that comes from another terminal. ' +
-  'Approvals that you remember after you have entered the code stay valid when Toolwire restarts. Toolwire ' +
+  'programs, such as MCP clients, on these pages. In a terminal, the code lets you approve calls that come ' +
+  'from another terminal or program. Approvals that you remember after you have entered the code stay valid when Toolwire restarts. Toolwire ' +
   'stores no copy of the code.'
 
 /**

@@ -79,9 +79,9 @@ export function codeSection(page) {
     if (await codeDialog(message, decides, 'Cancel')) await show()
   }
   const about =
-    'With the code, you can approve calls from other programs, such as MCP clients. In a terminal, you can ' +
-    'approve a call that comes from another terminal. Approvals that you remember after you have ' +
-    'set or entered the code stay valid when Toolwire restarts.'
+    'With the code, you can approve calls from other programs, such as MCP clients, on these pages. In a ' +
+    'terminal, the code lets you approve calls that come from another terminal or program. Approvals that ' +
+    'you remember after you have set or entered the code stay valid when Toolwire restarts.'
   return { node: section('Approval code', about, state, h('div', { class: 'row' }, button)), show }
 }
 

@@ -13,8 +13,8 @@ const STRATEGIES = new Map([
   ],
   [
     'parked',
-    'The agent waits for the result of its call. The response ended with the call, and the agent’s run was ' +
-      'kept. The request that brings the result continues the run.',
+    'If the agent calls a tool, the response ends with the call, and the agent’s run is kept and waits. The ' +
+      'request that brings the result continues the run.',
   ],
   [
     'constrained',
@@ -144,8 +144,10 @@ export function endBadge(turn) {
   }
   if (turn.waits) return h('span', { class: 'badge parked' }, 'waits for results')
   if (turn.parked) {
-    const title = 'The response ended with calls, and the run was kept for their results'
-    return h('span', { class: 'badge parked', title }, 'parked')
+    const title =
+      'The response ended with calls, and the run was kept to wait for their results. Open the turn to see ' +
+      'whether it still waits.'
+    return h('span', { class: 'badge parked', title }, 'was parked')
   }
   const finish = finishOf(turn) ?? 'stop'
   return h('span', { class: 'badge ok' }, FINISHES.get(finish) ?? finish)
