@@ -27,7 +27,10 @@ FAMILIES = {
     "toolwire_cached_tokens": ("counter", "Input tokens that came from a prompt cache."),
     "toolwire_output_tokens": ("counter", "Tokens written by models."),
     "toolwire_tool_calls": ("counter", "Tool calls sent to clients."),
-    "toolwire_turns_truncated": ("counter", "Turns in which a rule in [tools] dropped calls or text."),
+    "toolwire_turns_truncated": (
+        "counter",
+        "Turns in which Toolwire left out calls at the end of the response.",
+    ),
     "toolwire_first_byte_seconds": ("histogram", "Time to an answer's first byte."),
     "toolwire_request_seconds": ("histogram", "Time to an answer's last byte."),
     "toolwire_errors": ("counter", "Requests that ended in an error, by its kind."),

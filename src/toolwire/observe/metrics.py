@@ -35,7 +35,7 @@ COUNTS = {
     "tool_call_count": ("toolwire_tool_calls", "Tool calls sent to clients."),
     "tool_call_truncated": (
         "toolwire_turns_truncated",
-        "Turns in which a rule in [tools] dropped calls or text.",
+        "Turns in which Toolwire left out calls at the end of the response.",
     ),
 }
 """Numeric fields of a turn's summary, each with the counter that sums it by API and model."""
