@@ -112,7 +112,7 @@ def test_serve_prints_one_line_when_ready_and_exits_with_0_on_sigterm(tmp_path: 
 
 @pytest.mark.parametrize(
     ("url", "journal", "why"),
-    [("sqlite://", "", "a store that is a file"), ("sqlite:///x.db", "max_mb = 0", "journal.max_mb is 0")],
+    [("sqlite://", "", "the journal needs a store"), ("sqlite:///x.db", "max_mb = 0", "journal.max_mb is 0")],
 )
 def test_an_unwritable_journal_is_reported_once_at_startup(
     tmp_path: Path, url: str, journal: str, why: str
