@@ -67,7 +67,7 @@ def approvals_arguments(parser: argparse.ArgumentParser) -> None:
     pick = "approve: what to share: numbers of the list that `show` prints, paths, or the word all or none"
     add("--pick", metavar="WHICH", nargs="+", help=pick)
     add("--arguments", metavar="JSON", help="approve: run the call with these arguments instead")
-    remember = "approve: also allow similar calls from now on: in this session, in a folder, or always"
+    remember = "approve: also allow similar calls from now on: in this session, in a folder, or of this tool"
     add("--remember", choices=("session", "folder", "tool"), help=remember)
     folder = "with --remember folder: which folder; default: the one that contains all files shown"
     add("--folder", metavar="F", default="", help=folder)
