@@ -307,7 +307,7 @@ async def test_a_link_says_so_if_the_program_that_asked_has_ended(
         key = await Links(store, approvals).add(one, "link", "phone", approves=True)
         for module in (links_module, __import__("toolwire.tools.approvals", fromlist=["x"])):
             monkeypatch.setattr(module, "has_ended", lambda requester: True)
-        assert "The program that asked has ended" in await refused(
+        assert "The Toolwire program that asked you has ended" in await refused(
             Links(store, approvals).opened(key.id, key.secret)
         )
 

@@ -104,7 +104,7 @@ class Links:
                 return link, approval
             await self._approvals.lapse()
             nothing = "nothing is shared" if approval.stage == "share" else "the call does not run"
-            raise ToolwireError("gone", f"The program that asked has ended, so {nothing}.")
+            raise ToolwireError("gone", f"The Toolwire program that asked you has ended, so {nothing}.")
         raise ToolwireError("gone", over(approval))
 
     async def tried(self, link: Link) -> None:
