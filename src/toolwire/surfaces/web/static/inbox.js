@@ -58,9 +58,10 @@ const TABS = [
     empty: [
       'clock',
       'Nothing expired',
-      'A question expires if nobody decides in time, if its conversation is stopped, or if the program ' +
-        'that asked you ends or disconnects. If the question was whether a call may run, the call does not ' +
-        'run. If the question was whether a result may be shared, the result is not shared.',
+      'A question expires if nobody decides in time, if its conversation is stopped, if an MCP client ' +
+        'disconnects, or if the Toolwire program that asked you ends. If the question was whether a call may ' +
+        'run, the call does not run. If the question was whether a result may be shared, the result is not ' +
+        'shared.',
     ],
   },
   {
