@@ -194,12 +194,13 @@ class Connection:
                 return UpstreamFailed(problem, may_have_run=True)
         if self.status and self.process is None:
             message = f"{self._settings.name} answered with HTTP {self.status}"
-            return UpstreamFailed(message, error=error.error, status=self.status)
+            return UpstreamFailed(message, error=self._without_secrets(error.error), status=self.status)
         text = one_line(self._masked(error.error.message), 300)
         if text == UNREADABLE:
             problem = f"{self._settings.name}: {text}; the call may have run"
             return UpstreamFailed(problem, may_have_run=True)
-        return UpstreamFailed(f"{self._settings.name} answered with an error: {text}", error=error.error)
+        problem = f"{self._settings.name} answered with an error: {text}"
+        return UpstreamFailed(problem, error=self._without_secrets(error.error))
 
     async def abandon(self, sent: asyncio.Future[Any]) -> None:
         """Cancels a request, and tells the server. A server that does not read is ended."""
@@ -290,6 +291,17 @@ class Connection:
         if self.status:
             text = f"{self._settings.name} answered with HTTP {self.status}"
         return one_line(self._masked(text), 300)
+
+    def _without_secrets(self, error: types.ErrorData) -> types.ErrorData:
+        """Returns an error as clients get it."""
+        written = error.model_dump_json()
+        masked = self._masked(written)
+        if masked == written:
+            return error
+        try:
+            return types.ErrorData.model_validate_json(masked)
+        except ValueError:  # a secret of digits or JSON
+            return types.ErrorData(code=error.code, message=self._masked(error.message))
 
     def _masked(self, text: str) -> str:
         """Returns a text without secrets, and without the token of a header such as `Bearer TOKEN`."""
