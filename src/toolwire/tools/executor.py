@@ -237,7 +237,7 @@ class Executor:
             return await self._refused(call, approval, asking)
         was_seen = not decision.standing and (decision.arguments is None or bool(decision.seen))
         edited = None
-        if decision.arguments is not None and dict(decision.arguments) != dict(planned.arguments):
+        if decision.arguments is not None and _differ(decision.arguments, planned.arguments):
             edited = (planned.arguments, decision.arguments)
         try:
             arguments, shown, picked = planned.arguments, planned.shown, decision.picked
@@ -317,6 +317,11 @@ def _judge(tool: Tool, arguments: Arguments, rule: str) -> None:
         raise _RuledOut(ruling.rule, f"not run: the rule {rule} does not allow it any more")
 
 
+def _differ(one: Arguments, other: Arguments) -> bool:
+    """Whether two arguments differ as JSON. For Python, `True`, `1` and `1.0` are equal."""
+    return json.dumps(dict(one), sort_keys=True) != json.dumps(dict(other), sort_keys=True)
+
+
 def _logged(error: Exception) -> tuple[str, None, str]:
     """Returns event, result and note of a failure for the audit log: no message, it may contain content."""
     if isinstance(error, _RuledOut):
@@ -343,7 +348,7 @@ def _note(
     edited = decision.arguments
     if decision.within and isinstance(planned.tool, Narrowing):
         return {"note": f"Only notes that match {' or '.join(decision.within)} were searched."}
-    if edited is not None and dict(edited) != dict(planned.arguments):
+    if edited is not None and _differ(edited, planned.arguments):
         written = json.dumps(dict(edited), ensure_ascii=False)
         return {"note": f"The person changed the arguments to: {written}"}
     if picked is not None and len(picked) < (there := len(shown.pickable)):

@@ -14,8 +14,10 @@ from mcp.shared.exceptions import MCPError
 
 from doubles.mcp_proxied import peer, proxied, received
 from toolwire.store.store import Store
-from toolwire.tools.contract import Decision
+from toolwire.surfaces.mcp.reading import Reading
+from toolwire.tools.contract import Decision, ToolFailed
 from toolwire.tools.executor import RULED_OUT
+from toolwire.tools.mcp.connection import UpstreamFailed
 
 pytestmark = pytest.mark.process
 both_eras = pytest.mark.parametrize("mode", ["legacy", "auto"])
@@ -467,6 +469,65 @@ async def test_what_was_read_is_shown_before_it_is_shared_if_the_settings_say_so
     assert read.contents[0].text == "of notes://work/plan.md"  # type: ignore[union-attr]
     assert "x = 1" in prompt.messages[0].content.text  # type: ignore[union-attr]
     assert "of notes://work/plan.md" in person.shown[0].message and "x = 1" in person.shown[2].message
+
+
+async def test_structured_content_and_progress_are_shared_only_as_far_as_they_were_shown(
+    store: Store, log: Path, form: Any
+) -> None:
+    person, heard = form("decline", {**YES}), []
+    reached = asyncio.Event()
+
+    async def reported(progress: float, total: float | None, message: str | None) -> None:
+        heard.append(message)
+        if progress >= 3:
+            reached.set()
+
+    settings = peer(log, share="ask", allow=("*",))
+    async with proxied(store, settings) as proxy, proxy.client("auto", person) as client:
+        kept = await client.call_tool("peer__add_note", {})
+        note = await client.call_tool("peer__add_note", {})
+        slow = asyncio.ensure_future(client.call_tool("peer__slow", {"steps": 3}, progress_callback=reported))
+        async with asyncio.timeout(30):
+            await reached.wait()
+        slow.cancel()
+        await asyncio.gather(slow, return_exceptions=True)
+    assert kept.is_error and kept.structured_content is None
+    assert '"id": 7' in person.shown[0].message and note.structured_content == {"id": 7}
+    assert set(heard) == {None}, "its words could be a part of the result"
+
+
+@pytest.mark.parametrize(
+    "edited",
+    [
+        {"name": "review", "arguments": {"code": 1}},
+        {"name": "review", "arguments": ["code"]},
+        {"name": "review", "arguments": None},
+        {"name": "review", "arguments": {}, "more": 1},
+        {"name": "secret", "arguments": {}},
+    ],
+)
+async def test_a_prompt_is_not_read_if_an_edit_would_not_arrive_as_it_was_shown(
+    store: Store, log: Path, inbox: Any, edited: Any
+) -> None:
+    async with proxied(store, peer(log)) as proxy, proxy.client() as client:
+        reading = asyncio.ensure_future(client.get_prompt("peer__review", {"code": "x"}))
+        question = await inbox.next()
+        await proxy.approvals.decide(question, Decision(True, arguments=edited), by="test")
+        with pytest.raises(MCPError, match="not run"):
+            await reading
+    assert received(log, "prompts/get") == []
+
+
+async def test_the_words_of_an_error_of_a_resource_are_not_shared_unseen(store: Store, log: Path) -> None:
+    async def failing(arguments: Any) -> Any:
+        failure = types.ErrorData(code=-32000, message="contents")
+        raise UpstreamFailed("peer answered with an error: contents", error=failure)
+
+    for share, words in (("ask", "not shared"), ("run", "contents")):
+        reading = Reading(peer(log, share=share), "resources/read", {"uri": "a://b"}, "uri", failing)
+        with pytest.raises(ToolFailed, match=words) as failed:
+            await reading.run({"uri": "a://b"}, None, await reading.preview({}))
+        assert "contents" in failed.value.person
 
 
 async def test_a_resource_is_read_by_the_first_server_that_lists_it_under_its_present_rules(
