@@ -37,6 +37,7 @@ from toolwire.tools.contract import (
     ToolCall,
     ToolFailed,
     Touched,
+    same_arguments,
 )
 
 log = logging.getLogger("toolwire.tools")
@@ -99,11 +100,13 @@ class Toolbox:
 
     def checked(self, name: str, value: Mapping[str, Any]) -> Arguments:
         try:
-            json.dumps(dict(value), ensure_ascii=False).encode()
+            json.dumps(dict(value), ensure_ascii=False, allow_nan=False).encode()
         except UnicodeEncodeError:  # the result would repeat this text, and no server accepts such a request
             raise ToolFailed("the arguments hold half a character (a lone surrogate)") from None
-        except (ValueError, RecursionError):
+        except RecursionError:
             raise ToolFailed("the arguments are nested too deeply") from None
+        except ValueError:  # it would be sent as null
+            raise ToolFailed("the arguments hold a number that JSON does not have") from None
         tool = self.tools[name]
         if isinstance(tool, Ruled):
             tool.check(value)
@@ -237,7 +240,7 @@ class Executor:
             return await self._refused(call, approval, asking)
         was_seen = not decision.standing and (decision.arguments is None or bool(decision.seen))
         edited = None
-        if decision.arguments is not None and _differ(decision.arguments, planned.arguments):
+        if decision.arguments is not None and not same_arguments(decision.arguments, planned.arguments):
             edited = (planned.arguments, decision.arguments)
         try:
             arguments, shown, picked = planned.arguments, planned.shown, decision.picked
@@ -317,11 +320,6 @@ def _judge(tool: Tool, arguments: Arguments, rule: str) -> None:
         raise _RuledOut(ruling.rule, f"not run: the rule {rule} does not allow it any more")
 
 
-def _differ(one: Arguments, other: Arguments) -> bool:
-    """Whether two arguments differ as JSON. For Python, `True`, `1` and `1.0` are equal."""
-    return json.dumps(dict(one), sort_keys=True) != json.dumps(dict(other), sort_keys=True)
-
-
 def _logged(error: Exception) -> tuple[str, None, str]:
     """Returns event, result and note of a failure for the audit log: no message, it may contain content."""
     if isinstance(error, _RuledOut):
@@ -348,7 +346,7 @@ def _note(
     edited = decision.arguments
     if decision.within and isinstance(planned.tool, Narrowing):
         return {"note": f"Only notes that match {' or '.join(decision.within)} were searched."}
-    if edited is not None and _differ(edited, planned.arguments):
+    if edited is not None and not same_arguments(edited, planned.arguments):
         written = json.dumps(dict(edited), ensure_ascii=False)
         return {"note": f"The person changed the arguments to: {written}"}
     if picked is not None and len(picked) < (there := len(shown.pickable)):

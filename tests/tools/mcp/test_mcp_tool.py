@@ -105,6 +105,16 @@ async def test_an_edited_call_arrives_edited(desk: Callable[..., Desk]) -> None:
 
 
 @process
+async def test_an_edit_with_a_number_that_would_be_sent_as_null_runs_nothing(
+    desk: Callable[..., Desk],
+) -> None:
+    at = desk()
+    outcome = await at.call('{"n": 1}', Decision(True, arguments={"n": float("nan")}))
+    assert outcome.status == "failed" and "JSON does not have" in outcome.result["error"]
+    assert at.sent() == []
+
+
+@process
 @pytest.mark.parametrize("value", [True, 1.0])
 async def test_an_edit_of_a_value_that_python_takes_for_the_same_is_an_edit(
     desk: Callable[..., Desk], value: Any
