@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import replace
@@ -395,10 +396,12 @@ async def test_the_client_is_asked_and_nothing_runs_before_its_yes(store: Store)
 
 @every_strategy
 @pytest.mark.parametrize("way", ["previous", "whole input"])
-async def test_the_conversation_goes_on_after_a_yes(store: Store, tools: Any, way: str) -> None:
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_conversation_goes_on_after_a_yes(store: Store, tools: Any, way: str, stream: bool) -> None:
     served = Served(
         store, 'call files__read {"path": "a"}\n---\nsay Read: {result}\n---\nsay And more.', tools=tools
     )
+    served.asks = functools.partial(served.asks, stream=stream)  # type: ignore[method-assign]
     first = await served.asks(tools=[ASKED])
     yes = {
         "type": "mcp_approval_response",

@@ -39,6 +39,8 @@ from toolwire.tools.mcp.servers import McpServers
 log = logging.getLogger("toolwire.mcp")
 
 PROGRESS_EVERY_S = 5.0
+LONGEST_CLIENT = 200
+"""How many characters of a client's name and version are stored with each question and in the log."""
 GONE = "toolwire.gone"
 """Key in the scope of an HTTP request: an event that is set when the client disconnects."""
 OF_VAULT = (
@@ -288,7 +290,7 @@ class ToolServer:
         client = context.session.client_params
         name = "an MCP client"
         if client is not None:
-            name = f"{client.client_info.name} {client.client_info.version}".strip()
+            name = f"{client.client_info.name} {client.client_info.version}".strip()[:LONGEST_CLIENT]
         session = self._session
         if context.request is not None:
             session += f".{_session_of(context)[:12] or random_id('')}"
