@@ -295,7 +295,8 @@ class Executor:
     async def _refused(self, call: ToolCall, approval: Approval, asking: Asking) -> Outcome:
         notice = f"Tool execution cancelled: {call.name}"
         if approval.status == "refused":
-            await self.approvals.refused(asking, call.name, call.arguments, "too many questions wait")
+            where = replace(asking, source=approval.source, pin=approval.pin)
+            await self.approvals.refused(where, call.name, call.arguments, "too many questions wait")
             return Outcome(call, {"error": TOO_MANY}, "failed", f"Tool execution error: {TOO_MANY}")
         if approval.status == "pending":
             return Outcome(call, {"error": UNDECIDED.format(approval.id)}, "waiting", notice)

@@ -554,3 +554,14 @@ async def test_an_endless_list_of_resources_is_cut(
         monkeypatch.setattr("toolwire.surfaces.mcp.reading.MOST_LISTED_BYTES", 10_000)
         monkeypatch.setattr("toolwire.surfaces.mcp.reading.LONGEST_URI", len("notes://work/plan.md"))
         assert [one.uri for one in (await client.list_resources()).resources] == ["notes://work/plan.md"]
+
+
+async def test_a_call_beyond_the_limit_is_logged_with_its_server_and_definition(
+    store: Store, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toolwire.surfaces.mcp.calls.MOST_OPEN", 0)
+    async with proxied(store, peer(log)) as proxy, proxy.client() as client:
+        assert (await client.call_tool("peer__echo", {"text": "a"})).is_error
+        (line,) = await proxy.approvals.records.audit()
+    assert (line["event"], line["source"], line["pin"] != "") == ("refused", "mcp:peer", True)
+    assert received(log) == []

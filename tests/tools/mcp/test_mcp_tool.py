@@ -320,6 +320,8 @@ async def test_a_hundred_calls_at_once_leave_at_most_fifty_questions(
     outcomes = await executor.execute(calls, ASKING)
     assert [one.status for one in outcomes].count("expired") == 50
     assert [one.status for one in outcomes].count("failed") == 50
+    refused = [row for row in await approvals.records.audit() if row["event"] == "refused"]
+    assert {(row["source"], row["pin"] != "") for row in refused} == {("mcp:evil", True)}
     assert b"tools/call" not in (tmp_path / "log").read_bytes()
 
 

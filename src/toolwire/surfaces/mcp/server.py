@@ -13,7 +13,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any
 
@@ -32,7 +32,7 @@ from toolwire.surfaces.mcp.changes import ListChanges
 from toolwire.surfaces.mcp.forms import decision, message, schema
 from toolwire.surfaces.mcp.reading import Prompts, Reading, Resources
 from toolwire.tools.approvals import MOST_WAITING, Approvals
-from toolwire.tools.contract import Approval, Asking, Tool, ToolCall
+from toolwire.tools.contract import Approval, Asking, Ruled, Tool, ToolCall
 from toolwire.tools.executor import Toolbox
 from toolwire.tools.mcp.servers import McpServers
 
@@ -261,6 +261,9 @@ class ToolServer:
             if not await self._is_full(context, name, arguments):
                 call = self.calls.begin(toolbox, self._approvals, asked, asking, channels, self._ways.wait_s)
             if call is None:
+                tool = toolbox.tools.get(name)
+                if isinstance(tool, Ruled):
+                    asking = replace(asking, source=tool.source, pin=tool.pin)
                 await self._approvals.refused(asking, asked.name, written, "too many questions wait")
                 return TOO_MANY
         gone = context.request.scope.get(GONE) if context.request is not None else None

@@ -186,11 +186,15 @@ async def waiting_definitions(web: Web) -> dict[str, list[dict[str, Any]]]:
 
 
 def called(approval: Approval) -> tuple[str, str] | None:
-    """Returns the names of the server and of its tool that a question is about; None for other tools."""
+    """Returns the names of the server and of its tool that a question is about; None for other tools.
+
+    A question in the store may be another program's, which shows one server and is about another.
+    """
     facts = dict(approval.shown.facts)
-    if not approval.source.startswith("mcp:") or SERVER not in facts or TOOL_NAME not in facts:
+    server = approval.source.removeprefix("mcp:").partition("@")[0]
+    if not approval.source.startswith("mcp:") or facts.get(SERVER) != server or TOOL_NAME not in facts:
         return None
-    return facts[SERVER], facts[TOOL_NAME]
+    return server, facts[TOOL_NAME]
 
 
 def configured(web: Web, approval: Approval) -> McpServerSettings | None:
