@@ -312,6 +312,16 @@ async def test_a_server_s_own_questions_are_never_shown_as_approvals(
     assert [one["name"] for one in received(log)] == [what]
 
 
+@pytest.mark.parametrize("tool", ["unfinished", "task"])
+async def test_a_server_cannot_make_a_client_call_again_or_wait(store: Store, log: Path, tool: str) -> None:
+    settings = peer(log, era="modern", allow=("*",))
+    async with proxied(store, settings) as proxy, proxy.client("auto") as client:
+        result = await client.session.call_tool(f"peer__{tool}", {}, allow_input_required=True)
+    assert isinstance(result, types.CallToolResult)
+    assert result.is_error and result.result_type == "complete"
+    assert len(received(log)) == 1
+
+
 @both_eras
 @both_sides
 async def test_a_web_page_that_a_server_wants_opened_is_not_shown_as_a_question(

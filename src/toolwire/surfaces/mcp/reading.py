@@ -288,7 +288,7 @@ async def _sent(
     either: Any = answer | types.InputRequiredResult
     adapter: TypeAdapter[Any] = TypeAdapter(either)
     found = await servers.upstream(server.name).request(request, adapter)
-    if isinstance(found, types.InputRequiredResult):
+    if isinstance(found, types.InputRequiredResult) or found.result_type != "complete":
         raise UpstreamFailed(f"{server.name} asks for more input, which Toolwire does not pass on")
     assert isinstance(found, answer)
     return found
