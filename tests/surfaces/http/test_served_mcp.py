@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any
 
 import openai
@@ -221,7 +222,10 @@ def opened(here: Place, urls: tuple[str, ...]) -> None:
     here.app._gateway.served_tools = here.app.served = servers
 
 
-async def test_a_server_url_is_used_if_the_settings_allow_it_and_gets_only_its_own_headers() -> None:
+async def test_a_server_url_is_used_if_the_settings_allow_it_and_gets_only_its_own_headers(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG)
     async with place() as here, here.client("approves") as client:
         opened(here, ("http://127.0.0.1:*/**",))
         url = here.app._gateway.settings.mcp.servers[0].url
@@ -247,7 +251,7 @@ async def test_a_server_url_is_used_if_the_settings_allow_it_and_gets_only_its_o
         dumped = await here.store.run(
             lambda c: str([c.execute(f"SELECT * FROM {name}").fetchall() for name in STORED]), "read"
         )
-        assert "tok-1" not in dumped
+        assert "tok-1" not in dumped + caplog.text
 
 
 STORED = ("responses", "mcp_requests", "approvals", "audit", "mcp_pins", "preferences")

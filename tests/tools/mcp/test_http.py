@@ -241,6 +241,22 @@ async def test_a_refusal_at_the_start_is_shown_with_its_status() -> None:
             assert caught.value.status == 401 and "s3cret" not in str(caught.value)
 
 
+async def test_an_address_of_oauth_metadata_is_not_contacted() -> None:
+    """It is the server's choice, and could be an internal host."""
+    sent: list[str] = []
+
+    async def refuse(request: Request) -> Response:
+        sent.append(request.url.path)
+        where = f'Bearer resource_metadata="{request.base_url}latest/meta-data"'
+        return Response(status_code=401, headers={"www-authenticate": where})
+
+    routes = [Route("/{path:path}", refuse, methods=["GET", "POST"])]
+    async with served(Starlette(routes=routes)) as port, connected(f"http://127.0.0.1:{port}/mcp") as up:
+        with pytest.raises(UpstreamFailed, match="HTTP 401"):
+            await up.tools()
+        assert set(sent) == {"/mcp"}
+
+
 async def test_a_redirect_is_not_followed_even_within_the_same_server() -> None:
     sent: list[str] = []
 

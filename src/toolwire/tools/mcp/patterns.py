@@ -92,10 +92,10 @@ def folded(value: Any) -> Any:
     if not isinstance(value, str) or len(value) > LONGEST:
         return value
     if value.isascii():
-        return value.casefold().strip(" ")
+        return value.casefold().strip()
     if hides(value):
         value = "".join(letter for letter in value if not hides(letter) or _CONTROL.match(letter))
-    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", value).casefold()).strip(" ")
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", value).casefold()).strip()
 
 
 def _decoded(value: Any) -> Iterator[Any]:
@@ -192,7 +192,9 @@ def _text(written: str) -> Judge:
     def judge(value: Any) -> Verdict:
         if value == written and isinstance(value, str):
             return True
-        if not _readable(value) or ".." in re.split(r"[/\\]", value):
+        if not _readable(value):
+            return None
+        if ".." in map(str.strip, re.split(r"[/\\]", unicodedata.normalize("NFKC", value))):
             return None
         if "/" in written and not _is_plain("/" + value):
             return None  # a relative path, or a name such as OWNER/REPOSITORY
@@ -210,7 +212,11 @@ def _is_plain(path: str) -> bool:
         return False
     normal = unicodedata.normalize("NFKC", path)
     names = [*path.rstrip("/").split("/")[1:], *normal.rstrip("/").split("/")[1:]]
-    return normal.count("/") == path.count("/") and "\\" not in normal and not {"", ".", ".."} & set(names)
+    if normal.count("/") != path.count("/") or "\\" in normal or {"", ".", ".."} & set(names):
+        return False
+    # Some servers and file systems ignore a blank or a dot at the end of a name, so `.. ` could be `..`.
+    ends = {name[-1] for name in (*names, *unquote(normal).rstrip("/").split("/")[1:]) if name}
+    return "." not in ends and not any(map(str.isspace, ends))
 
 
 def _path(written: str) -> Judge:
@@ -225,8 +231,6 @@ def _path(written: str) -> Judge:
         path = value.removeprefix("~")
         if path.endswith("//") or not _is_plain(path):
             return None
-        if any(name[-1:] in (" ", ".") for name in path.split("/")):
-            return None  # some servers and file systems ignore such an end
         return pattern.fullmatch(path.rstrip("/")) is not None
 
     return judge
