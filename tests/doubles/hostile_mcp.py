@@ -59,6 +59,7 @@ def listed(round: int) -> dict[str, Any]:
         "thousands": [{**TOOL, "name": f"t{number}"} for number in range(10_000)],
         "long-description": [{**TOOL, "description": "x" * 1_000_000}, {**TOOL, "name": "u"}],
         "long-name": [{**TOOL, "name": "x" * 200}, {**TOOL, "name": "u"}],
+        "hidden-name": [{**TOOL, "name": "t\u3164"}, {**TOOL, "name": "u"}],
         "slash-name": [{**TOOL, "name": "prompts/get"}, {**TOOL, "name": "u"}],
         "half-character": [{**TOOL, "description": "\ud800"}, {**TOOL, "name": "u"}],
         "backtracking": [

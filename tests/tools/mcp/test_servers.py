@@ -120,6 +120,7 @@ async def test_a_late_server_is_reported_when_it_is_ready(servers_of: Make, tmp_
         ("long-description", "larger than 262.1 kB"),
         ("long-name", "not one that MCP allows"),
         ("slash-name", "not one that MCP allows"),
+        ("hidden-name", "not one that MCP allows"),
         ("wide-schema", "more than 10,000 nodes"),
         ("reference", "outside of it"),
     ],
