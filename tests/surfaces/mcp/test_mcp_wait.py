@@ -140,10 +140,18 @@ async def test_calls_at_once_are_asked_once_and_run_once_for_each_approval(store
             await asyncio.sleep(0.02)
         assert again[0].id != pending[0].id
         assert len(received(log)) == 1
-        for one in again:
-            await decide(proxy, one, Decision(False))
+        (question,) = again
+        await decide(proxy, question, Decision(False))
         await asyncio.wait(waiting)
+        assert all(one.result().is_error for one in waiting) and not await proxy.approvals.pending()
     assert len(received(log)) == 1
+
+
+async def test_equal_calls_that_begin_at_once_are_one_question(store: Store, log: Path) -> None:
+    async with proxied(store, peer(log), wait_s=SOON_S) as proxy, proxy.client() as client:
+        calls = await asyncio.gather(*(client.call_tool("peer__add_note", NOTE) for _ in range(20)))
+        assert all(one.is_error for one in calls) and len(await proxy.approvals.pending()) == 1
+    assert received(log) == []
 
 
 async def test_two_processes_race_for_one_approval_and_one_runs(store: Store, log: Path) -> None:
