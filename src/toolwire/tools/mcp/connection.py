@@ -40,6 +40,14 @@ LONGEST_CALL_S = 3600.0
 SLOW_PROBE_S = 9.0
 """A server that took this long for its first answer ignores `server/discover`, which the SDK sends first."""
 COALESCE_S = 0.1
+_NO_ANSWER = (
+    "Connection closed",
+    "SSE stream",
+    "Failed to parse",
+    "Unexpected content type",
+    "server answered",
+)
+"""How the SDK's own errors begin if a request over HTTP got no answer. A server may write them too."""
 HttpClient = Callable[[McpServerSettings], httpx2.AsyncClient]
 
 
@@ -188,14 +196,19 @@ class Connection:
             await asyncio.sleep(0)
             if self.over:
                 return await self.lost()
-            if self.process is None:  # over stdio it is the server's own error of this number
-                why = one_line(self._masked(error.error.message), 300)
-                problem = f"{self._settings.name}: {why}; the call may have run"
-                return UpstreamFailed(problem, may_have_run=True)
-        if self.status and self.process is None:
-            message = f"{self._settings.name} answered with HTTP {self.status}"
-            return UpstreamFailed(message, error=self._without_secrets(error.error), status=self.status)
         text = one_line(self._masked(error.error.message), 300)
+        if self.status and self.process is None:
+            ran = self.status >= 500
+            message = f"{self._settings.name} answered with HTTP {self.status}"
+            return UpstreamFailed(
+                f"{message}; the call may have run" if ran else message,
+                error=self._without_secrets(error.error),
+                may_have_run=ran,
+                status=self.status,
+            )
+        if self.process is None and text.startswith(_NO_ANSWER):
+            problem = f"{self._settings.name} sent no valid answer; the call may have run"
+            return UpstreamFailed(problem, said=text, may_have_run=True)
         if text == UNREADABLE:
             problem = f"{self._settings.name}: {text}; the call may have run"
             return UpstreamFailed(problem, may_have_run=True)

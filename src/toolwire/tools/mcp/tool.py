@@ -162,10 +162,10 @@ class McpTool:
         try:
             raw = await self.call(arguments, progress)
         except UpstreamFailed as error:
-            if error.error is None or shares_all:
+            if error.error is None or error.may_have_run or shares_all:
                 person = f"{error} It said: {error.said}" if error.said else str(error)
-                failed = ToolFailed(str(error), person, may_have_run=error.may_have_run, raw=error.error)
-                raise failed from None
+                its_own = error.error if shares_all else None
+                raise ToolFailed(str(error), person, may_have_run=error.may_have_run, raw=its_own) from None
             raw = types.CallToolResult(content=[types.TextContent(text=str(error))], is_error=True)
         if shares_all:
             return Ran(for_model(raw), raw=raw)
