@@ -109,6 +109,25 @@ async def test_the_yes_of_a_key_that_may_approve_answers_the_question() -> None:
         assert "API key approves" in {line["decided_by"] for line in await here.audit()}
 
 
+async def test_the_yes_of_a_key_shares_no_result_that_the_person_wants_to_see_first() -> None:
+    async with place(share="ask") as here, here.client("approves") as client:
+        first = await client.responses.create(model="m", input="Go.", tools=[ASKED])
+        yes: Any = {
+            "type": "mcp_approval_response",
+            "approval_request_id": first.output[-1].id,
+            "approve": True,
+        }
+        answering = asyncio.ensure_future(
+            client.responses.create(model="m", input=[yes], tools=[ASKED], previous_response_id=first.id)
+        )
+        question = await here.question()
+        assert (question.stage, question.shown.content) == ("share", "contents of a.md")
+        await here.decide(False)
+        response = await answering
+        assert "contents of a.md" not in response.model_dump_json()
+        assert here.files.calls == [("read_file", {"path": "a.md"})]
+
+
 async def test_the_yes_of_any_other_key_is_followed_by_the_persons() -> None:
     async with place(WRITES) as here, here.client() as client:
         first = await client.responses.create(model="m", input="Go.", tools=[ASKED])

@@ -299,7 +299,8 @@ async def test_nothing_of_a_server_outlives_toolwire_when_it_is_killed(mode: str
     """Its whole process group dies. A child that made a session of its own stays: SECURITY.md says so."""
     words = {"child": "4242"}.get(mode, mode)
     before = processes(words)
-    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    paths = (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", ""))
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     toolwire = await asyncio.create_subprocess_exec(
         sys.executable, "-c", KILLED, mode, stdout=asyncio.subprocess.PIPE, env=environ
     )
