@@ -190,7 +190,14 @@ async def test_a_rule_that_denies_beats_everything() -> None:
         assert here.files.calls == []
 
 
-@pytest.mark.parametrize("server", [{"api": False}, {"default": "deny", "allow": ()}])
+@pytest.mark.parametrize(
+    "server",
+    [
+        {"api": False},
+        {"api": False, "urls": ("https://mcp.example.com/**",)},
+        {"default": "deny", "allow": ()},
+    ],
+)
 async def test_a_server_is_only_offered_if_the_operator_says_so(server: dict[str, Any]) -> None:
     async with place("say hi", **server) as here, here.client() as client:
         raw = await client.responses.with_raw_response.create(model="m", input="Go.", tools=[FILES])
