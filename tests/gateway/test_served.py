@@ -759,6 +759,23 @@ async def test_another_model_answers_and_lists_the_tools_once(store: Store, stre
 
 
 @pytest.mark.parametrize("stream", [False, True])
+async def test_another_model_does_not_take_over_after_a_call(store: Store, stream: bool) -> None:
+    """It would begin the answer anew, and make the call again."""
+    served = Served(store)
+    script = 'call files__read {"path": "a.md"}\n---\nfail backend_unavailable Gone.'
+    settings = Settings(models=(ModelSettings("first", "scripted", fallback=("m",)),))
+    first = ScriptedBackend("first", ScriptedOptions(script=script))
+    served.gateway = Gateway(settings, store=store, backends={"first": first, "m": served.model})
+    served.gateway.served_tools = served.servers
+    if stream:
+        response = await served.asks(model="first", stream=True)
+        assert response["status"] == "failed"
+    else:
+        assert (await served.fails("hi", model="first")).failure.kind == "backend_unavailable"
+    assert served.servers.ran == [("read", '{"path": "a.md"}')]
+
+
+@pytest.mark.parametrize("stream", [False, True])
 async def test_a_server_that_refuses_tools_gets_the_calls_as_text(store: Store, stream: bool) -> None:
     served = Served(store)
     model = Failing("tools_unsupported", script=READS)
