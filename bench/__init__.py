@@ -1,6 +1,6 @@
-"""Benchmarks of Toolwire beside other servers and gateways.
+"""Benchmarks of Toolwire, compared with other servers and gateways.
 
-`python -m bench` runs them, `bench/evidence.py` runs their long versions.
+`python -m bench` runs the benchmarks, `bench/evidence.py` runs their long versions.
 """
 
 import os

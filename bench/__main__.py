@@ -63,7 +63,7 @@ def page(parts: dict[str, list[Row]], sides: Sequence[Side], picture: str, notes
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m bench", description="Measures Toolwire beside its baselines."
+        prog="python -m bench", description="Measures Toolwire, compared with its baselines."
     )
     parser.add_argument("parts", nargs="*", help=f"{', '.join(TITLES)}; default: all")
     parser.add_argument("--quick", action="store_true", help="fewer rounds")

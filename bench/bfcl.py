@@ -2,9 +2,9 @@
 
     python -m bench.bfcl [--per 5] [--seed 1] [--model NAME=GGUF] [--keep] [--json FILE]
 
-Measures the models of `toolwire local pull` that are on this machine. Each part runs in a process of its own,
-so that memory is that of one model. Every side gets the same file, the same cases, temperature 0 and the same
-token limit:
+Measures the models of `toolwire local pull` that are on this machine. Each part runs in its own process, so
+that the measured memory is that of one model. These sides are compared, with the same model file, the same
+cases, temperature 0 and the same token limit:
 
 - `auto` and `required`: chat completions through Toolwire's gateway, with its `local` backend
 - `template`: the tools in the model's own chat template, decoded freely, read by Toolwire's scanner
@@ -47,10 +47,10 @@ WITHOUT_TEMPLATE = ("smollm2-135m",)
 
 @dataclass(slots=True)
 class Answer:
-    """What a model answered.
+    """An answer of a model.
 
-    Each time is in seconds after the request: by the clock, and of the processors, which does not depend on
-    what else runs on the machine.
+    A pair of times has the seconds by the clock since the request, and the processor time in seconds. The
+    processor time does not depend on what else runs on the machine.
     """
 
     calls: list[Call] = field(default_factory=list)
@@ -61,7 +61,7 @@ class Answer:
     """When the first token of the answer arrived."""
     seconds: float = 0.0
     work: float = 0.0
-    """The time of the processors; 0 if it was not measured."""
+    """The processor time of the whole answer; 0 if it was not measured."""
     tokens: tuple[int, int] = (0, 0)
     """The tokens of the prompt and of the answer."""
     problem: str = ""
@@ -108,7 +108,7 @@ async def ask(gateway: Gateway, body: dict[str, Any]) -> Answer:
 
 
 def call_of(name: str, arguments: str) -> Call:
-    """Returns a call. Arguments that are no JSON object, such as cut ones, fit no case."""
+    """Returns a call. Arguments that are not a JSON object, such as truncated arguments, fit no case."""
     try:
         value = json.loads(arguments)
     except ValueError:
@@ -185,7 +185,7 @@ def calls_in(text: str, tools: Sequence[dict[str, Any]]) -> list[Call]:
 
 
 def peak_memory() -> int:
-    """Returns the most memory that this process has had, in bytes, the mapped file included."""
+    """Returns the peak memory of this process in bytes, including the mapped model file."""
     status = Path("/proc/self/status").read_text()
     return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM"))
 
@@ -201,7 +201,7 @@ async def opened(gguf: str) -> AsyncIterator[Gateway]:
 
 
 class Part:
-    """What one part has measured, by kind and id, in a file that is written after each result."""
+    """The results of one part, by kind and id. After each result, they are written into a file."""
 
     def __init__(self, file: Path, keep: bool) -> None:
         self._file = file
@@ -248,9 +248,10 @@ async def resources(part: Part, pool: Sequence[Case], gguf: str) -> None:
 async def speed(gateway: Gateway, pool: Sequence[Case]) -> dict[str, Any]:
     """Measures tokens per second, and the time to the first call with 1, 5 and 20 tools.
 
-    The question belongs to the first tool. Each number of tools is asked twice: with a new prompt, and with
-    another question about the same tools, whose beginning llama.cpp still has. Rates are pairs, as the times
-    of an `Answer`.
+    The question belongs to the first tool. Each number of tools is measured twice: with a new prompt, and
+    with another question about the same tools, so that llama.cpp has the beginning of the prompt in its
+    cache. Rates are pairs, like the times of an `Answer`: tokens per second by the clock, and tokens per
+    second of processor time.
     """
     asked = [{"role": "user", "content": "Tell me a long story about the sea."}]
     await ask(gateway, {"model": "local", "messages": asked, "max_tokens": 8})  # loads the model
@@ -316,7 +317,7 @@ def measure(name: str, part: str, left: Part, gguf: str, per: int, seed: int) ->
 
 
 def collect(models: Mapping[str, str], per: int, seed: int, keep: bool) -> Measured:
-    """Measures every part of every model, each in a process of its own."""
+    """Measures every part of every model. Each part runs in its own process."""
     measured: Measured = {}
     for name, gguf in models.items():
         measured[name] = {}

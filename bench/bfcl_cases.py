@@ -1,9 +1,9 @@
-"""Cases of the Berkeley Function Calling Leaderboard (BFCL v4): read, drawn at random, graded.
+"""Cases of the Berkeley Function Calling Leaderboard (BFCL v4): reads them, draws some, grades answers.
 
 The cases come from the package `bfcl-eval` (Apache-2.0), which is downloaded once and never installed. This
-repository contains nothing of it. An answer is right if it consists of the expected calls, in any order: the
-names are equal, and each argument has one of the values that the case allows. Case, spaces and some
-punctuation of texts do not count, as in BFCL's own grader.
+repository contains no part of the package. An answer is right if it consists of the expected calls, in any
+order: the names are equal, and each argument has one of the values that the case allows. As in BFCL's own
+grader, upper or lower case, spaces and some punctuation of texts do not count.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ CATEGORIES: dict[str, str] = {
 NO_CALL = "irrelevance"
 """The category whose tools do not fit the question: the right answer is text."""
 MOST_CHARACTERS = 8_000
-"""Cases whose tools are longer than this as JSON are not drawn: they take minutes on a small machine."""
+"""The maximum length of a case's tools as JSON. Longer cases are not drawn: they take minutes."""
 
 Call = tuple[str, Mapping[str, Any]]
 
@@ -48,7 +48,7 @@ class Case:
     category: str
     messages: tuple[dict[str, str], ...]
     tools: tuple[dict[str, Any], ...]
-    """As in a chat completions request."""
+    """The tools as a chat completions request has them."""
     expected: tuple[dict[str, dict[str, list[Any]]], ...]
     """For each call its name, and for each argument the allowed values; "" means that it may be absent."""
 
@@ -75,7 +75,7 @@ class Case:
 
 
 def wheel(folder: Path) -> Path:
-    """Returns the package's file in `folder`; downloads it if it is not there. Checks its hash."""
+    """Returns the package's file in `folder`. Downloads the file if it is missing, and checks its hash."""
     file = folder / f"{PACKAGE.replace('-', '_')}-{VERSION}-py3-none-any.whl"
     if not file.is_file():
         folder.mkdir(parents=True, exist_ok=True)
@@ -155,7 +155,7 @@ def schema_of(given: Any) -> Any:
 def sample(cases: Mapping[str, Sequence[Case]], per: int, seed: int) -> list[Case]:
     """Draws at most `per` cases of each category, in turns. The same seed always draws the same cases.
 
-    With a larger `per`, the cases of a smaller one come first.
+    A larger `per` draws the same cases first, and then more.
     """
     drawn = []
     for category, all_of_it in cases.items():
@@ -171,7 +171,7 @@ _IGNORED = re.compile(r"[ ,./\-_*^]")
 
 
 def _fits(given: Mapping[str, Any], allowed: Mapping[str, list[Any]], required: Sequence[str]) -> bool:
-    """Whether the arguments, or the members of an object in them, are among the allowed ones."""
+    """Whether all arguments (or members of an object) have allowed values, and no required one is missing."""
     if any(name not in allowed for name in given) or any(name not in given for name in required):
         return False
     return all(
@@ -181,7 +181,7 @@ def _fits(given: Mapping[str, Any], allowed: Mapping[str, list[Any]], required: 
 
 
 def _same(given: Any, allowed: Any) -> bool:
-    """Whether a value is the allowed one. An object's allowed members are again lists of values."""
+    """Whether a value is the allowed one. In an object, each member has a list of allowed values."""
     if isinstance(given, bool) or isinstance(allowed, bool):
         return given is allowed
     if isinstance(given, str) and isinstance(allowed, str):

@@ -10,10 +10,13 @@ from bench.bfcl_cases import CATEGORIES, LICENCE, PACKAGE, VERSION
 from toolwire.settings.extras import add_extra, own_command
 
 CUT, CUT_PARALLEL = 128, 256
-"""The token limits of an answer: with one call or text, and with several calls."""
+"""The token limits of an answer: CUT for one call or a text, CUT_PARALLEL for several calls."""
 HELD = 2
-"""How many cases of a category llama.cpp gets with `required`: without a grammar for the model's format it
-writes up to the limit each time."""
+"""The number of cases in each category that llama.cpp gets with `required`.
+
+Only a few, because llama.cpp has no grammar for the model's format and writes up to the token limit each
+time.
+"""
 TOOLS = (1, 5, 20)
 SIDES = {
     "auto": "Toolwire, `auto`",
@@ -23,7 +26,7 @@ SIDES = {
     "llama.cpp required": "llama.cpp's own server, `required`",
 }
 Measured = dict[str, dict[str, dict[str, Any]]]
-"""By model, kind and id."""
+"""The results by model, by kind (such as a key of `SIDES`), and by the id of the case or task."""
 Table = list[list[str]]
 
 

@@ -1,8 +1,8 @@
 """Tests Toolwire and LiteLLM's proxy for six common faults of Messages gateways.
 
-The upstream has only chat completions. It answers like Toolwire's demo model, and its streams deviate like
-those of real servers: with the `QUIRKS` of `toolwire.testing.upstream`, and two more. `bench.conform` writes
-the table.
+The upstream has only chat completions. It answers like Toolwire's demo model, but its streams deviate from
+OpenAI's format as the streams of real servers do: in the `QUIRKS` of `toolwire.testing.upstream`, and in two
+more. `bench.conform` writes the table.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ SEEN = 60
 
 
 def _think_tags(chunks: Sequence[Chunk]) -> list[Chunk]:
-    """Moves the thoughts into the text, between tags."""
+    """Moves the thoughts into the text, between the tags `<think>` and `</think>`."""
     said, rest = "", []
     for one in chunks:
         thought = one["choices"][0]["delta"].get("reasoning_content") if one["choices"] else None
@@ -71,7 +71,7 @@ STREAMS: Mapping[str, Callable[[Sequence[Chunk]], list[Chunk]]] = {
 
 
 class Upstream:
-    """The demo model with chat completions. `deviation` is a name in `STREAMS`."""
+    """A server of the demo model with chat completions. `deviation` is a name in `STREAMS`."""
 
     def __init__(self) -> None:
         self.deviation = CORRECT
@@ -92,14 +92,14 @@ class Upstream:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """The results of a gateway, by the name of the deviation."""
+    """The results of a gateway, by the name of the upstream's deviation."""
 
     title: str
     outcomes: Mapping[str, ConformOutcome]
 
 
 async def tried(gateways: Mapping[str, Callable[[int], tuple[Any, int]]]) -> list[Tried]:
-    """Starts each gateway with the upstream's port, and checks it with every deviation."""
+    """Starts each gateway in front of the upstream, and checks the gateway with every deviation."""
     upstream, out = Upstream(), []
     async with FakeUpstream(upstream.reply) as served:
         port = int(served.base_url.rpartition(":")[2].partition("/")[0])

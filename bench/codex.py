@@ -1,21 +1,21 @@
-"""Compares Codex driven directly with Codex behind Toolwire, in one run.
+"""Compares Codex used directly with Codex behind Toolwire, in one run.
 
-Both sides use the same binary, home, parameters and provider: one through a lean JSON-RPC client, the other
-over HTTP.
+Both sides use the same Codex binary, Codex home, parameters and model provider. One side is a lean JSON-RPC
+client of Codex, the other an HTTP client of Toolwire.
 
 - Both sides are restarted for every round and warmed by a turn that does not count, so that their Codex
   processes have the same age.
-- Within a round every wave of turns runs on both sides, in random order, so that a disturbance of the machine
-  affects both. Nothing is pinned to a core.
+- A wave is a number of concurrent turns. Within a round, every wave runs on both sides, in random order, so
+  that a disturbance of the machine affects both. No process is pinned to a core.
 - A ratio is the ratio of the medians of all waves. Its range comes from resampling the pairs of waves. A
   target inside that range is neither clearly met nor clearly missed.
-- A time is measured from the request (`thread/start`, or the HTTP request) to the first text delta, and to
+- Times are measured from the request (`thread/start`, or the HTTP request) to the first text delta, and to
   the end of the turn.
 - Every answer is compared with what the provider sent, after the clock has stopped.
 
-`python -m bench.codex provider PORT`, `direct PORT` and `client PORT` are the processes of a run: the
-provider, and the driver of each side, which reads one load per line from stdin and answers with a line of
-figures.
+A run has three kinds of processes: the provider (`python -m bench.codex provider PORT`), and for each side a
+driver (`direct PORT` or `client PORT`). A driver reads one load per line from stdin, and writes a line of
+figures for each load.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _event(type: str, **content: Any) -> bytes:
 
 
 def writes(pieces: int) -> list[bytes]:
-    """Returns the writes of an answer: one for each piece, and one for the end."""
+    """Returns the blocks of an answer that are written one by one: one for each piece, and the end."""
     said = words(pieces)
     message: dict[str, Any] = {"type": "message", "id": "msg_1", "role": "assistant"}
     usage = {
@@ -328,7 +328,7 @@ def cpu_s(pids: Sequence[int]) -> float:
 class Figures:
     """The result of a wave.
 
-    CPU times are seconds for all its turns: of the driver, of Toolwire and of Codex.
+    The CPU times of the driver, of Toolwire and of Codex are in seconds, for all turns of the wave.
     """
 
     first_ms: float
@@ -423,7 +423,7 @@ class Side:
 Found = dict[tuple[str, str], list[Figures]]
 """The figures of each wave, by side and load.
 
-The waves at the same position on both sides ran one after the other: they are a pair.
+The two waves at the same position, one of each side, ran directly after each other: they are a pair.
 """
 
 
@@ -450,7 +450,7 @@ def measure(provider: int, rounds: int, chance: random.Random) -> Found:
 def resampled(
     pairs: Sequence[tuple[float, float]], chance: random.Random, draws: int = 2000
 ) -> tuple[float, float]:
-    """Returns the range of the ratio of medians over resampled pairs: its middle nine tenths."""
+    """Returns the range of the ratio of medians over resampled pairs, without the outer 5 % on each side."""
     found = sorted(_ratio(chance.choices(pairs, k=len(pairs))) for _ in range(draws))
     return found[draws // 20], found[-draws // 20]
 
@@ -485,7 +485,7 @@ def time_rows(found: Found) -> list[Row]:
 def cpu_rows(found: Found) -> list[Row]:
     """Returns the rows on CPU time.
 
-    Turns of one delta show the cost of a turn; what longer turns cost more shows the cost of a delta.
+    Turns of one delta show the cost of a turn. The additional cost of longer turns shows the cost of a delta.
     """
 
     def taken(side: str, load: Load, name: str) -> float:
@@ -527,7 +527,7 @@ def run(rounds: int = 5, seed: int | None = None) -> tuple[list[Row], list[str]]
     seed = random.randrange(1 << 16) if seed is None else seed
     shutil.rmtree(
         WORK / "codex-home", ignore_errors=True
-    )  # a home belongs to a provider, whose port is another one each time
+    )  # a home is made for one provider, and the provider has another port in each run
     port = free_port()
     provider = Process(
         [sys.executable, "-m", "bench.codex", "provider", str(port)],

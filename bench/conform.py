@@ -1,9 +1,9 @@
 """`python -m bench.conform`: checks Toolwire and LiteLLM's proxy with `toolwire conform`.
 
-Writes into docs/conform.md. Both have the same upstream, Toolwire's demo model, which passes every check
-itself, so each failure is caused by the gateway. LiteLLM is configured for an upstream with both of OpenAI's
-APIs, and for one with only chat completions, so that LiteLLM produces Responses itself. It produces Messages
-from Responses in the first case and from chat completions in the second.
+Writes the results into docs/conform.md. Both gateways have the same upstream, Toolwire's demo model. The demo
+model itself passes every check, so the gateway causes each failure. LiteLLM is tested twice: configured for
+an upstream with both of OpenAI's APIs, where it makes Messages from Responses, and for an upstream with only
+chat completions, where it makes Responses and Messages from chat completions.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ def main() -> int:
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
-        print("docs/conform.md lacks the marks of its results", file=sys.stderr)
+        print(f"docs/conform.md lacks the comments {BEGIN} and {END}", file=sys.stderr)
         return 2
     results = run()
     gateways: dict[str, Callable[[int], tuple[Process, int]]] = {

@@ -1,7 +1,7 @@
-"""Checks that each dialect reads random calls back exactly and never completes a cut call.
+"""Checks that each dialect reads random calls back exactly and never completes a call that was cut off.
 
-`python bench/dialects.py --cases 1000 --cuts 100 --json FILE`: for each dialect, reads that many random texts
-back, in randomly split pieces, and cuts that many texts at every position. The laws are in
+`python bench/dialects.py --cases 1000 --cuts 100 --json FILE` reads 1000 random texts of each dialect back,
+in randomly split pieces, and cuts 100 texts of each dialect at every position. The laws that must hold are in
 `fuzz/dialect_laws.py`. Seed, dialect and number identify a case. Exit status: 0 if all laws held, otherwise
 1.
 """
@@ -78,7 +78,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--cases", type=int, default=1000, help="texts of each dialect that are read back")
     parser.add_argument(
-        "--cuts", type=int, default=100, help="texts of each dialect that are cut at every place"
+        "--cuts", type=int, default=100, help="texts of each dialect that are cut at every position"
     )
     parser.add_argument("--only", action="append", choices=sorted(DIALECTS), metavar="DIALECT")
     parser.add_argument("--seed", type=int, default=None, help="default: from the clock, and printed")

@@ -1,8 +1,8 @@
 """`make evidence`: runs long versions of tests and benchmarks, writes docs/evidence.md.
 
-The sections are data: a name, a title, a command, and a function that reads the file that the command writes.
-`--only NAME` runs one section again and keeps the others on the page; `--quick` runs short versions, to check
-that everything works. Exit status: 0 if all sections passed, 1 if something failed.
+A section of the page has a name, a title, a command, and a function that reads the file that the command
+writes. `--only NAME` runs one section again and keeps the other sections on the page. `--quick` runs short
+versions, to check that everything works. Exit status: 1 if a section failed, otherwise 0.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ JOBS = str(len(os.sched_getaffinity(0)))
 
 
 class Reading(NamedTuple):
-    """A section's result: a line of figures, whether it passed (None: not judged), Markdown."""
+    """A section's result: a line of figures, whether it passed (None: not judged), details as Markdown."""
 
     figures: str
     passed: bool | None
@@ -42,8 +42,9 @@ class Reading(NamedTuple):
 class Section:
     """A section of the page, and how its figures are made.
 
-    `command` and `quick` are arguments of the project's Python, run in the checkout. `left` is the file that
-    the command writes. `read` gets its content: parsed if it is JSON, otherwise as text.
+    `command` and `quick` (the short version) are arguments for Python, which runs in the checkout. `left` is
+    the file that the command writes. `read` gets the content of this file: parsed if it is JSON, otherwise as
+    text.
     """
 
     name: str
@@ -55,7 +56,7 @@ class Section:
     variables: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """Environment variables: a value for `command` and one for `quick`."""
     must: bool = False
-    """True: anything but a pass is a failure. False: it is only a missed target."""
+    """If True, a missed target is a failure. If False, the page only reports that some were missed."""
 
 
 # --- readers ---
@@ -83,7 +84,8 @@ def read_fuzz(data: Any) -> Reading:
 def read_dialects(data: Any) -> Reading:
     """Reads the results of `bench/dialects.py`.
 
-    A cut call was read as text, as truncated, or as complete because only its closing markup was missing.
+    A call that was cut off was read as text, as a truncated call, or (because only its closing markup was
+    missing) as a complete call.
     """
     lines = [
         "| dialect | texts | calls read back | texts cut | cuts | read as text | as truncated | as "
@@ -124,7 +126,7 @@ def read_rows(data: Any) -> Reading:
 
 
 def read_tables(data: Any) -> Reading:
-    """Reads tables of plain cells, each with a row of headings first, as `bench/bfcl.py` writes them."""
+    """Reads the tables that `bench/bfcl.py` writes. The first row of a table has its headings."""
     tables = []
     for head, *rows in data["tables"]:
         lines = [head, ["---"] * len(head), *rows]
@@ -200,7 +202,7 @@ BFCL = WORK / "bfcl.json"
 def tested(name: str, title: str, file: str, which: str, variables: Mapping[str, tuple[str, str]]) -> Section:
     """Returns a section for tests that have a long version.
 
-    `variables` enable the long version; the time limit is long enough for it.
+    `variables` enable the long version. The time limit is long enough for the long version.
     """
     left = WORK / f"{name}.xml"
     report = ("--timeout=1800", "-o", "junit_logging=system-out", f"--junitxml={left}")
@@ -427,7 +429,7 @@ SECTIONS: tuple[Section, ...] = (
 
 
 def run(section: Section, quick: bool) -> tuple[dict[str, Any], str]:
-    """Runs a section. Returns its line of the table of contents, and its block of the page."""
+    """Runs a section. Returns its line in the table of contents, and its block of the page."""
     words = section.quick if quick else section.command
     chosen = {name: values[quick] for name, values in section.variables.items()}
     shown = "".join(f"{name}={value} " for name, value in chosen.items())
@@ -474,7 +476,7 @@ figure is outside its limit."""
 def existing(page: Path) -> dict[str, tuple[dict[str, Any], str]]:
     """Returns the sections that the page already has, by name.
 
-    Each is its line of the table of contents, and its block of the page.
+    A section consists of its line in the table of contents, and its block of the page.
     """
     if not page.exists():
         return {}
@@ -514,7 +516,7 @@ def main(argv: list[str] | None = None) -> int:
         action="append",
         choices=names,
         metavar="NAME",
-        help=f"one of {', '.join(names)}; the page keeps the others",
+        help=f"one of {', '.join(names)}; the page keeps the other sections",
     )
     parser.add_argument("--quick", action="store_true", help="short versions")
     parser.add_argument("--page", type=Path, default=PAGE, help="the page to write")

@@ -1,9 +1,13 @@
-"""A load of tool loops whose answers are known in advance, and the checks of the answers.
+"""Clients that repeat tool loops whose answers are known in advance, and the checks of the answers.
 
-Each stream repeats a loop: it asks, gets a call, sends the call's result, and gets an answer that contains
-the result. Every request ends with one of these outcomes: `right`; `503 overloaded`, an HTTP error with
-OpenAI's error object; `in-band stream_interrupted`, an error that ended a stream; `cut`, a lost connection;
-`hung` or `wrong: …`, which are always failures.
+In each loop, a client asks, gets a call, sends the call's result, and gets an answer that contains the
+result. Every request ends with one of these outcomes:
+
+- `right`
+- the status and code of an HTTP error with OpenAI's error object, such as `503 overloaded`
+- `in-band` and the code of an error that ended a stream, such as `in-band stream_interrupted`
+- `cut`: the connection was lost
+- `hung` or `wrong: …`: always a failure
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ from toolwire.conform.judge import fold, judge_body, judge_error, judge_sse
 
 PATIENCE_S = 60.0
 BREATH_S = 0.5
-"""How long a stream waits after an error before it continues, as a client would."""
+"""How long a client waits after an error before its next loop."""
 PARAMETERS = {
     "type": "object",
     "properties": {"at": {"type": "string"}},
@@ -39,8 +43,9 @@ Place = Literal["balanced", "alone"]
 class Kind:
     """A kind of request.
 
-    `store`: the responses are stored, and continued by `previous_response_id`. Without it, each request sends
-    its whole history.
+    `store`: the responses are stored, and the next request continues them by `previous_response_id`.
+    Otherwise, each request contains its whole history. `place`: the server that gets the requests: `balanced`
+    is the cluster behind nginx, `alone` the single node.
     """
 
     api: Literal["chat", "responses"]
@@ -109,7 +114,7 @@ class Kept:
 
 @dataclass
 class Outcome:
-    """An answer as a client receives it. `body` is None if the answer is not correct."""
+    """An answer as a client receives it. `body` is None unless `how` is `right`."""
 
     how: str
     body: dict[str, Any] | None = None
@@ -120,9 +125,9 @@ class Outcome:
 async def ask(
     client: aiohttp.ClientSession, url: str, key: str, kind: Kind, body: dict[str, Any], request_id: str
 ) -> Outcome:
-    """Sends one request and checks that its answer is legal.
+    """Sends one request and checks that its answer keeps the rules of the API.
 
-    The caller checks the content.
+    The caller checks the content of the answer.
     """
     path = "chat/completions" if kind.api == "chat" else "responses"
     headers = {"authorization": f"Bearer {key}", "x-request-id": request_id}
@@ -163,7 +168,7 @@ async def ask(
 
 
 def call_of(kind: Kind, outcome: dict[str, Any]) -> str | None:
-    """Returns the id of the one call that the first answer must be, or None if it is not that."""
+    """Returns the id of the call in the first answer; None if the answer is not exactly the expected call."""
     if kind.api == "chat":
         (choice,) = outcome["choices"]
         calls = choice["message"].get("tool_calls") or []
@@ -206,9 +211,9 @@ def text_of(kind: Kind, outcome: dict[str, Any]) -> str | None:
 
 @dataclass
 class Load:
-    """A number of concurrent streams, and the records of their requests.
+    """A number of concurrent clients, and the records of their requests.
 
-    `name` distinguishes these requests from those of other loads.
+    `name` distinguishes these requests from the requests of other loads.
     """
 
     name: str
@@ -231,7 +236,7 @@ class Load:
         ]
 
     async def stop(self) -> None:
-        """Starts no new loops and waits until all running ones have ended."""
+        """Starts no new loops, and waits until all running loops have ended."""
         self._stopped = True
         await asyncio.gather(*self._tasks)
 
@@ -243,7 +248,7 @@ class Load:
     async def loop(self, kind: Kind, key: str, url: str, second_url: str = "") -> bool:
         """Runs one loop of two requests. Returns True if both ended right.
 
-        `second_url`: where the result is sent; empty: to `url`.
+        `second_url`: the server that gets the second request, with the call's result; if empty, `url`.
         """
         number = next(self._numbers)
         result = f"duck number {number}"
@@ -301,7 +306,8 @@ class Load:
     ) -> tuple[str, str] | None:
         """Sends one request of a loop.
 
-        Returns the result of `judge` for the answer, and the answer's id; None if it did not end right.
+        Returns the result of `judge` for the answer, and the answer's id. Returns None if the request did not
+        end right, or if `judge` returned None.
         """
         began = time.monotonic()
         self.under_way += 1
@@ -331,7 +337,7 @@ class Load:
 async def lost(
     client: aiohttp.ClientSession, places: dict[Place, str], kept: Sequence[Kept], at_once: int = 8
 ) -> list[str]:
-    """Returns the stored responses that cannot be retrieved as they were sent."""
+    """Returns a line for each stored response that is missing, or that differs from what was sent."""
     gone: list[str] = []
     left = iter(kept)
 
@@ -353,9 +359,9 @@ async def lost(
 
 @dataclass
 class Limited:
-    """A single key that sends far too many requests to every node.
+    """A client that sends far more requests to every node than the limit of its key allows.
 
-    In t minutes at most rate × (t + 1) of its requests may be admitted.
+    In t minutes, the nodes together may allow at most rate × (t + 1) of these requests.
     """
 
     client: aiohttp.ClientSession
@@ -368,7 +374,7 @@ class Limited:
     refused: int = 0
     other: dict[str, int] = field(default_factory=dict)
     answered: dict[str, float] = field(default_factory=dict)
-    """For each node, when the last request that it decided was sent."""
+    """For each node, when the last request was sent that the node allowed or refused."""
     _began: float = 0.0
     _ended: float = 0.0
     _stopped: bool = False
@@ -422,11 +428,11 @@ class Limited:
         return outcome.how
 
     async def known_everywhere(self) -> None:
-        """Waits until every node has decided a request that is sent after this call.
+        """Waits until every node has allowed or refused a request that was sent after this call.
 
-        A node that has just started knows nothing of a key before it has asked Redis for it once. If Redis
-        stops before that, the node allows its whole share again. That would be two faults at once, which is
-        not measured here.
+        A node that has just started does not know how much of its limit a key has used, until the node has
+        asked Redis once. If Redis stops before that, the node allows its whole share again. That would be two
+        faults at once, which this benchmark does not measure.
         """
         since = time.monotonic()
         while any(self.answered.get(node, 0.0) < since for node in self.nodes):

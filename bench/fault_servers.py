@@ -61,7 +61,7 @@ class Upstream(Server):
 
 
 class Disk:
-    """A small disk for one node. If none can be mounted, a limit on the size of its files instead."""
+    """A small disk for one node. If it cannot be mounted, a limit on the node's file size replaces it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -89,7 +89,7 @@ class Disk:
         with contextlib.closing(sqlite3.connect(place / STORE)) as store:
             store.execute(
                 "PRAGMA wal_checkpoint(TRUNCATE)"
-            )  # otherwise SQLite first writes into space that it already has
+            )  # otherwise SQLite would first write into the space of its log
         with (place / FILLER).open("ab", buffering=0) as filler:
             for size in (1 << 20, 1 << 12):
                 try:
@@ -111,7 +111,7 @@ class Disk:
 
 
 class Clock:
-    """The wall clock of one node, which can be set. Time then advances at the normal rate."""
+    """The wall clock of one node. It can be set, and then advances at the normal rate."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -125,7 +125,7 @@ class Clock:
         }
 
     def set(self, seconds: int) -> None:
-        """Sets the clock this many seconds ahead of the correct time; negative: behind it.
+        """Sets the clock this many seconds ahead of the correct time, or behind it if negative.
 
         The node sees the change within a second.
         """

@@ -1,7 +1,7 @@
-"""The answers of all models in the fault runs, and a server that gives them.
+"""The answers of all models in `bench.faults`, and a model server that sends these answers.
 
-`python -m bench.fault_upstream PORT PAUSE_MS` sends one half of each answer, pauses, and sends the other
-half. For the model `swift` it does not pause.
+`python -m bench.fault_upstream PORT PAUSE_MS` starts the server. It sends one half of each answer, pauses,
+and sends the other half. It does not pause in answers of the model `swift`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from toolwire.testing.upstream import FakeUpstream, Recorded, Reply, answer
 
 ARGUMENTS = '{"at": "the pond"}'
 SWIFT = "swift"
-"""A model that does not pause. Its requests show quickly whether something works."""
+"""A model that does not pause. Its answers show quickly whether something works."""
 
 
 def answer_to(result: str) -> str:
@@ -22,7 +22,7 @@ def answer_to(result: str) -> str:
 
 
 def script(pause_ms: int) -> str:
-    """Returns the same answers as a script for a scripted model. They take three pauses in all."""
+    """Returns the same answers as a script for a scripted model. The two answers have three pauses in all."""
     before, after = answer_to("{result}").split("{result}")
     first = ["chunk 6", f"pause {pause_ms}ms", f"call look {ARGUMENTS}"]
     second = [

@@ -1,10 +1,10 @@
-"""`python -m bench.faults`: a cluster under load, and one fault after the other.
+"""`python -m bench.faults`: puts a cluster under load, and causes one fault after the other.
 
-The cluster is two nodes, nginx, Redis and PostgreSQL. The faults are data: what begins and ends each, which
-requests it may affect, the errors that these may get, and how its effect and the recovery show. A run passes
-if every request ended with a right answer or one clear error that a fault explains, nothing stored is lost, a
-limit holds over all nodes, and nothing was restarted by hand. Exit status: 0 passed, 1 failed, 2 a program is
-missing.
+The cluster has two nodes, nginx, Redis and PostgreSQL. The table `FAULTS` has the faults: what begins and
+ends each fault, which requests it may affect, which errors these requests may get, and how its effect and the
+recovery are recognized. A run passes if every request ended with a right answer or with one clear error that
+a fault explains, no stored response is lost, a key's limit holds over both nodes, and no server ended by
+itself. Exit status: 0 passed, 1 failed, 2 a program is missing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from bench.report import Row, figure, table
 
 JUMP_S = 3600
 GRACE_S = 1.0
-"""How long after the recovery an error may still be due to the fault: its request began earlier."""
+"""How long after the recovery a request may begin that the fault still affects."""
 FELT_WITHIN_S = 40.0
 BACK_WITHIN_S = 60.0
 KEY = LOAD_KEYS[0]
@@ -43,9 +43,9 @@ CHAT, STORED, PASSED_ON = (
 
 @dataclass
 class Scene:
-    """What a fault affects.
+    """What a fault can affect: the servers, and the load.
 
-    `probe` sends requests beside the load whose answers are not judged.
+    `probe` sends requests too, which show whether something works. Errors of these requests are not judged.
     """
 
     servers: Servers
@@ -56,7 +56,7 @@ class Scene:
     unkept_before: int = 0
     workers_before: frozenset[str] = frozenset()
     killed: tuple[float, float] = (0.0, 0.0)
-    """The moments before and after the kill."""
+    """When a node was killed: the times before and after the kill."""
 
     async def answers(self, url: str, kind: Kind = CHAT, second_url: str = "") -> bool:
         return await self.probe.loop(kind, KEY, url, second_url)
@@ -101,7 +101,7 @@ async def _silent(scene: Scene) -> bool:
 
 
 async def _replayed(scene: Scene) -> bool:
-    """Returns True if results whose run cannot be reached were answered by a new run."""
+    """Returns True if a new run answered tool results whose own run could not be reached."""
     await scene.passes_on()
     return any(one.turn == "replayed" for one in (*scene.during, scene.probe.ends[-1]))
 
@@ -121,9 +121,11 @@ def _workers(servers: Servers) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault. `begin`, `halfway` and `end` run beside the load.
+    """A fault. `begin`, `halfway` and `end` run while the load continues.
 
-    `felt` becomes true while the fault lasts, `back` when everything that it affected works again.
+    `felt` is true once the fault shows an effect, `back` once everything that it affected works again.
+    `touches`: whether the fault may affect a kind of request. `errors`: the errors that such requests may
+    get.
     """
 
     name: str
@@ -148,7 +150,7 @@ def _reload(scene: Scene) -> None:
 
 
 NO_STORE = frozenset({"503 overloaded", "400 previous_response_not_found"})
-"""The errors of a Responses loop whose stored response could not be read or written."""
+"""The errors that a Responses loop may get if its stored response could not be read or written."""
 FAULTS: tuple[Fault, ...] = (
     Fault(
         "node kill -9",
@@ -224,7 +226,7 @@ def _done(_: object) -> None:
 
 @dataclass(frozen=True)
 class Window:
-    """The period of a fault: it lasted until `ended`, and at `back` everything worked again."""
+    """The period of a fault, from `began` to `ended`. From `back` on, everything worked again."""
 
     fault: Fault
     began: float
@@ -240,7 +242,7 @@ class Window:
 
 
 async def suffer(fault: Fault, scene: Scene, hold_s: float) -> Window:
-    """Runs the fault for `hold_s`, and longer if its effect has not shown yet."""
+    """Keeps up the fault for `hold_s`, and longer if its effect has not shown yet."""
     scene.unkept_before = scene.load.unkept
     at, began = len(scene.load.ends), time.monotonic()
     await asyncio.to_thread(fault.begin, scene)
@@ -283,7 +285,7 @@ def ways(ends: Sequence[Ended]) -> str:
 def elsewhere(ends: Sequence[Ended], scene: Scene) -> list[Ended]:
     """Returns the requests whose connection was lost although their node was not killed.
 
-    Either nginx had sent them to the other node, or they were not in progress when a node was killed.
+    Either nginx had sent these requests to the other node, or they were not in progress at the kill.
     """
     killed, other = (node.log.read_text() for node in scene.servers.nodes)
     before, after = scene.killed
@@ -292,7 +294,7 @@ def elsewhere(ends: Sequence[Ended], scene: Scene) -> list[Ended]:
         mark = f"request_id={end.request_id} "
         passed_on = any(
             mark in line for line in killed.splitlines() if " passed_on " in line
-        )  # the killed node had passed it on to the other one
+        )  # the killed node had passed the request on to the other node, where it also is in the log
         return (mark not in other or passed_on) and end.began <= after and end.ended >= before
 
     return [end for end in ends if end.how == "cut" and not excused(end)]
@@ -387,8 +389,8 @@ def judged(
 class Length:
     """The length of a run.
 
-    A fault lasts `hold_s`, with `calm_s` between two faults. An answer has three pauses of `pause_ms`. `rate`
-    is the limit of the limited key.
+    A fault lasts `hold_s`, with `calm_s` between two faults. The two answers of a loop have three pauses of
+    `pause_ms`. `rate` is the number of requests per minute that the limited key may send.
     """
 
     streams: int
@@ -451,7 +453,7 @@ def main(argv: list[str] | None = None) -> int:
         prog="python -m bench.faults", description="Faults under load, against the real services."
     )
     parser.add_argument("--quick", action="store_true", help="40 streams, and short faults")
-    parser.add_argument("--folder", type=Path, help="keeps the logs there")
+    parser.add_argument("--folder", type=Path, help="keep the logs in this folder")
     parser.add_argument("--json", metavar="FILE", help="write the rows as JSON")
     arguments = parser.parse_args(argv)
     if absent := lacking():

@@ -2,10 +2,10 @@
 
     python bench/first_minute.py [--from REPOSITORY] [--json FILE]
 
-Everything happens in a temporary folder: a clone of this checkout's last commit (or of REPOSITORY), its
-virtual environment, a home without any settings, and the openai package in a separate environment, as a
-user's program would have it. The program is the tool loop of the README. Needs what the user needs: Python,
-git, make, and a package index that pip can reach. Standard library only.
+Everything happens in a temporary folder. It has a clone of this checkout's last commit (or of REPOSITORY)
+with its virtual environment, a home folder without any settings, and the openai package in a separate
+environment, as for a program of the user. The program is the tool loop of the README. Needs what the user
+needs: Python, git, make, and a package index that pip can reach. Standard library only.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ print(json.dumps({**report, "call_s": called - begun, "answer_s": ended - called
 
 
 def main() -> int:
-    options = argparse.ArgumentParser(description="A new user's path from a fresh clone, timed.")
+    options = argparse.ArgumentParser(description="Times a new user's first steps, from a fresh clone on.")
     options.add_argument(
         "--from",
         dest="source",
@@ -115,9 +115,9 @@ def make_serve(port: int) -> list[str]:
 
 @contextmanager
 def serving(command: Callable[[int], list[str]], folder: Path, home: Path, ready: str) -> Iterator[str]:
-    """Runs a server as a user does, and yields what the pattern `ready` finds in its output.
+    """Runs a server as a user does. Yields group 1 of the first match of `ready` in the server's output.
 
-    `command` gets a free port. This machine's settings are not used.
+    `command` returns the server's command for a free port. This machine's settings are not used.
     """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

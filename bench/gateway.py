@@ -1,11 +1,11 @@
-"""Compares Toolwire with a byte relay, the upstream alone and, on request, other gateways.
+"""Compares Toolwire with a byte relay, with the upstream alone, and with other gateways.
 
-All servers are started once and every round visits all of them, so that a disturbance of the machine affects
-all. Each round begins with another server, so that none always follows the busiest one. The rounds begin when
-all servers have reached a steady cost. A gateway on Node halves its cost in its first ten seconds of load:
-the cost of plain requests is therefore also measured on freshly started gateways, and both are judged by the
-same target. CPU time is that of the gateway's processes, from /proc, per request; the median of all loads
-counts. Ratios are ratios of medians.
+All servers are started once, and every round measures all of them, so that a disturbance of the machine
+affects all. Each round begins with another server, so that no server always follows the busiest one. The
+rounds begin when all servers have reached a steady cost. A gateway on Node halves its cost in its first ten
+seconds of load. Therefore, the cost of plain requests is also measured on freshly started gateways, with the
+same target. CPU time is the time of the gateway's processes per request, from /proc. The median of all loads
+counts, and ratios are ratios of medians.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ def chat(model: str, *, stream: bool = True, tools: bool = False) -> dict[str, A
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """One kind of load. `requests` 0: as many as fit into `seconds`.
+    """One kind of load. If `requests` is 0, it has as many requests as fit into `seconds`.
 
-    `only`: the names of the targets that run it; empty: all.
+    `only`: the names of the targets that run this load; if empty, all targets run it.
     """
 
     name: str
@@ -62,21 +62,21 @@ class Measure:
     path: str = CHAT
     only: tuple[str, ...] = ()
     holds: str = ""
-    """A text that a right answer contains: the figures of wrong answers would be worthless."""
+    """A text that a right answer contains. The figures of wrong answers would be worthless."""
     again: int = 0
     """How many more times the targets in `BESIDE` run this load in a round."""
 
 
 BESIDE = ("upstream", "toolwire", "relay")
-"""Targets whose paced streams are compared by small ratios.
+"""Targets whose paced streams are compared, with ratios near 1.
 
-These need more samples on a busy machine.
+On a busy machine, such ratios need more samples.
 """
 FRESH = ", just started"
 STEADY, MOST_WARM = 4, 20
-"""When a gateway is warm: after STEADY loads in a row that were not more than 5 % cheaper.
+"""When a gateway is warm: STEADY loads in a row were not at least 5 % cheaper than the cheapest before.
 
-After MOST_WARM loads the benchmark stops waiting for this.
+After MOST_WARM loads, the benchmark begins in any case.
 """
 CALLED = '"finish_reason":"tool_calls"'
 MEASURES = (
@@ -157,7 +157,7 @@ def stream_text(stream: str) -> str:
 
 
 def problem(target: Target, measure: Measure, expected: str) -> str:
-    """Returns what is wrong with a target's answer, or ""; `expected` is the text of every stream."""
+    """Returns what is wrong with a target's answer, or "". `expected` is the text of every right stream."""
     status, said = answer(target.port, measure.path, target.headers, measure.body)
     if status != 200:
         return f"the answer has status {status}: {said[:200]}"
@@ -261,7 +261,7 @@ def warm(target: Target) -> None:
 def just_started(
     starts: Mapping[str, Callable[[int], Target]], upstream: int, rounds: int
 ) -> tuple[Figures, list[str]]:
-    """Measures a plain request in the first seconds of each gateway.
+    """Measures plain requests in the first seconds after the start of each gateway.
 
     The gateways are restarted for each round.
     """
@@ -288,7 +288,7 @@ def just_started(
 
 
 def crowd(target: Target, rounds: int) -> list[float]:
-    """Returns the largest resident size in each round of 256 streams."""
+    """Returns the largest resident memory in each of `rounds` loads of 256 concurrent streams."""
     peaks = []
     assert target.process is not None
     process = target.process
@@ -424,7 +424,7 @@ def memory_rows(ours: Target, peaks: list[float], cold: list[float]) -> list[Row
 
 
 def absolute_rows(figures: Figures) -> list[Row]:
-    """Returns the absolute figures from which the ratios are made."""
+    """Returns rows with the absolute figures from which the ratios are computed."""
     rows = []
     for (target, name), one in figures.items():
         times = f"p50 {figure(one['total_p50'] / 1000)}, p99 {figure(one['total_p99'] / 1000)} ms"
@@ -439,7 +439,7 @@ def absolute_rows(figures: Figures) -> list[Row]:
 
 
 def side(target: Target, figures: Figures, peaks: list[float] | None) -> Side:
-    """Returns one gateway's column of the comparison."""
+    """Returns one gateway's row of the comparison."""
 
     def of(measure: str, field: str, scale: float = 1.0, beyond: bool = False) -> float | None:
         one, bare = figures.get((target.name, measure)), figures.get(("upstream", measure))
@@ -475,8 +475,8 @@ def run(rounds: int = ROUNDS, peers: Sequence[str] = ()) -> tuple[list[Row], lis
         []
         if is_compiled()
         else [
-            "no C compiler: upstream and load generator are the Python ones, which take time from what is "
-            "measured"
+            "no C compiler: upstream and load generator are the Python versions, which take more time of the "
+            "machine"
         ]
     )
     try:

@@ -1,7 +1,7 @@
 """`python -m bench.hostile`: the same tool loops, timed alone and beside hostile clients.
 
-The server runs on one core. The clients share the other core; the hostile ones are in a separate process with
-a lower priority.
+The server runs on one core, all clients run on the other core. The hostile clients are in a separate process
+with a lower priority.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from doubles.clients import HOSTILE, ToolLoop, harass
 from doubles.watched import Watched
 
 KEYS = tuple(f"honest-{number}" for number in range(10))
-"""The keys of the honest clients, one for each."""
+"""The API keys of the honest clients, whose loops are timed: one key for each client."""
 COUNTS = {
     "dribbles_head": 100,
     "dribbles_body": 50,
@@ -39,7 +39,7 @@ COUNTS = {
 GROWTH_MB = 150
 ROUNDS = 3
 MARGIN_S = 3.0
-"""The time after the start of the hostile clients in which nothing is measured yet."""
+"""How long after the start of the hostile clients the measurement begins."""
 
 SETTINGS = """
 [server]
@@ -89,7 +89,7 @@ async def harm(port: int) -> None:
 
 
 async def settled(server: Watched, wanted: int) -> int:
-    """Returns how many more descriptors than before stay open after all clients have left."""
+    """Returns how many file descriptors more than `wanted` stay open after all clients have left."""
     until = time.monotonic() + 20
     while (extra := server.held().descriptors - wanted) > 0 and time.monotonic() < until:
         await asyncio.sleep(0.2)
@@ -97,7 +97,7 @@ async def settled(server: Watched, wanted: int) -> int:
 
 
 class Part:
-    """The honest clients' loops of all rounds, and the server's CPU time."""
+    """The loops of the honest clients in all rounds, and the server's CPU time meanwhile."""
 
     def __init__(self) -> None:
         self.loops: list[ToolLoop] = []
@@ -216,7 +216,9 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m bench.hostile", description="Times honest clients among hostile ones."
     )
-    parser.add_argument("--seconds", type=float, default=30, help="of each of the two parts")
+    parser.add_argument(
+        "--seconds", type=float, default=30, help="with hostile clients, and the same without them"
+    )
     parser.add_argument(
         "--harm", type=int, metavar="PORT", help="only send hostile requests to this port, until stopped"
     )

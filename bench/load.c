@@ -1,9 +1,12 @@
-// A closed-loop HTTP/1.1 client: so many connections, each sends the same request again and again. One thread, epoll. The Python twin is load.py.
+// An HTTP/1.1 load generator: each of CONNECTIONS connections sends the same request again after every answer. One
+// thread, epoll. load.py is the Python version.
 //
 //   load PORT PATH CONNECTIONS SECONDS REQUESTS BODYFILE [HEADER: VALUE]...
 //
-// REQUESTS 0: as many as fit into SECONDS. A stream counts when it holds its end mark ([DONE], response.completed or message_stop). Prints one JSON object: requests, errors,
-// broken (streams without their end), events, and microseconds to the first token (the mark "Zz00", else the first byte) and to the end.
+// If REQUESTS is 0, it sends as many requests as fit into SECONDS. A stream counts if it contains the event that ends it
+// ([DONE], response.completed or message_stop). Prints one JSON object with the numbers of requests, errors, broken
+// streams (without that event) and events, and with the microseconds to the first token (the mark "Zz00" or, without it,
+// the first byte) and to the end of the answer.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -25,7 +28,7 @@ typedef struct {
   int fd, state, status, head_size, line_size, seen_end, closing, kept;
   size_t written;
   int64_t left, began, first, token;
-  char head[8192], line[32], tail[KEEP + 1];  // the last bytes of the body, for marks that stand across two reads
+  char head[8192], line[32], tail[KEEP + 1];  // `tail`: the last bytes of the body, to find marks that two reads cut in two
 } Connection;
 
 static char *request;
@@ -105,7 +108,7 @@ static void read_body(Connection *c, const char *bytes, size_t size) {
   memcpy(c->tail, joined + whole - c->kept, c->kept);
 }
 
-static int read_head(Connection *c, const char *bytes, size_t size, size_t *used) {  // 1: the answer is over, -1: it can not be read
+static int read_head(Connection *c, const char *bytes, size_t size, size_t *used) {  // 1: the answer is complete, -1: it cannot be read
   int before = c->head_size;
   size_t take = size < sizeof c->head - 1 - before ? size : sizeof c->head - 1 - before;
   memcpy(c->head + before, bytes, take);
@@ -128,7 +131,7 @@ static int read_head(Connection *c, const char *bytes, size_t size, size_t *used
   return strcasestr(c->head, "\ntransfer-encoding: chunked") ? 0 : -1;
 }
 
-static int read_answer(Connection *c, const char *bytes, size_t size) {  // 1: over, -1: unreadable, 0: more to come
+static int read_answer(Connection *c, const char *bytes, size_t size) {  // 1: the answer is complete, -1: it cannot be read, 0: more follows
   size_t at = 0, used;
   while (at < size) {
     if (c->state == HEAD) {

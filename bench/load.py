@@ -1,4 +1,4 @@
-"""The load generator in Python, for machines without a C compiler; used like `load.c`."""
+"""The load generator in Python, for machines without a C compiler. It has the same arguments as `load.c`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Tally:
 
 
 class Answer:
-    """What was received of one response body, and when."""
+    """What has arrived of one response body, and when its first parts arrived."""
 
     def __init__(self) -> None:
         self.first = self.token = 0.0

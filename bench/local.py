@@ -1,8 +1,8 @@
 """Compares the embedded model behind Toolwire with llama.cpp's own HTTP server, in turns.
 
-Both use the same file, settings and requests. Every request has a different prompt, so that neither side
-finds it in its cache, and ends at its token limit. Tokens per second are those of the whole request, as its
-client sees them.
+Both servers use the same model file, settings and requests. Every request has a different prompt, so that no
+server finds the prompt in its cache. Every answer ends at the token limit. Tokens per second are the tokens
+of the answer, divided by the duration of the whole request as the client sees it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ NOTE = ToolSpec(
     {"type": "object", "properties": {"text": {"type": "string", "minLength": 2000}}, "required": ["text"]},
 )
 Ask = Callable[[int], Awaitable[int]]
-"""Runs the request with this number; returns how many tokens arrived."""
+"""Runs the request with this number. Returns the number of tokens in the answer."""
 
 
 def run(rounds: int) -> tuple[list[Row], list[str]]:

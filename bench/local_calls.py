@@ -1,7 +1,7 @@
-"""Checks required calls of varied tools by the embedded model against their schemas.
+"""Counts how many calls of the embedded model fit the schemas of the tools, over many different tools.
 
-`python -m bench.local_calls --count 200 --json FILE`. For comparison, the same tools are sent to llama.cpp's
-own server with `tool_choice: "required"`, on the same model.
+`python -m bench.local_calls --count 200 --json FILE`. Every request has one tool and requires a call. For
+comparison, the same requests are sent to llama.cpp's own server with the same model.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from toolwire.settings.types import Settings
 CUT = 300
 """The token limit of llama.cpp's answers.
 
-Without it, text in place of a call would continue to the end of the context.
+Without this limit, a text instead of a call would continue to the end of the context.
 """
 
 

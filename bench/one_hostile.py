@@ -1,9 +1,9 @@
-"""`python -m bench.one_hostile`: other clients' tool loops beside one hostile WebSocket or one hostile key.
+"""`python -m bench.one_hostile`: times tool loops while one other client is hostile.
 
-The server has no limits. The clients that are timed have keys of their own and few requests: in the calm, the
-server is mostly idle. The calm and each hostile client take turns in every round, so that other load on the
-machine affects all alike. The server runs on one core, all clients on the other, the hostile one in a
-separate process with a lower priority.
+The server has no limits. Each client that is timed has its own key and sends few requests, so that the server
+is mostly idle when there is no hostile client (the calm). The calm and each kind of hostile client take turns
+in every round, so that other load on the machine affects all alike. The server runs on one core, and all
+clients run on the other core. The hostile client is a separate process with a lower priority.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from doubles.watched import Watched
 KEYS = tuple(f"other-{number}" for number in range(4))
 """The keys of the clients that are timed, one for each."""
 PAUSE_S = 0.02
-"""How long each of them waits between two loops."""
+"""How long each client that is timed waits between two loops."""
 CALM = "calm"
 TIMES_CALM = 4
 MARGIN_S = 3.0
-"""The time after the start of a hostile client in which nothing is measured yet."""
+"""How long after the start of a hostile client the measurement begins."""
 SETTINGS = f"""
 [server]
 keys = {json.dumps([*KEYS, "hostile"])}
@@ -82,7 +82,7 @@ HOSTILE: dict[str, Callable[[int], Awaitable[None]]] = {
 
 
 class Part:
-    """The timed clients' loops of all rounds beside one hostile client, or in the calm."""
+    """The loops of the timed clients in all rounds, beside one kind of hostile client or in the calm."""
 
     def __init__(self) -> None:
         self.loops: list[ToolLoop] = []
@@ -158,10 +158,10 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m bench.one_hostile", description="Times other clients beside one hostile client."
     )
-    parser.add_argument("--seconds", type=float, default=30, help="of the calm and of each hostile client")
+    parser.add_argument("--seconds", type=float, default=30, help="for the calm and for each hostile client")
     parser.add_argument("--rounds", type=int, default=5, help="how often the calm and all kinds take turns")
     parser.add_argument(
-        "--kind", action="append", choices=tuple(HOSTILE), metavar="KIND", help="only this; default: all"
+        "--kind", action="append", choices=tuple(HOSTILE), metavar="KIND", help="only this kind; default: all"
     )
     parser.add_argument(
         "--harm", type=int, metavar="PORT", help="only be the hostile client of this port, until stopped"

@@ -1,8 +1,9 @@
 """`python -m bench path`: measures where the time of a request goes inside the gateway.
 
-No sockets: the application is called as a server calls it, in front of an upstream that answers at once, and
-parts of it are switched off in turn. The difference is the cost of a part. The figures are the CPU time of
-the best of several rounds, without the HTTP server, the upstream's client and system calls.
+There are no sockets: the benchmark calls the application as a server would, and the model server is replaced
+by a double that answers at once. To measure the cost of a part, the benchmark switches it off and takes the
+difference. The figures are CPU times, each of the best of several rounds. They do not include the HTTP
+server, the HTTP client of the model server, and system calls.
 """
 
 from __future__ import annotations
@@ -154,9 +155,9 @@ async def _ask(app: App, stream: bool) -> None:
 
 
 async def _took(app: App, stream: bool, times: int) -> float:
-    """Returns the CPU microseconds of one request, the average of `times` requests.
+    """Returns the CPU microseconds of one request, as the average of `times` requests.
 
-    This includes the work after the response.
+    They include the work after the response.
     """
     began = time.process_time()
     for _ in range(times):
@@ -179,9 +180,9 @@ def _logging(level: str) -> Iterator[None]:
 
 
 async def _measure(rounds: int) -> tuple[dict[str, float], dict[str, float]]:
-    """Returns the best round of each measurement.
+    """Returns the best round of each measurement: for plain requests, and for streamed chunks.
 
-    They are measured in turns, so that a disturbance affects all.
+    The measurements take turns, so that a disturbance affects all of them.
     """
     lighten_generators()
     plain: dict[str, list[float]] = {}

@@ -1,6 +1,6 @@
-"""Other gateways, measured on request.
+"""Other gateways, with which Toolwire is compared: LiteLLM and Portkey.
 
-They are installed into bench/work by pip or npm, which takes minutes.
+pip or npm installs them into bench/work, which takes minutes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Processes that are measured: started on one core, watched through /proc, stopped by id.
 
 CPU time is read from `schedstat`, in nanoseconds, for a process and all its children. With two cores or more,
-gateways run on the first, and the upstream and the load generator on the second, so that they do not take
-time from what is measured. Linux only.
+gateways run on the first core. The upstream and the load generator run on the second core, so that they take
+no time from the gateways. Linux only.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def free_port() -> int:
 def tool(name: str) -> list[str]:
     """Returns the command of `upstream` or `load`.
 
-    It is compiled if there is a C compiler; otherwise it is the Python version.
+    If there is a C compiler, this is the compiled C program, otherwise the Python program.
     """
     compiler = shutil.which("cc") or shutil.which("gcc")
     source, binary = HERE / f"{name}.c", WORK / name

@@ -1,7 +1,8 @@
 """Measures an MCP server behind `toolwire mcp`, compared with the same server used directly.
 
-The official SDK is the client of both. Direct and proxied calls alternate in one run, so that both see the
-same machine. A rule allows the calls; Toolwire writes each into its audit log, as in real use.
+The official SDK is the client in both cases. Direct and proxied calls alternate in one run, so that other
+load on the machine affects both alike. A rule allows the calls. Toolwire writes each call into its audit log,
+as in real use.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ async def _calls(folder: Path, mode: str, times: int) -> tuple[list[float], list
 
 
 async def _lists(folder: Path, times: int) -> tuple[float, list[float]]:
-    """Returns the times of the first list and of those after it, in milliseconds."""
+    """Returns the time of the first complete list, and the times of later lists, in milliseconds."""
     async with Client(_proxy(folder, SERVERS, TOOLS)) as client:
         began = time.perf_counter()
         async with asyncio.timeout(START_S):

@@ -1,8 +1,8 @@
-"""The cost of other servers' parsers, as published or measured on their own code.
+"""The cost of the parsers of other model servers, as published or measured on their own code.
 
-`make bench` does not measure these: the parsers need the servers around them. The figures are for their code
-of August 2026, fed in pieces of four characters on two cores and Python 3.11, in thread CPU time. In the pull
-requests, the projects report the same costs.
+`make bench` does not measure these parsers, because they need the rest of their servers. The figures are
+thread CPU times of the code of August 2026, fed with pieces of four characters, on two cores and Python 3.11.
+The projects report the same costs in the pull requests that the table names.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The baseline: a relay that copies bytes and parses nothing.
 
-Raw ASGI, served by uvicorn, with an aiohttp client, like Toolwire's own request path. Run as `uvicorn
-bench.relay:app` with UPSTREAM set to the server's base URL.
+Like Toolwire's own request path, it is a raw ASGI application, served by uvicorn, with an aiohttp client. Run
+it as `uvicorn bench.relay:app`, with the environment variable UPSTREAM set to the base URL of the model
+server.
 """
 
 from __future__ import annotations

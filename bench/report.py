@@ -20,7 +20,7 @@ SHOWN = ("toolwire", "uvicorn", "uvloop", "httptools", "aiohttp", "msgspec", "st
 class Row:
     """A row of a benchmark's table.
 
-    `number` (mostly a ratio) is compared with `target`. Without a `sense` it is only shown.
+    `number` (mostly a ratio) is compared with `target`. If `sense` is empty, `number` is only shown.
     """
 
     measure: str

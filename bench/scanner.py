@@ -1,8 +1,8 @@
-"""Measures the scanner: CPU time for each piece of four characters, about a token.
+"""Measures the scanner: the CPU time for each piece of four characters, about a token.
 
-In prose and inside a call, and whether the cost grows with the length of the text before. The baselines run
-in the same process: a method call that appends to a list, and `json.loads` of the whole text. The figures are
-medians of several rounds of CPU time.
+Measures pieces of prose and pieces of a call, and whether the cost grows with the length of the text before
+the piece. Two baselines run in the same process: a method call that appends to a list, and `json.loads` of
+the whole text. The figures are medians of the CPU times of several rounds.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _text_arguments(size: int) -> str:
 
 
 def _member_arguments(size: int) -> str:
-    """Returns many small members, which have the most tokens for their length."""
+    """Returns an object with many small members, which has the most JSON tokens for its length."""
     return (
         "{" + ", ".join(f'"k{number}": [{number}, true, "v"]' for number in range(max(1, size // 28))) + "}"
     )
@@ -120,7 +120,7 @@ def _checked(kind: str, stream: Stream) -> None:
 # --- all dialects against one ---
 
 ALL_MARK = 1.5
-"""The maximum cost of a piece with all dialects on, relative to a single dialect."""
+"""The maximum cost of a piece with all dialects enabled, relative to a single dialect."""
 MARKDOWN = (
     "- [ ] See [the notes](notes.md), [[Links]] and [1]: f(x)[0] is `a[i]` <b>or</b> {set}, 2 < 3.\n"
     "> [!note] *[look](look.md)*, [tool_7](b)\n"
@@ -132,7 +132,7 @@ COMPARED: dict[str, tuple[str, Stream]] = {
     "JSON call": ("hermes", (ENVELOPE, _text_arguments(50_000), "}</tool_call>")),
     "tagged call": ("qwen_xml", STREAMS["tagged call, eager"](50_000)),
 }
-"""For each kind of text, the one dialect that all dialects are compared with, and the text."""
+"""For each kind of text, the text and the single dialect with which all dialects are compared."""
 
 
 def _feeding(make: Callable[[], ToolCallParser], pieces: Sequence[str]) -> float:
@@ -148,7 +148,7 @@ def _feeding(make: Callable[[], ToolCallParser], pieces: Sequence[str]) -> float
 def against_one(quick: bool = False) -> list[Row]:
     """Compares all dialects with a single one.
 
-    Both run in turns, so that a disturbance affects both. The median of the pairs counts.
+    They are measured in turns, so that a disturbance affects both. The median of these pairs counts.
     """
     rows = []
     for tools, many in ((TOOLS, "1 tool"), (MANY, "128 tools")):
@@ -182,7 +182,7 @@ def against_one(quick: bool = False) -> list[Row]:
 
 
 def costs(quick: bool = False) -> list[Row]:
-    """Returns the cost by size for each kind of text, and whether the cost is constant."""
+    """Returns rows with the cost for each kind of text, and rows on how much it depends on the length."""
     rows: list[Row] = []
     rounds = 3 if quick else 5
     _cost(lambda: _opened("prose", ""), _pieces(_filled(WORDS, 100_000)), 3)  # the interpreter warms up
@@ -255,9 +255,9 @@ def _adverse_cost(text: str, piece: int) -> float:
 
 
 def adverse(quick: bool = False, rounds: int = 1) -> list[Row]:
-    """Measures texts that are made to be expensive, in pieces and in one.
+    """Measures texts that are made to be expensive, in pieces of 4 characters and in one piece.
 
-    Compares the cost per character at full length with that at a tenth of it, in turns.
+    Compares the cost per character at the full length with the cost at a tenth of this length, in turns.
     """
     rows = []
     for name, (unit, times) in ADVERSE.items():
@@ -293,5 +293,5 @@ def adverse(quick: bool = False, rounds: int = 1) -> list[Row]:
 
 
 def run(quick: bool = False, rounds: int = 1) -> list[Row]:
-    """Runs all measurements. `rounds`: of the hostile texts, which take seconds each."""
+    """Runs all measurements. `rounds`: how often `adverse` measures each text, which takes seconds."""
     return costs(quick) + against_one(quick) + adverse(quick, rounds)

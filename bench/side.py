@@ -18,7 +18,7 @@ COLOURS = {"plain": "#2563eb", "paced": "#0d9488"}
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """The figures of one gateway. None: not measured, or it did not work."""
+    """The figures of one gateway. A figure is None if it was not measured or the measurement failed."""
 
     name: str
     plain_rps: float | None = None
@@ -48,7 +48,7 @@ COLUMNS = (
 def markdown(sides: Sequence[Side]) -> str:
     """Returns the table as Markdown.
 
-    If the relay was measured, each figure has its ratio to the relay's in brackets.
+    If the relay was measured, each CPU time has its ratio to the relay's CPU time in brackets.
     """
     relay = next((side for side in sides if side.name.startswith("byte relay")), None)
     lines = [
@@ -73,10 +73,10 @@ def markdown(sides: Sequence[Side]) -> str:
 
 
 def picture(sides: Sequence[Side]) -> str:
-    """Returns a chart as SVG, or "" without a relay.
+    """Returns a chart as SVG, or "" if the relay was not measured.
 
-    It shows the CPU time of a plain request and of a paced stream relative to the relay, on a logarithmic
-    scale.
+    The chart shows the CPU time of a plain request and of a paced stream relative to the relay, on a
+    logarithmic scale.
     """
     relay = next((side for side in sides if side.name.startswith("byte relay")), None)
     shown = [

@@ -1,4 +1,4 @@
-"""The gateways that are measured. Each has its own port, and all have the same upstream."""
+"""The gateways that are measured. Each has its own port. All have the same upstream (model server)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from bench.process import GATEWAY_CORE, HERE, LOAD_CORE, WORK, Process, answers,
 KEY = "sk-bench-0123456789"
 MODELS = ("bench-plain", "bench-paced", "bench-burst", "bench-native-paced", "bench-written-paced")
 MESSAGES_MODEL = "messages-paced"
-"""`bench-paced` for clients of the Messages API. LiteLLM needs another route to serve them from chat."""
+"""`bench-paced` for clients of the Messages API.
+
+It has its own name, because LiteLLM needs another route to serve these clients from chat completions.
+"""
 EMULATED = {"emulated-paced": "bench-paced", "emulated-written-paced": "bench-written-paced"}
 """Toolwire's models with emulated tools, and the upstream's model for each."""
 AUTHORIZATION = {"Authorization": f"Bearer {KEY}"}
@@ -23,7 +26,7 @@ ALL_CORES = GATEWAY_CORE | LOAD_CORE
 
 @dataclass(slots=True)
 class Target:
-    """A running server. `process` is None if it is not measured (the upstream itself)."""
+    """A running server. `process` is None for the upstream, whose CPU time and memory are not measured."""
 
     name: str
     port: int
@@ -55,7 +58,7 @@ def toolwire_config(upstream: int, home: Path) -> Path:
 
 
 def start_toolwire(upstream: int, name: str = "toolwire", source: Path | None = None) -> Target:
-    """Starts Toolwire. `source` is the `src` folder of another version, with a name of its own."""
+    """Starts Toolwire. `source` is the `src` folder of another version, which needs another `name`."""
     home = WORK / name
     shutil.rmtree(home, ignore_errors=True)  # an earlier journal would be loaded and count as memory
     home.mkdir(parents=True)
@@ -114,7 +117,7 @@ def start_relay(upstream: int) -> Target:
 
 
 def codex_options(provider: int, binary: Path) -> dict[str, Any]:
-    """Returns the settings of the Codex model. Both sides share them, and therefore the home."""
+    """Returns the settings of the Codex model. Toolwire and the direct client share settings and home."""
     return {
         "bin": str(binary),
         "home": str(WORK / "codex-home"),

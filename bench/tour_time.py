@@ -1,12 +1,12 @@
-"""Measures a new user's way to the end of the tour: from a fresh clone, and from the built wheel.
+"""Measures how long a new user needs to the end of the tour, from a fresh clone and from the built wheel.
 
     python bench/tour_time.py [--from REPOSITORY] [--only clone|wheel] [--json FILE]
 
-Everything happens in a temporary folder, with a home without any settings. The clone is served by `make
-serve`; the wheel is installed into an empty environment. Then Chromium opens the link that the server
-printed, chooses *Take the tour* on the empty chat page, and decides at every step. The exit status is 1 if
-one of the two takes 3 minutes or more. Needs this checkout's test environment, Chromium, git, make, and a
-package index.
+Everything happens in a temporary folder, with a home folder without any settings. `make serve` serves the
+clone. The wheel is installed into an empty environment. Then Chromium opens the link that the server printed,
+chooses *Take the tour* on the empty chat page, and takes a decision at every step. The exit status is 1 if
+the clone or the wheel takes 3 minutes or more. Needs this checkout's test environment, Chromium, git, make,
+and a package index.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def from_clone(source: str, scratch: Path, home: Path) -> Steps:
 
 
 def from_wheel(source: str, scratch: Path, home: Path) -> Steps:
-    """The wheel is built first: a user downloads it."""
+    """Times the steps with the wheel, without the time to build it, because a user downloads it."""
     clone, empty = scratch / "source", scratch / "empty"
     subprocess.run(["git", "clone", "-q", source, clone], check=True)
     pip = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check"]
@@ -111,7 +111,7 @@ def main() -> int:
     options.add_argument("--json", metavar="FILE", type=Path, help="write the times as JSON too")
     given = options.parse_args()
     if CHROMIUM is None:
-        print("Chromium is missing; make tour-time installs it where it may", file=sys.stderr)
+        print("Chromium is missing; `make tour-time` tries to install it", file=sys.stderr)
         return 2
     report: dict[str, Steps] = {}
     for name in [given.only] if given.only else WAYS:

@@ -1,11 +1,13 @@
-// An OpenAI-compatible server that costs next to nothing: one thread, epoll, answers rendered once at start. The Python twin is upstream.py.
+// An OpenAI-compatible server that needs very little CPU time: one thread, epoll, and answers that are rendered once at
+// start. upstream.py is the Python version.
 //
 //   upstream PORT
 //
 // The model's name chooses the answer to POST /v1/chat/completions:
-//   native    a tool call in `tool_calls`; written   the same call as <tool_call> text; else prose
-//   paced     one event every 10 ms;       burst     all events in one write;          else one write for each event, as fast as they go
-// A request without "stream":true gets a small body. Role and first piece go out together, at once: the first piece holds the mark "Zz00".
+//   native: a tool call in `tool_calls`. written: the same call as <tool_call> text. Any other name: prose.
+//   paced: one event every 10 ms. burst: all events in one write. Any other name: one write for each event, without pauses.
+// A request without "stream":true gets a small body. The role and the first piece are sent at once, in one write. The
+// first piece contains the mark "Zz00".
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -172,7 +174,7 @@ static void send_more(int fd, int64_t now) {
       c->answer = NULL;
       take_request(fd);
     } else if (!c->step) {
-      return;  // the others' turn
+      return;  // let other connections continue
     }
   }
 }
@@ -189,7 +191,7 @@ static void receive(int fd) {
   }
 }
 
-static int patience(int64_t now) {  // milliseconds until something is due; -1: nothing is
+static int patience(int64_t now) {  // milliseconds until the next write is due; -1: no write is due
   int64_t least = -1;
   for (int fd = 0; fd <= highest; fd++) {
     Connection *c = &connections[fd];

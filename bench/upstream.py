@@ -1,6 +1,6 @@
-"""The upstream in Python, for machines without a C compiler. Answers like `upstream.c`.
+"""The simulated model server in Python, for machines without a C compiler. Answers like `upstream.c`.
 
-It uses more of the core that it shares with the load generator.
+The Python version takes more time of the core that it shares with the load generator.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _delta(kind: str, word: str) -> dict[str, object]:
 
 
 def render_stream(kind: str) -> list[bytes]:
-    """Returns the writes of a streamed answer, one for each piece."""
+    """Returns the blocks of a streamed answer that are written one by one: one for each piece."""
     call = {
         "index": 0,
         "id": "call_bench",

@@ -1,9 +1,9 @@
 """Compares the cost of a vault search with ripgrep and with a scan of names and contents.
 
-The vaults are generated in a temporary folder: words by Zipf's law from a fixed seed, headings, tags, links
-and frontmatter, about two kilobytes a note. A query's figure is the median over several queries of its kind,
-each run several times, with warm caches for all three. The index is built in a separate process, whose peak
-memory is reported.
+The vaults are generated in a temporary folder. Their notes have about two kilobytes: words by Zipf's law from
+a fixed seed, headings, tags, links and frontmatter. The figure of a kind of query is the median over several
+queries, each run several times. All three programs have warm caches. The index is built in a separate
+process, whose peak memory is reported.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def vocabulary() -> list[str]:
 
 
 def generate(root: Path, notes: int) -> None:
-    """Creates a vault. The same number of notes always results in the same notes."""
+    """Creates a vault of `notes` notes. The same number always results in the same notes."""
     rng = Random(notes)
     words = vocabulary()
     weights = list(accumulate(1 / (rank + 2.7) for rank in range(len(words))))
@@ -93,11 +93,11 @@ def queries() -> dict[str, list[str]]:
     }
 
 
-# --- the three ways ---
+# --- the programs that are compared ---
 
 
 def linear_scan(root: Path, query: str, limit: int = LIMIT) -> list[str]:
-    """Returns up to `limit` notes whose name or content contains the query, ignoring case.
+    """Returns up to `limit` notes whose name or content contains the query, in upper or lower case.
 
     Reads one note after the other.
     """
@@ -154,7 +154,7 @@ with Vault(sys.argv[1]) as vault, Index(vault, Path(sys.argv[2])) as index:
     began = time.process_time()
     done = index.refresh()
 spent = time.process_time() - began
-try:  # what the kernel says of the usage counts the parent, from before this program was loaded
+try:  # `ru_maxrss` would include the memory of the parent, from before this program was loaded
     memory = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM"))
 except OSError:
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -1,7 +1,7 @@
-"""Tasks in a sample vault, through Toolwire's tool loop, with every call allowed.
+"""Tasks for a model in a sample vault, through Toolwire's tool loop, with every call allowed.
 
-A task succeeds by what it leaves: the words of the last answer, and the notes afterwards. Every note that the
-task does not name must be unchanged. Two tasks need no tool, and succeed only without a call.
+The last answer and the notes afterwards decide whether a task succeeded. Every note that the task does not
+name must be unchanged. Two tasks need no tool, and succeed only if the model makes no call.
 """
 
 from __future__ import annotations
@@ -39,10 +39,11 @@ NOTES = {
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """`answer`: words of the last answer, in any case. `notes`: the text of notes that the task changes.
+    """A task, and what must be true after it.
 
-    A text in `notes` is compared without the white space at its ends. `tools`: False if the right answer
-    needs no tool.
+    `asked`: the question. `answer`: words that the last answer must contain, in upper or lower case. `notes`:
+    the texts, by path, of the notes that the task changes; white space at their ends does not count. `tools`:
+    False if the right answer needs no tool.
     """
 
     asked: str
@@ -79,7 +80,7 @@ TASKS = (
 
 @dataclass(slots=True)
 class Done:
-    """What came of a task: whether it succeeded, the calls, the last answer, and how the turn ended."""
+    """The result of a task: whether it succeeded, the calls, the last answer, and how the turn ended."""
 
     right: bool
     called: list[str]

@@ -1,7 +1,8 @@
 """`python -m bench.versions COMMIT`: the CPU time of this Toolwire, compared with that of an older commit.
 
-Both run at the same time in front of the same upstream, with the same packages and settings, and take turns
-at each load, so that other work of the machine affects both alike. Each is first in every other round.
+Both versions run in front of the same upstream, with the same packages and settings. They take turns at each
+kind of load, so that other work of the machine affects both alike. Each version is first in every other
+round.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def source_of(commit: str) -> Path:
 
 
 def compare(commit: str, rounds: int, loads: Sequence[str] = tuple(TITLES)) -> tuple[list[Row], list[str]]:
-    """Returns a row for each kind of load, and what went wrong."""
+    """Returns a row for each kind of load, and a note for everything that went wrong."""
     wanted = [measure for measure in MEASURES if measure.name in loads]
     upstream_port = free_port()
     upstream = Process([*tool("upstream"), str(upstream_port)], core=LOAD_CORE, log="upstream")
@@ -108,12 +109,12 @@ def _row(measure: Measure, costs: dict[tuple[str, str], list[float]]) -> Row:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m bench.versions", description="Compares the CPU time with an older commit's."
+        prog="python -m bench.versions", description="Compares the CPU time with that of an older commit."
     )
     parser.add_argument("commit", help="the last commit of version 0.1 is 4f7b0ce")
-    parser.add_argument("--rounds", type=int, default=9, help="the median of all loads counts")
+    parser.add_argument("--rounds", type=int, default=9, help="the median of this many rounds counts")
     parser.add_argument(
-        "--load", action="append", choices=tuple(TITLES), metavar="LOAD", help="only this; default: all"
+        "--load", action="append", choices=tuple(TITLES), metavar="LOAD", help="only this load; default: all"
     )
     parser.add_argument("--json", metavar="FILE", help="write the rows as JSON")
     arguments = parser.parse_args(argv)

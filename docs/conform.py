@@ -24,7 +24,7 @@ FAMILIES = {
 def section() -> str:
     required = sum(check.level == "required" for check in CATALOGUE)
     lines = [
-        f"There are {len(CATALOGUE)} checks, {required} of them required. *Optional* ones are marked ○.",
+        f"There are {len(CATALOGUE)} checks, {required} of them required. The optional checks are marked ○.",
         "",
     ]
     for family, title in FAMILIES.items():

@@ -424,12 +424,12 @@ def link(stage: Stage) -> None:
 
 
 def settings(stage: Stage) -> None:
-    expect(stage.go("/ui/settings").get_by_role("switch", name="Vault tools in the chat")).to_be_checked()
+    expect(stage.go("/ui/settings").get_by_role("switch", name="Tools in the chat")).to_be_checked()
 
 
 def settings_confirm(stage: Stage) -> None:
     settings(stage)
-    switch = stage.page.get_by_role("switch", name="Vault tools in the chat")
+    switch = stage.page.get_by_role("switch", name="Tools in the chat")
     switch.click()
     expect(stage.page.get_by_text("Off: models in the chat cannot use")).to_be_visible()
     switch.click()

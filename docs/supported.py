@@ -246,7 +246,7 @@ def fields_table(api: Api) -> str:
             alike.setdefault(cells[0], []).append(name)
         else:
             rows.append((f"`{name}`", *cells))
-    same = "\n".join(f"- **{word}** by all: {code(names)}" for word, names in alike.items() if names)
+    same = "\n".join(f"- **{word}** by all backends: {code(names)}" for word, names in alike.items() if names)
     return f"{same}\n\n{table(('field', *BACKENDS), rows)}"
 
 
@@ -373,7 +373,7 @@ def items_table() -> str:
         (
             "`item_reference`",
             f"the stored item, for example a {type(responses.decode(found).items[0]).__name__}; refused if "
-            "there is none",
+            "no item with this id is stored",
         )
     )
     summary = responses.resolved(
@@ -401,10 +401,10 @@ def items_table() -> str:
 
 
 MCP_ITEMS = {
-    mcp.LISTS: "the server's tools are not listed again; nothing for the model",
+    mcp.LISTS: "Toolwire does not list the server's tools again; the model receives nothing",
     mcp.CALLS: "Call and Result",
-    mcp.QUESTIONS: "Call; refused unless it is as this server made it",
-    mcp.ANSWERS: "Result, after the call has run if it is approved",
+    mcp.QUESTIONS: "Call; refused if this server did not create the item, or if the client changed it",
+    mcp.ANSWERS: "Result. If the client approved the call, Toolwire runs the call first",
 }
 assert set(MCP_ITEMS) == mcp.ITEMS
 
@@ -462,12 +462,12 @@ HISTORIES: tuple[tuple[str, str, list[Body]], ...] = (
         [called("a"), called("b"), result("b"), result("a"), SAID],
     ),
     (
-        "on Responses, text or reasoning between the calls and their results",
+        "in Responses, text or reasoning between the calls and their results",
         "kept: one assistant message with the text and the calls, then the results",
         [called("a"), called("b"), SPOKE, result("a"), result("b"), SAID],
     ),
     (
-        "on chat, an assistant message after one with calls",
+        "in chat completions, an assistant message directly after an assistant message with calls",
         "both become one message",
         [
             {"role": "assistant", "tool_calls": [chat_call("a")]},
@@ -482,7 +482,7 @@ HISTORIES: tuple[tuple[str, str, list[Body]], ...] = (
         [called("a"), SAID, result("a")],
     ),
     ("a result before its call", "the result moves down to its call", [result("a"), SAID, called("a")]),
-    ("the same result again", "the first one counts", [called("a"), result("a"), SPOKE, result("a"), SAID]),
+    ("the same result twice", "the first one counts", [called("a"), result("a"), SPOKE, result("a"), SAID]),
     (
         "several different results for one call",
         "the last one counts",
@@ -490,18 +490,18 @@ HISTORIES: tuple[tuple[str, str, list[Body]], ...] = (
     ),
     (
         "a call without a result, and the conversation continues",
-        "Toolwire adds a result that says that there was none",
+        "Toolwire adds a result that says that the call has no result",
         [called("a"), SAID],
     ),
     ("no result for any call of the last step", "the calls stay open", [SAID, called("a")]),
     (
         "the same call twice, with the same id",
-        "the second is dropped",
+        "Toolwire drops the second call",
         [called("a"), called("a"), result("a"), SAID],
     ),
     (
-        "the id of a call that already has its result, again for a new call",
-        "the call and its result get a new id",
+        "a new call with the id of an earlier call that already has its result",
+        "the new call and its result get a new id",
         [called("a"), result("a"), called("a"), result("a"), SAID],
     ),
     (
@@ -612,13 +612,13 @@ def page() -> str:
 
 The tables on this page are generated from the code. For each entry, Toolwire reads a small request and
 decides how to handle it; the table shows the decision. The response header
-`x-toolwire-report`, called the report on this page, uses the same words.
+`x-toolwire-report`, which this page calls *the report*, uses the same words.
 
 - **honoured**: the field has the same effect as with OpenAI (for Messages, as with Anthropic). Either the
   model's server or Toolwire implements it.
 - **constrained**: the prompt describes the tools, and the decoder is constrained to calls that match their
   schema.
-- **emulated**: Toolwire does what the field asks for, instead of the model's server:
+- **emulated**: Toolwire, instead of the model's server, does what the field asks for:
   [Emulation](emulation.md).
 - **passed**: Toolwire sends the field unchanged to a server that may support it.
 - **ignored**: the field has no effect, and the report lists it.
@@ -655,7 +655,8 @@ Messages:
 {fields_table("messages")}
 
 If a request contains a field of another API, the field has no effect. `toolChoice` and `parallelToolCalls`
-are accepted as `tool_choice` and `parallel_tool_calls`.
+are accepted as `tool_choice` and `parallel_tool_calls`. In a Responses request, `max_tool_calls` has an
+effect only with the [tool `mcp`](mcp-servers.md#from-the-responses-api).
 
 In the `openai` columns, *honoured* means that Toolwire sends the field to the server. If Toolwire [knows the
 server](servers.md) and the server does not support a field, the field is *ignored*. Toolwire sends some
@@ -667,12 +668,12 @@ Log probabilities (`logprobs` and `top_logprobs`, or `message.output_text.logpro
 the model's tokens. The tables show a request without tools. If a request has emulated or constrained tools,
 the fields are ignored, because Toolwire scans the text for calls. If Toolwire separates `<think>` reasoning
 from the text, it drops the log probabilities. In both cases, the report says `ignored`. The headers of a
-stream may have been sent before that, so the comment at the end of a stream says it too. In a Responses
-request, `top_logprobs` has an effect only together with `message.output_text.logprobs` in `include`, as with
-OpenAI.
+stream may already have been sent by then, so the comment at the end of the stream also says `ignored`. In a
+Responses request, `top_logprobs` has an effect only together with `message.output_text.logprobs` in
+`include`, as with OpenAI.
 
-If a request has fields that are not part of the API, the report lists them as `passed` or `ignored`, at most
-{MOST_NOTES} of them. If there are more, or if a name does not fit into a header, the report adds
+If a request has fields that are not part of the API, the report lists them as `passed` or `ignored`. It lists
+at most {MOST_NOTES} of them. If there are more, or if a name does not fit into a header, the report adds
 `unknown_fields=ignored`. Toolwire passes the following fields, which some servers define, on to every server
 except OpenAI's and Ollama's: {code(sorted(VENDOR))}. A passed field never overrides a field that Toolwire
 sets itself.
@@ -687,9 +688,10 @@ does not receive the reasoning that a client sends back, the report says `input.
 {tools_table()}
 
 If a backend only supports functions, Toolwire offers it a custom tool as a function with one text parameter,
-and converts the calls of this function back. Agents do not support `strict`, so they receive every tool as
-not strict. If a model calls a tool that the request does not declare, Toolwire by default [sends the call as
-text](configuration.md#tools). Codex is different: there, the model receives an error and continues.
+and converts calls of this function into calls of the custom tool. Agents do not support `strict`, so they
+receive every tool as not strict. If a model calls a tool that the request does not declare, Toolwire by
+default [sends the call as text](configuration.md#tools). With Codex, the model receives an error instead and
+continues.
 
 ## tool_choice
 

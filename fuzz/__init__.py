@@ -1,5 +1,5 @@
-"""Random tests of the laws, which are properties that hold for every input.
+"""Random tests of laws: properties of the code that must hold for every input.
 
-`generate.py` draws cases, `properties.py` lists the laws, `shrink.py` makes a failing case small, and
-`run.py` runs them all.
+`generate.py` draws cases, `properties.py` lists the laws, `run.py` tests all laws, and `shrink.py` makes a
+failing case smaller.
 """

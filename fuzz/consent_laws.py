@@ -86,7 +86,7 @@ def _pair(rng: Random) -> tuple[bytes, bytes]:
 
 
 class _Arguments:
-    """Draws arguments: texts and hashes that occur in either vault, and some that occur in none."""
+    """Draws arguments: texts and hashes that occur in one of the vaults, and some that occur in no vault."""
 
     def __init__(self, rng: Random, files: Sequence[dict[str, Any]]) -> None:
         self.rng = rng
@@ -164,7 +164,7 @@ def _draw(rng: Random) -> Case:
         {"name": name, "arguments": DRAWN[name](arguments)}
         for name in (rng.choice(asked) for _ in range(rng.randrange(4, 13)))
     ]
-    # A search that may run without sharing its results: they are no more granted than without a search.
+    # A search may run, but its results must not be shared: the model must not learn more than without it.
     runs = mode == "grants" and "vault_search" not in granted and rng.random() < 0.5
     return {
         "files": files,
@@ -180,7 +180,7 @@ def _draw(rng: Random) -> Case:
 
 
 class _Person:
-    """A person who denies every question, or who decides none."""
+    """A person who denies every question, or who leaves every question undecided."""
 
     def __init__(self, approvals: Approvals, denies: bool) -> None:
         self._approvals = approvals
@@ -268,7 +268,7 @@ LAWS: dict[str, Law] = {
     "consent": Law(
         _draw,
         _judge,
-        "what a model sees before a grant does not depend on what the notes hold",
+        "what a model sees before a grant does not depend on the contents of notes",
         ("calls", "files"),
         cost=10,
     )

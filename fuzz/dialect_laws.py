@@ -1,7 +1,7 @@
-"""Laws of the dialects: calls are read back exactly, and a cut call is never completed.
+"""Laws of the dialects: calls are read back exactly, and a call that was cut off is never completed.
 
-A case is one dialect's calls between prose, as the project itself writes them. `bench/dialects.py` tries both
-laws on every dialect.
+A case has calls in one dialect, as `render` writes them, with prose between them. `bench/dialects.py` tries
+both laws on every dialect.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from toolwire.wire.chat.encode import ChatBody
 
 NAMES = ("look", "get_weather", "write-file", "a")
 PLAIN, TRUNCATED, WHOLE = range(3)
-"""How a cut call is read: as text, as a truncated call, or as complete (all arguments were there)."""
+"""How a call that was cut off is read: as text, as truncated, or (with all arguments) as complete."""
 
 
 class Written(NamedTuple):
@@ -134,23 +134,26 @@ def draw_cut(rng: Random, dialect: str | None = None) -> Case:
 
 
 def judge_some_cuts(case: Case) -> None:
-    """Judges a few positions, given by the case's cuts. This is enough if there are many cases."""
+    """Judges a few positions of the text, given by the case's cuts. This is enough for many cases."""
     made = written(case)
     if made is not None:
         judge_cuts(case, made, sorted(int(cut * len(made[0])) for cut in case["cuts"]))
 
 
 def judge_every_cut(case: Case) -> list[int]:
-    """Judges every position of the text. Returns how many cuts were read as text, truncated, complete."""
+    """Judges every position of the text.
+
+    Returns how many of the calls that were cut off were read as text, as truncated and as complete.
+    """
     made = written(case)
     return judge_cuts(case, made, range(len(made[0]) + 1)) if made is not None else [0, 0, 0]
 
 
 def judge_cuts(case: Case, made: tuple[str, list[Written]], places: Iterable[int]) -> list[int]:
-    """Cuts the text at each position and judges how the cut call is read.
+    """Cuts the text at each of `places`, and judges how the call at this position is read.
 
-    With growing length, it must be read first as text, then as truncated, then as complete. Returns the
-    number of each.
+    The more of a call is left, the more must be read: first text, then a truncated call, then a complete one.
+    Returns the number of cuts with each of these results.
     """
     text, calls = made
     state, last, counts = PLAIN, -1, [0, 0, 0]
@@ -160,8 +163,8 @@ def judge_cuts(case: Case, made: tuple[str, list[Written]], places: Iterable[int
         now = _outcome(case, text[:place], calls[:complete], cut)
         if complete == last and now < state:
             raise Broken(
-                f"a longer piece of a call is state no worse ({case['dialect']})",
-                f"{state} at most {place} of {text!r}",
+                f"of a longer part of a call, not less is read ({case['dialect']})",
+                f"at least {state} at position {place} of {text!r}",
                 now,
             )
         state, last = now, complete
@@ -171,7 +174,7 @@ def judge_cuts(case: Case, made: tuple[str, list[Written]], places: Iterable[int
 
 
 def _outcome(case: Case, text: str, complete: list[Written], cut: Written | None) -> int:
-    """Returns how the cut call is read. Also judges the other calls of the text, and the finish reason."""
+    """Returns how the call that was cut off is read. Also judges the other calls and the finish reason."""
     parser = ToolCallParser(case["tools"], case["dialects"], case["arguments"], generate.TOKEN)
     events = parser.feed(text) + parser.finish("length")
     answer = ChatBody("m", id="c", created=0, ids=counting_ids())
@@ -198,7 +201,7 @@ def _outcome(case: Case, text: str, complete: list[Written], cut: Written | None
             )
     if len(read) == len(complete):
         if cut is not None and not behind.endswith(text[cut.start :]):
-            raise Broken(f"a call that is not state is text ({case['dialect']})", text[cut.start :], behind)
+            raise Broken(f"a call that is not read is text ({case['dialect']})", text[cut.start :], behind)
         return PLAIN
     return _told_call(case, text, cut, read[len(complete) :])
 
@@ -207,7 +210,7 @@ def _told_call(case: Case, text: str, cut: Written | None, read: list[list[Any]]
     name, arguments, status = read[0]
     if cut is None or len(read) > 1 or name != cut.name or status not in ("truncated", "ok"):
         raise Broken(
-            f"only the call that was cut is state, as cut off or whole ({case['dialect']})",
+            f"only the call that was cut off is read, as truncated or complete ({case['dialect']})",
             f"{cut} of {text!r}",
             read,
         )
@@ -222,9 +225,9 @@ def _told_call(case: Case, text: str, cut: Written | None, read: list[list[Any]]
 CALLS = ("calls", "prose", "cuts")
 LAWS: dict[str, Law] = {
     "round_trip": Law(
-        draw_calls, judge_round_trip, "what a dialect writes is read back exactly, prose included", CALLS
+        draw_calls, judge_round_trip, "calls of a dialect are read back exactly, and so is the prose", CALLS
     ),
     "cut_off": Law(
-        draw_cut, judge_some_cuts, "a call that was cut off ends by length and is never completed", CALLS
+        draw_cut, judge_some_cuts, "a call that was cut off is never completed; the reason is length", CALLS
     ),
 }

@@ -1,8 +1,8 @@
 """Draws random cases, made of dicts, lists, texts, numbers, booleans and None.
 
-A failing case can therefore be printed, shrunk and pasted into a test. Nothing here knows what is right: that
-is in `properties.py`. The markers come from the dialects' own table, so that a new dialect is tested
-automatically.
+A failing case can therefore be printed, made smaller and pasted into a test. This module does not know what
+is right; the laws in `properties.py` do. The markers come from the dialects' own table, so that a new dialect
+is tested automatically.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def prose(rng: Random) -> str:
 
 
 def cuts(rng: Random, size: int) -> list[int]:
-    """Returns where a text is cut into pieces: everywhere (often), or at a few positions."""
+    """Returns the positions at which a text is cut into pieces: often all of them, otherwise a few."""
     if rng.random() < 0.3:
         return list(range(1, size))
     return sorted(rng.randint(0, size) for _ in range(rng.randint(0, 12)))
@@ -218,7 +218,7 @@ SLOPPY: tuple[Callable[[str], str], ...] = (
 
 
 def jsonish(rng: Random) -> str:
-    """Returns JSON, JSON with the mistakes that models make, or something like it."""
+    """Returns JSON, JSON with the mistakes that models make, or a text that resembles JSON."""
     whole = dumped(rng, value(rng))
     kind = rng.randrange(4)
     if kind == 1:
@@ -303,7 +303,7 @@ def call_text(rng: Random, dialect: str, sloppy: bool = True) -> str:
 
 
 def _block(rng: Random, *inner: str) -> str:
-    """Returns calls as JSON between the markers of a dialect that accepts them."""
+    """Returns calls as JSON between the markers of a dialect that accepts JSON calls."""
     sentinel = (f"<tool_call:{TOKEN}>\n", f"\n</tool_call:{TOKEN}>")
     opener, closer = rng.choice(
         (("<tool_call>", "</tool_call>"), sentinel, ("```json\n", "\n```"), ("\n", "\n"))
@@ -487,7 +487,7 @@ ENVELOPES: tuple[Callable[[Random, str, str], str], ...] = (
 
 
 def thought(rng: Random, around: str = "") -> str:
-    """Returns reasoning as models mark it, not always closed."""
+    """Returns reasoning between the markers of a model. Sometimes, the closing marker is missing."""
     markers = rng.choice(THOUGHTS)
     closer = markers.closer + rng.choice(("", "", *markers.then)) if rng.random() < 0.8 else ""
     space = rng.choice(("", "\n", " ", "\n\n"))

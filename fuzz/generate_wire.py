@@ -37,7 +37,7 @@ def call_events(rng: Random, index: int, custom: bool) -> list[list[Any]]:
 def run_events(rng: Random, wild: bool, custom: bool = True) -> list[list[Any]]:
     """Returns the events of a run, each as a list of a class name and its values.
 
-    They are those of a correct backend or, with `wild`, have repetitions and stray events.
+    A correct backend could produce these events. With `wild`, some events are repeated or out of place.
     """
     events: list[list[Any]] = []
     calls = 0

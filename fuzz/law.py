@@ -1,6 +1,6 @@
-"""A law: a function that draws a random case, and one that judges it.
+"""A law: a function that draws a random case, and a function that judges whether the law holds in it.
 
-A failed case is judged again in smaller versions.
+A case in which the law does not hold is judged again in smaller versions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Case = dict[str, Any]
 
 
 class Broken(AssertionError):
-    """A law did not hold. `rule` says which part of it.
+    """A law did not hold. `rule` says which part of the law is broken.
 
     A smaller case counts as the same failure if it breaks the same rule.
     """
@@ -33,8 +33,8 @@ def holds(rule: str, expected: Any, got: Any) -> None:
 class Law:
     """A property that must hold. `law(rng)` draws one case and judges it.
 
-    `shrinks`: the keys of a case that may be made smaller. `cost`: how many cases of other laws one case
-    counts for; a costly law is tried less often.
+    `says`: the law in words. `shrinks`: the keys of a case that may be made smaller. `cost`: how many cases
+    of other laws one case counts for; a costly law is tried less often.
     """
 
     draw: Callable[[Random], Case]

@@ -1,8 +1,9 @@
-"""The law of damaged calls: damaged markup never results in a wrong call marked as good.
+"""The law of damaged calls: a call with damaged markup is never read as a valid call with other arguments.
 
-One accident results in the same call, in text, or in a call marked as broken. Values and keys are plain
-words, so that every position outside of them is markup. An accident inside a value is tried only if the
-dialect quotes values, because elsewhere the result is simply another valid value.
+In each case, one accident changes the markup. The text must then be read as the same call, as text, or as a
+call that is marked as broken. Values and keys are plain words, so that every position outside of them is
+markup. An accident inside a value is tried only if the dialect quotes values, because in other dialects the
+result is simply another valid value.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def draw(rng: Random, dialect: str | None = None) -> Case:
 def schema(case: Case) -> dict[str, Any]:
     """Returns the schema of the case's tool. All keys are required.
 
-    So a call that lost some keys cannot pass as one that only lost its closing tags.
+    Therefore, a call that lost some keys cannot be read as a call that only lost its closing tags.
     """
     required = sorted(set(case["calls"][0]) - {TWIN}) if case["calls"] else []
     properties = {key: {"type": kind} for key, kind in KEYS.items()} if case["declared"] else {}
@@ -189,6 +190,6 @@ def _sorted(written: str) -> str:
 
 LAWS: dict[str, Law] = {
     "damaged_calls": Law(
-        draw, judge, "a damaged call is the same call, text, or marked as broken", ("calls",)
+        draw, judge, "a damaged call is read as the same call, as text, or as a broken call", ("calls",)
     )
 }

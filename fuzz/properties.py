@@ -1,6 +1,6 @@
 """All laws by name. `PROPERTIES[name](rng)` tries one random case and raises if the law is broken.
 
-The tests run a few hundred cases of each law, `run.py` any number.
+The tests run a few hundred cases of each law, `run.py` runs any number.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ def main(argv: list[str] | None = None) -> int:
         help=f"one of {', '.join(PROPERTIES)}",
     )
     parser.add_argument("--case", type=int, help="try only the case of this number")
-    parser.add_argument("--json", metavar="FILE", help="write what was done as JSON")
+    parser.add_argument("--json", metavar="FILE", help="write the results as JSON")
     arguments = parser.parse_args(argv)
     seed = arguments.seed if arguments.seed is not None else int(time.time())
     names = arguments.only or list(PROPERTIES)
@@ -121,7 +121,7 @@ def main(argv: list[str] | None = None) -> int:
                 if (
                     name,
                     failure["kind"][1],
-                ) not in kinds:  # the first of its kind is printed, the others are only counted
+                ) not in kinds:  # the first failure of a kind is printed, later ones are only counted
                     kinds.add((name, failure["kind"][1]))
                     print(_report(failure), flush=True)
             if tty or done % 40 == 0 or done == len(work):

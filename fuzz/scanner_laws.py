@@ -26,7 +26,7 @@ Plain = list[list[Any]]
 
 
 def exact(value: Any) -> str:
-    """Returns a text to compare values by: 1 and 1.0, True and 1, -0.0 and 0 are different."""
+    """Returns a text by which values are compared: 1 and 1.0, True and 1, -0.0 and 0 are different."""
     return json.dumps(value)
 
 
@@ -74,9 +74,9 @@ def _parser(case: Case) -> ToolCallParser:
 
 
 def _thoughts(case: Case) -> Any:
-    """Returns the parser's `thoughts` function; None: reasoning is not split off.
+    """Returns the parser's function `thoughts`; None if the parser does not separate reasoning.
 
-    The function says whether the request mentions a marker, which is fixed for a case.
+    The function says whether the request mentions a marker. In one case, it says the same for every marker.
     """
     mentioned = case.get("thoughts")
     return None if mentioned is None else lambda marker: mentioned
@@ -112,7 +112,7 @@ def judge_splits(case: Case) -> None:
     text = case["text"]
     whole = scan(case, [text])
     holds("the cuts do not show", whole, scan(case, generate.pieces(text, case["cuts"])))
-    holds("characters one by one give the same", whole, scan(case, list(text)))
+    holds("single characters give the same result", whole, scan(case, list(text)))
 
 
 def judge_one_shot(case: Case) -> None:
@@ -126,7 +126,7 @@ def judge_one_shot(case: Case) -> None:
     streamed = scan({**case, "checked": False, "reason": "eof"}, generate.pieces(case["text"], case["cuts"]))[
         0
     ]
-    holds("one shot is the stream", whole, streamed)
+    holds("the whole text gives the same result as the stream", whole, streamed)
 
 
 # --- nothing is lost ---
@@ -221,7 +221,7 @@ def judge_legal(case: Case) -> None:
             open_call = -1
             if event[2] in ("ok", "repaired"):
                 _is_object(written)
-            holds("what was mended has a name", event[2] == "ok", event[2] == "ok" and not event[3])
+            holds("a call with issues is not ok", event[2] == "ok", event[2] == "ok" and not event[3])
         else:
             holds("text comes between calls", -1, open_call)
             texts += 1
@@ -260,7 +260,7 @@ def judge_off(case: Case) -> None:
         parser = _parser(settings)
         for piece in generate.pieces(case["text"], case["cuts"]):
             holds(
-                "without tools a piece goes through untouched",
+                "without tools every piece passes unchanged",
                 [Text(piece)] if piece else [],
                 parser.feed(piece),
             )
@@ -378,20 +378,22 @@ def judge_custom_input(case: Case) -> None:
 SCANNED = ("text", "cuts", "quoted")
 LAWS: dict[str, Law] = {
     "scanner_splits": Law(
-        draw_text, judge_splits, "however a text is cut, the same text and calls come out", SCANNED
+        draw_text, judge_splits, "however a text is cut, it gives the same text and calls", SCANNED
     ),
-    "scanner_one_shot": Law(draw_text, judge_one_shot, "reading a whole text is reading its stream", SCANNED),
+    "scanner_one_shot": Law(
+        draw_text, judge_one_shot, "a whole text gives the same events as its stream", SCANNED
+    ),
     "scanner_nothing_lost": Law(
-        draw_text, judge_nothing_lost, "every character is in the text or belongs to a call", SCANNED
+        draw_text, judge_nothing_lost, "every character is text or belongs to a call or a marker", SCANNED
     ),
     "scanner_legal": Law(
-        draw_text, judge_legal, "calls come one at a time, and good arguments are JSON objects", SCANNED
+        draw_text, judge_legal, "calls come one at a time, and valid arguments are JSON objects", SCANNED
     ),
-    "tools_off": Law(draw_text, judge_off, "without tools the text is untouched", SCANNED),
-    "json_verbatim": Law(draw_json, judge_verbatim, "strict JSON goes through verbatim"),
-    "json_mended": Law(draw_jsonish, judge_mended, "any text: what is done is JSON, and cuts do not show"),
-    "json_in_string": Law(draw_jsonish, judge_string, "JSON in a string is unescaped once"),
+    "tools_off": Law(draw_text, judge_off, "without tools the text is unchanged", SCANNED),
+    "json_verbatim": Law(draw_json, judge_verbatim, "strict JSON is unchanged"),
+    "json_mended": Law(draw_jsonish, judge_mended, "repaired JSON is strict JSON, however the text is cut"),
+    "json_in_string": Law(draw_jsonish, judge_string, "JSON in a JSON string is unescaped once"),
     "custom_input": Law(
-        draw_input, judge_custom_input, "a custom tool's input survives the conversion to a function"
+        draw_input, judge_custom_input, "a custom tool's input is unchanged as a function's argument"
     ),
 }

@@ -18,7 +18,7 @@ Failure = tuple[str, str]
 def failure_of(judge: Callable[[Case], None], case: Case) -> tuple[Failure, BaseException] | None:
     """Returns how the case fails, or None if it passes.
 
-    A case fails by a rule of the law, or by an exception at a line of code.
+    This is the rule of the law that is broken, or the type of an exception and the function that raised it.
     """
     try:
         judge(case)

@@ -75,7 +75,7 @@ def _make(outside: Path) -> None:
 def _vault() -> tuple[Vault, Path]:
     """Returns the vault, which is created once and shared by all processes.
 
-    A temporary one for each process could stay behind, because a process may be killed.
+    A temporary vault of one process would stay on the disk if the process is killed.
     """
     _WORK.mkdir(parents=True, exist_ok=True)
     kept = _WORK / f"fuzz-vault-{crc32(repr((_FOLDERS, _FILES)).encode()):08x}"
@@ -155,16 +155,16 @@ def _judge_query(case: Case) -> None:
 
 LAWS: dict[str, Law] = {
     "vault_paths": Law(
-        _draw_path, _judge_path, "any text is refused, or names a file inside the vault", ("text",)
+        _draw_path, _judge_path, "any path is refused, or names a file inside the vault", ("text",)
     ),
     "vault_policy": Law(
         _draw_path,
         _judge_policy,
-        "what the policy of paths allows has no way up, out or into what is hidden",
+        "a path that the policy allows never leads up, out of the vault or to a hidden file",
         ("text",),
     ),
     "vault_notes": Law(
-        _drawn(_MARKUP, 60), _judge_note, "any text is a note, and its chunks cover it", ("text",)
+        _drawn(_MARKUP, 60), _judge_note, "any text is a valid note, and its chunks cover it", ("text",)
     ),
-    "vault_queries": Law(_drawn(_QUERY, 14), _judge_query, "any text is a query", ("text",)),
+    "vault_queries": Law(_drawn(_QUERY, 14), _judge_query, "any text is a valid query", ("text",)),
 }

@@ -1,6 +1,6 @@
 """Laws of the wire: encoders, fragments, decoders and the SSE reader.
 
-The streams are judged by the independent checker of `toolwire conform`.
+`toolwire.conform.judge`, which is independent of the encoders, judges their streams.
 """
 
 from __future__ import annotations
@@ -372,7 +372,7 @@ def draw_record(rng: Random) -> Case:
 
 
 def judge_obsidian(case: Case) -> None:
-    """Judges that a call written as XML has its tool's name and can be found in a text."""
+    """Judges that a call written as XML is found again in a text, with its name and its keys."""
     block = to_obsidian_xml(case["name"], json.dumps(case["value"], ensure_ascii=False))
     text = case["before"] + block + case["behind"]
     found, behind = extract_use_tool_blocks(text)
@@ -392,21 +392,23 @@ def judge_obsidian(case: Case) -> None:
 RUN, PIECES, RAW = ("runs", "cuts"), ("calls", "order"), ("raw",)
 LAWS: dict[str, Law] = {
     "chat_encoder": Law(
-        draw_chat_run, judge_chat_run, "any run is a legal chat stream that folds to its body", RUN
+        draw_chat_run, judge_chat_run, "any run gives a legal chat stream, which adds up to its body", RUN
     ),
     "responses_encoder": Law(
         draw_responses_run,
         judge_responses_run,
-        "any run is a legal Responses stream that folds to its body",
+        "any run gives a legal Responses stream, which adds up to its body",
         RUN,
     ),
     "messages_encoder": Law(
         draw_responses_run,
         judge_messages_run,
-        "any run is a legal Messages stream that folds to its body",
+        "any run gives a legal Messages stream, which adds up to its body",
         RUN,
     ),
-    "aggregator": Law(draw_fragments, judge_aggregator, "any split of arguments adds up again", PIECES),
+    "aggregator": Law(
+        draw_fragments, judge_aggregator, "the arguments of a call add up, however they are split", PIECES
+    ),
     "assembler": Law(
         draw_fragments,
         judge_assembler,
@@ -414,24 +416,24 @@ LAWS: dict[str, Law] = {
         PIECES,
     ),
     "decode_chat": Law(
-        draw_chat_request, judge_chat_request, "a strange chat request is a turn or an OpenAI error", RAW
+        draw_chat_request, judge_chat_request, "any chat request gives a turn or an OpenAI error", RAW
     ),
     "decode_responses": Law(
         draw_responses_request,
         judge_responses_request,
-        "a strange Responses request is a turn or an OpenAI error",
+        "any Responses request gives a turn or an OpenAI error",
         RAW,
     ),
     "decode_messages": Law(
         draw_messages_request,
         judge_messages_request,
-        "a strange Messages request is a turn or an Anthropic error",
+        "any Messages request gives a turn or an Anthropic error",
         RAW,
     ),
     "sse_reader": Law(
         draw_bytes, judge_sse_reader, "however bytes are cut, the same events are read", ("raw", "cuts")
     ),
     "obsidian_xml": Law(
-        draw_record, judge_obsidian, "a call as XML is found again", ("value", "before", "behind")
+        draw_record, judge_obsidian, "a call written as XML is found again", ("value", "before", "behind")
     ),
 }

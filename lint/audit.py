@@ -1,16 +1,18 @@
 """Checks the dependencies. Run by `make lint`.
 
-- Every dependency and every extra that people install has a lowest version and an upper bound.
-- What the tests, the linters and the builds use is pinned exactly, and is what is installed here.
-- What is installed fits together (`pip check`).
+- Every package that users of Toolwire install has a lower and an upper bound for its version.
+- Every package that the tests, the linters and the builds use is pinned to one version, and this version is
+  installed here.
+- The installed packages are compatible with each other (`pip check`).
 - constraints.txt has every version that pyproject.toml pins, and a hash of every package.
 - Every package of an npm lock file has an integrity hash, and no lock file or requirements file names a
   registry.
-- Nothing that is installed has a known vulnerability, by the data that PyPI publishes (and pip-audit reads).
+- No installed package has a known vulnerability, according to the data that PyPI publishes (and pip-audit
+  reads).
 
-The last check needs PyPI's JSON API. Where it cannot be reached, or a mirror does not serve it, the audit
-says `NOT CHECKED` and passes: nothing else here needs a network. Set `AUDIT=required` where the data must be
-there. In CI (`CI=true`) data that can be had, but is empty, garbled or incomplete, is a failure.
+Only the last check needs a network: PyPI's JSON API. If PyPI cannot be reached, or a mirror does not serve
+this API, the audit prints `NOT CHECKED` and passes. With `AUDIT=required`, missing data is a failure. In CI
+(`CI=true`), data that arrives but is empty, unreadable or incomplete is a failure.
 """
 
 from __future__ import annotations
@@ -35,28 +37,28 @@ ROOT = Path(__file__).resolve().parents[1]
 LOCKED = ("test", "lint", "docs", "dist")
 """Extras whose versions and hashes are in constraints.txt."""
 PINNED = (*LOCKED, "lock")
-"""Extras for those who work on Toolwire; all others are for those who use it."""
+"""Extras for developers of Toolwire. All other extras are for its users."""
 ACCEPTED: dict[str, str] = {}
-"""Vulnerabilities that do not touch Toolwire, by their id, each with the reason."""
+"""Vulnerabilities that do not affect Toolwire: for each id, the reason."""
 SOURCE = PyPI.url.rstrip("/") + "/pypi/{name}/{version}/json"
 WITHIN_S = 5.0
 CANARY = ("jinja2", "2.4.1")
-"""A release with known vulnerabilities: where the data has none for it, the data is empty."""
+"""A release with known vulnerabilities. If the data has no vulnerability of it, the data is empty."""
 UNHASHED = {
     "tests/acp-agents/opencode/package-lock.json": re.compile(
         r"node_modules/opencode-(?:darwin|windows|linux-arm64|linux-x64(?:-baseline)?-musl)\b.*"
     )
 }
-"""Packages for other platforms that the lock file's registry does not have, so they have no hash."""
+"""By lock file, packages without a hash: for other platforms, and not in the registry that was used."""
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)(?:\[[^\]]*\])?\s*([^;]*?)\s*(?:;.*)?")
 
 
 class NoData(Exception):
-    """There is no vulnerability data here: PyPI cannot be reached, or a mirror does not serve it."""
+    """There is no vulnerability data: PyPI cannot be reached, or a mirror does not serve this data."""
 
 
 class BadData(Exception):
-    """There is vulnerability data, and it cannot be right."""
+    """There is vulnerability data, but it cannot be read or cannot be right."""
 
 
 def main() -> int:
@@ -75,7 +77,7 @@ def main() -> int:
 
 
 def ranges(project: dict[str, Any]) -> Iterator[str]:
-    """Complaints about what people install."""
+    """Yields a message for each package that users install without a lower or an upper bound."""
     groups = {"dependencies": project["dependencies"], **project["optional-dependencies"]}
     for group, requirements in groups.items():
         if group in PINNED:
@@ -90,7 +92,7 @@ def ranges(project: dict[str, Any]) -> Iterator[str]:
 
 
 def pins(project: dict[str, Any]) -> Iterator[str]:
-    """Complaints about what we work with."""
+    """Yields a message for each package in `PINNED` that is not pinned, or not the installed version."""
     for group in PINNED:
         for requirement in project["optional-dependencies"].get(group, ()):
             name, wanted = parsed(requirement)
@@ -107,7 +109,7 @@ def pins(project: dict[str, Any]) -> Iterator[str]:
 
 
 def locked(project: dict[str, Any], constraints: str) -> Iterator[str]:
-    """Complaints about constraints.txt."""
+    """Yields a message for each problem in constraints.txt."""
     blocks = re.split(r"\n(?=\S)", constraints.strip())
     there = {block.split()[0] for block in blocks}
     for group in LOCKED:
@@ -123,10 +125,10 @@ def locked(project: dict[str, Any], constraints: str) -> Iterator[str]:
 
 
 def parsed(requirement: str) -> tuple[str, str]:
-    """The name, and which versions are wanted."""
+    """Returns the name of the package, and the versions that the requirement allows."""
     match = _REQUIREMENT.fullmatch(requirement.strip())
     if match is None:
-        raise SystemExit(f"audit: {requirement!r} can not be read")
+        raise SystemExit(f"audit: {requirement!r} cannot be read")
     return match[1], match[2]
 
 
@@ -140,7 +142,7 @@ def fitting() -> list[str]:
 
 
 def locks(root: Path) -> Iterator[str]:
-    """Complaints about npm lock files and requirements files."""
+    """Yields a message for each problem in npm lock files and requirements files."""
     for path in sorted(root.glob("tests/**/package-lock.json")):
         name = path.relative_to(root).as_posix()
         if "node_modules" in path.parts:
@@ -179,7 +181,7 @@ Fetch = Callable[[str, str], bytes]
 
 
 def checked(packages: list[tuple[str, str]], fetch: Fetch | None = None) -> tuple[list[str], str, bool]:
-    """Known vulnerabilities; what was not checked, and why; whether the data is the cause."""
+    """Returns the known vulnerabilities, what was not checked and why, and whether bad data is the reason."""
     fetch = fetch or fetched
     try:
         if not vulnerabilities(CANARY, fetch):

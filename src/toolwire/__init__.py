@@ -33,7 +33,10 @@ _HOMES = {
     "parse": ("toolwire.emulate.scanner", "parse"),
     "Limits": ("toolwire.emulate.scanner", "ScanLimits"),  # its name in version 0.1
 }
-"""Where each name is defined. It is imported with its first use: most commands need none of them."""
+"""The module and the original name of each public name.
+
+A module is imported only when its name is first used, because most commands need none of them.
+"""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""`python -m toolwire`."""
+"""Runs the command line as `python -m toolwire`."""
 
 import sys
 

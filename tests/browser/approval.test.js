@@ -280,7 +280,7 @@ describe('a question', () => {
 
   it('says what an expiry means: in the share stage, the call has run already', () => {
     for (const [stage, nothing] of /** @type {const} */ ([
-      ['run', 'It did not run.'],
+      ['run', 'The call did not run.'],
       ['share', 'Nothing was shared.'],
     ])) {
       const one = question({ stage })
@@ -293,13 +293,13 @@ describe('a question', () => {
     /** @param {Partial<Approval>} changes */
     const effects = (changes) =>
       [true, false].map((approved) => effectOf({ ...approval, ...changes }, shown, approved))
-    assert.deepEqual(effects({}), ['file_read may run, this once.', 'file_read does not run.'])
+    assert.deepEqual(effects({}), ['file_read may run once.', 'file_read does not run.'])
     assert.deepEqual(effects({ stage: 'share' }), [
       'The call has run. The model receives what you shared.',
       'The call has run. Its result is not shared.',
     ])
     const problem = { ...shown, problem: 'The text is not in the note.' }
-    assert.match(effectOf(approval, problem, true), /^file_read does not run\./)
+    assert.match(effectOf(approval, problem, true), /so file_read does not run\. The model learns why\.$/)
   })
 
   it('is introduced by who asks and what for', () => {

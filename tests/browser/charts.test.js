@@ -293,7 +293,7 @@ describe('a timeline', () => {
     assert.equal(rows.at(-1)?.to, null)
     assert.match(
       spoken(turn, phases(times), 1, 1_000),
-      /1 call\. Parked for 500 ms before\. Waits for results\.$/,
+      /1 call\. Run parked for 500 ms before this turn\. The run waits for results\.$/,
     )
   })
 

@@ -50,7 +50,7 @@ def test_an_upstream_that_does_not_answer_is_a_problem_with_a_fix(run: Any) -> N
         status == 1
         and findings[0]["subject"] == "model far"
         and findings[0]["mark"] == "problem"
-        and "start its server" in findings[0]["fix"]
+        and "start the server" in findings[0]["fix"]
     )
 
 
@@ -85,7 +85,7 @@ def test_an_embedded_model_without_its_file_or_without_llamacpp_is_a_problem_wit
     status, page = run(config, "--json")
     named, pulled = (finding for finding in json.loads(page) if finding["subject"] in ("model b", "model c"))
     assert status == 1 and named["mark"] == pulled["mark"] == "problem"
-    assert named["told"] == "no file /nope.gguf" and "correct gguf of the model" in named["fix"]
+    assert named["told"] == "no file /nope.gguf" and "correct the model's gguf" in named["fix"]
     assert pulled["told"] == "no model was pulled" and pulled["fix"] == own_command("local pull")
     monkeypatch.setattr(model, "importable", lambda: False)
     _, page = run(config)
@@ -121,7 +121,7 @@ def test_the_vault_and_the_store_are_checked_and_not_changed(run: Any, tmp_path:
     findings = {finding["subject"]: finding for finding in json.loads(page)}
     assert findings["vault"]["mark"] == "ok" and findings["vault"]["told"] == f"{tmp_path}/nope, for *"
     _, page = run(f'{demo}[store]\nurl = "sqlite://"\n')
-    assert "– vault" in page and "none is enabled" in page and "in memory" in page
+    assert "– vault" in page and "no vault is enabled" in page and "in memory" in page
 
 
 def test_a_store_that_cannot_be_used_is_a_problem_and_an_old_one_is_not_changed(

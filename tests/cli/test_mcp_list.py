@@ -57,7 +57,7 @@ def test_a_changed_tool_is_offered_once_the_person_agrees(
         shown = capsys.readouterr().out
         assert '+    "required": [' in shown and words in shown
     assert main(["mcp", "agree", "files", "--config", config]) == 0
-    assert "every tool is as you agreed to" in capsys.readouterr().out
+    assert "no tool is new or has changed since you agreed" in capsys.readouterr().out
 
 
 def test_agreeing_needs_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,14 +95,14 @@ def test_no_result_and_more_results_than_shown_are_reported(vault: Run, notes: P
     assert vault("search", str(notes), "zeppelin") == (1, "", "no note matches\n")
     assert vault("search", str(notes), "?!") == (1, "", "no note matches\n")
     status, out, err = vault("search", str(notes), "garden")
-    assert (status, len(found(out)), err) == (0, 10, "10 of 18; --limit N shows more\n")
+    assert (status, len(found(out)), err) == (0, 10, "10 of 18 results; --limit N shows more\n")
     assert vault("search", str(notes), "garden", "--limit", "18")[2] == ""
 
 
 def test_the_hint_offers_no_limit_above_the_highest(vault: Run, notes: Path) -> None:
     for number in range(50):
         (notes / f"more {number}.md").write_text("garden")
-    assert vault("search", str(notes), "garden", "--limit", "50")[2] == "50 of 68\n"
+    assert vault("search", str(notes), "garden", "--limit", "50")[2] == "50 of 68 results\n"
 
 
 @pytest.mark.parametrize("query", ["garden", "zeppelin"])

@@ -520,8 +520,8 @@ OTHER_FAULTS: dict[str, tuple[str, Damage, str]] = {
         in_streams(b'event: error\ndata: {"type": "error", "message": "boom"}\n\n'),
         "boom",
     ),
-    "no choices": ("chat.answers", body(at("choices", [])), "holds no choices"),
-    "no output": ("responses.answers", body(at("output", [])), "holds no output"),
+    "no choices": ("chat.answers", body(at("choices", [])), "contains no choices"),
+    "no output": ("responses.answers", body(at("output", [])), "contains no output"),
     "an empty stream": ("chat.answers", in_streams(b""), "empty"),
     "chat arguments as objects": ("chat.call.arguments", body(objects), "arguments must be a string"),
     "arguments as objects": ("responses.call.arguments", body(objects), "arguments must be a string"),
@@ -530,7 +530,7 @@ OTHER_FAULTS: dict[str, tuple[str, Damage, str]] = {
         in_streams(b"event: error\ndata: " + json.dumps(DECLINED).encode() + b"\n\n"),
         "ends in an error: no",
     ),
-    "no content": ("messages.answers", body(at("content", [])), "holds no content"),
+    "no content": ("messages.answers", body(at("content", [])), "contains no content"),
     "arguments lost on Messages": ("messages.call.arguments-fit", body(every("input", {})), "do not fit"),
     "arguments lost in a stream": (
         "messages.call.arguments-fit",
@@ -658,7 +658,7 @@ async def test_a_busy_endpoint_is_not_judged(relay: DamagingRelay, status: int) 
     outcome = await outcome_of(relay.base_url, "native")
     assert outcome.count("fail") == 0 < outcome.count("pass")
     unasked = {finding.verdict.seen for finding in outcome.findings if finding.verdict.result == "not-run"}
-    assert f"the endpoint has no time: HTTP {status}: slow down" in unasked
+    assert f"the endpoint is busy: HTTP {status}: slow down" in unasked
 
 
 @pytest.mark.parametrize("id", [pytest.param(id, marks=pytest.mark.check(id)) for id in DAMAGES])

@@ -298,7 +298,7 @@ async def test_an_api_that_refuses_the_key_is_reported_once() -> None:
 async def test_an_endpoint_that_is_always_busy_cannot_be_judged() -> None:
     async with FakeUpstream(Reply.body("busy", 503)) as upstream:
         done = await run(upstream.base_url)
-    assert done.returncode == 2 and "the endpoint has no time for /chat/completions: HTTP 503" in done.stderr
+    assert done.returncode == 2 and "the endpoint is busy: /chat/completions: HTTP 503" in done.stderr
 
 
 def busy_from(first: int, until: int, **headers: str) -> Any:
@@ -319,7 +319,7 @@ CHECKED = ("--only", "chat.stream.index,chat.stream.names-once,chat.body.finish"
 async def test_a_rate_limit_is_waited_for() -> None:
     async with FakeUpstream(busy_from(1, 3, **{"retry-after": "0.1"})) as upstream:
         done = await run(upstream.base_url, *CHECKED)
-    assert done.returncode == 0 and done.stderr == "toolwire: HTTP 429: the endpoint asks to wait 0.1 s\n" * 2
+    assert done.returncode == 0 and done.stderr == "toolwire: HTTP 429: busy; waiting 0.1 s as asked\n" * 2
     assert "3 of 3 checks pass" in done.stdout
 
 
@@ -332,7 +332,7 @@ async def test_an_incomplete_run_does_not_pass(headers: dict[str, str], waits: i
         done = await run(upstream.base_url, *CHECKED)
     *waited, last = done.stderr.splitlines()
     assert done.returncode == 2 and len(waited) == waits
-    assert last.endswith("of the checks: this is not its whole score") and " had no time for " in last
+    assert last.endswith("of the checks: the score is not complete") and " was too busy for " in last
     assert "0 fail" in done.stdout and " pass" in done.stdout
 
 
@@ -465,7 +465,7 @@ async def test_an_endpoint_that_hangs_is_asked_no_more_after_three_times() -> No
         done = await run(upstream.base_url, "--only", "chat", "--timeout", "0.3")
         asked = len(upstream.requests)
     assert done.returncode == 1
-    assert "no end after 0.3 s" in done.stdout and "asked no more: 3 answers in a row ran" in done.stdout
+    assert "no end after 0.3 s" in done.stdout and "not asked, because 3 answers in a row took" in done.stdout
     assert asked <= 6
 
 

@@ -106,16 +106,19 @@ def test_a_right_stream_and_a_right_body_are_right() -> None:
     [
         (
             lambda index: index + 1,
-            ["a call has the index 1 where 0 was due", "a call has the index 2 where 1 was due"],
+            ["a call has the index 1 where 0 was expected", "a call has the index 2 where 1 was expected"],
         ),
         (
             lambda index: index + 10**9,
             [
-                "a call has the index 1000000000 where 0 was due",
-                "a call has the index 1000000001 where 1 was due",
+                "a call has the index 1000000000 where 0 was expected",
+                "a call has the index 1000000001 where 1 was expected",
             ],
         ),
-        (lambda index: -1, ["a call has the index -1 where 0 was due", "the index -1 is given to two calls"]),
+        (
+            lambda index: -1,
+            ["a call has the index -1 where 0 was expected", "the index -1 is given to two calls"],
+        ),
         (
             str,
             [

@@ -6,7 +6,8 @@
         assert server.requests[0].body["messages"]
 
 An answer is sent as a stream of events or as one body, as requested. The table `RULES` checks requests as the
-real service does: one that Anthropic would refuse gets Anthropic's error, and the script does not advance.
+real service does: a request that Anthropic would refuse gets Anthropic's error, and the script does not
+advance.
 """
 
 from __future__ import annotations
@@ -248,7 +249,7 @@ class _Issued:
 
 
 class FakeAnthropic(FakeProvider[Answer]):
-    """The Messages API, its list of models, and the number of tokens, always `TOKENS`. See `FakeProvider`."""
+    """A fake of the Messages API, with its list of models. Every count of tokens is `TOKENS`."""
 
     def __init__(
         self, *script: Answer | Reply, key: str = DEFAULT_KEY, models: tuple[str, ...] | None = None

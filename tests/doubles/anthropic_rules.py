@@ -27,7 +27,7 @@ def blocks_of(message: Body) -> list[Body]:
 
 
 def _turns(body: Body) -> list[tuple[str, list[Body]]]:
-    """Returns the messages as (role, blocks). Consecutive ones of the same role are joined."""
+    """Returns the messages as (role, blocks). Consecutive messages of the same role are joined."""
     turns: list[tuple[str, list[Body]]] = []
     for message in body["messages"]:
         if turns and turns[-1][0] == message["role"]:
@@ -114,7 +114,8 @@ def contents(body: Body) -> Problem:
 def pairs(body: Body) -> Problem:
     """Checks calls and results.
 
-    The user message after `tool_use` blocks must begin with their results, and have no other results.
+    The user message after `tool_use` blocks must begin with the results of these blocks, and must have no
+    other results.
     """
     turns = _turns(body)
     ids: list[str] = []

@@ -1,6 +1,6 @@
-"""How axe-core runs in a page, and the looks in which it checks one.
+"""Runs axe-core in a page. `LOOKS` has the screen sizes and themes in which every page is checked.
 
-TOOLWIRE_AXE_LOOKS=4 checks every theme on every screen.
+By default, two of them are checked; TOOLWIRE_AXE_LOOKS=4 checks every theme on every screen size.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The real Claude Code against a gateway of this process: what it did, and what arrived."""
+"""Runs the real Claude Code with a gateway in this process, and records what both of them did."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Session:
         return str(self.result["result"])
 
     def blocks(self, role: str, kind: str) -> list[dict[str, Any]]:
-        """The content blocks of this type in the messages of this role."""
+        """Returns the content blocks of this type in the messages of this role."""
         return [
             block
             for event in self.events
@@ -66,18 +66,21 @@ class Session:
 
 @dataclass
 class Desk:
-    """A gateway, and Claude Code to ask it."""
+    """A gateway in this process. `ask` runs Claude Code with it."""
 
     gateway: Gateway
     app: WatchedApp
     url: str
     folder: Path
     turns: list[TurnSummary]
-    """The turns that arrived, oldest first."""
+    """The turns that the gateway received, oldest first."""
     sessions: int = 0
 
     async def ask(self, **job: Any) -> Session:
-        """Runs Claude Code in a new folder with a.txt. `job` is one of `programs.run_claude_code`."""
+        """Runs Claude Code in a new folder with a.txt.
+
+        `job` has the members of a job of `programs.run_claude_code`, in place of the standard ones.
+        """
         standard = {"model": "m", "question": "Read a.txt.", "files": {"a.txt": "rain in Paris\n"}}
         self.sessions += 1
         (result,) = await asyncio.to_thread(
@@ -99,7 +102,7 @@ class Desk:
 async def desk_with(
     backend: Backend, models: Iterable[str], folder: Path, **server: Any
 ) -> AsyncIterator[Desk]:
-    """The gateway serves `backend` by each of these names. `server` are settings."""
+    """Yields a gateway that serves `backend` as each of `models`. `server`: members of `ServerSettings`."""
     settings = Settings(server=ServerSettings(**server))
     gateway = Gateway(settings, backends=dict.fromkeys(models, backend))
     turns: list[TurnSummary] = []

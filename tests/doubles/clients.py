@@ -90,7 +90,7 @@ class ToolLoop:
     times: list[float] = field(default_factory=list)
     """The duration of each completed loop, in seconds."""
     cpu_times: list[float] = field(default_factory=list)
-    """The server's CPU seconds during each of them, also for other clients; empty without `cpu_s`."""
+    """The server's CPU seconds during each completed loop, for all clients; empty if `cpu_s` is None."""
     left: int = 0
     wrong: list[str] = field(default_factory=list)
 
@@ -233,9 +233,9 @@ async def says_nothing(port: int, key: str) -> None:
 
 
 async def half_open(port: int, key: str) -> None:
-    """Requests a stream and closes its sending side before the answer.
+    """Requests a stream and closes the sending side of the connection before the answer.
 
-    Then requests another one and resets the connection.
+    Then requests another stream on a new connection, and resets this connection.
     """
     request = post(PATHS["chat"], {**_first("chat", LONG), "tools": []}, key)
     async with connected(port) as (reader, writer):
@@ -325,7 +325,7 @@ SOCKET_FLOODS = {
 class SocketFlood(threading.Thread):
     """A WebSocket client that sends as fast as it can and never reads.
 
-    If cut off, it reconnects.
+    If the server disconnects it, it reconnects.
     """
 
     def __init__(self, port: int, kind: str, key: str) -> None:
@@ -364,7 +364,7 @@ HELD_BODY, HELD_PIECE = 24 * 1024 * 1024, b" " * 65536
 
 
 async def holds_memory(port: int, key: str) -> None:
-    """Sends a large body at once, except for its end, which then arrives just fast enough."""
+    """Sends most of a large body at once, and the rest just fast enough that the server does not give up."""
     async with connected(port) as (_, writer):
         head = post(PATHS["chat"], b"", key).replace(b"Content-Length: 0", b"Content-Length: %d" % HELD_BODY)
         writer.write(head)

@@ -1,8 +1,8 @@
 """Builds and runs an image without Docker: a Debian root in namespaces, and the steps of a Dockerfile in it.
 
-The root comes from debootstrap, which needs minutes. So it is kept as an archive in the user's cache folder,
-for all checkouts, beside pip's downloads. The steps can reach the network. What is started later is alone on
-a loopback interface of its own, so that a server may listen on all addresses.
+debootstrap creates the root, which takes minutes. So an archive of the root is kept in the user's cache
+folder, for all checkouts. The steps of the Dockerfile can reach the network. Programs that are started later
+have only a loopback interface of their own, so that a server may listen on all addresses.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ T = TypeVar("T")
 def missing() -> str:
     """Returns what this machine lacks to run a Debian root, or ""."""
     if programs := [name for name in PROGRAMS if shutil.which(name) is None]:
-        return f"{', '.join(programs)} is missing; make test installs it where it may"
+        return f"{', '.join(programs)} is missing; `make test` tries to install it"
     if os.geteuid() != 0:
         return "only root can create a Debian root"
     tried = subprocess.run(
@@ -71,7 +71,7 @@ def base(image: str) -> Path:
 
 
 class Machine:
-    """A Debian root in memory, with processes and mounts of its own, which all end with it."""
+    """A Debian root in memory, with its own processes and mounts, which all end with it."""
 
     def __init__(self, folder: Path, image: str) -> None:
         archive, here = base(image), shlex.quote(str(folder))
@@ -105,7 +105,7 @@ class Machine:
             assert ctypes.CDLL(None).setns(network.fileno(), NEW_NETWORK) == 0
 
     def bind(self, source: Path, target: str) -> None:
-        """Shows a folder of this machine at a place of the root, as a cache mount does."""
+        """Mounts a folder of this machine at a path of the root, as a cache mount does."""
         source.mkdir(parents=True, exist_ok=True)
         (self.root / target.lstrip("/")).mkdir(parents=True, exist_ok=True)
         script = 'mountpoint -q "$1" || mount --bind "$0" "$1"'
@@ -174,7 +174,7 @@ def steps(text: str) -> list[tuple[str, str]]:
 def context(folder: Path) -> list[str]:
     """Returns the top-level names that `.dockerignore` leaves in the build context.
 
-    It is a list of exceptions: everything is ignored, except for the names after `!`.
+    `.dockerignore` ignores everything, except for the names after `!`.
     """
     lines = [
         line for line in (folder / ".dockerignore").read_text().splitlines() if line[:1] not in ("", "#")

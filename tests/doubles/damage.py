@@ -1,8 +1,9 @@
 """Damages streams, to create the inputs that a judge must reject.
 
-A damage is data: a name, its API, and a function from frames to damaged frames, or to None if it does not
-apply. The functions here create such functions. After structural damage, a Responses stream is renumbered, so
-that the judge must notice the wrong order itself and not only wrong sequence numbers.
+A kind of damage is a `Mutation`: a name, an API, and a function that returns the damaged frames, or None if
+this damage is not possible in the stream. Most functions in this module create such functions. After a change
+of the order, the sequence numbers of a Responses stream are corrected, so that the judge must notice the
+wrong order itself.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ Test = Callable[[Any], bool]
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """A kind of damage. `api` is the API that it applies to; None: both."""
+    """A kind of damage. `api` is the API whose streams it damages; None means both APIs."""
 
     name: str
     api: Api | None
@@ -92,8 +93,9 @@ def _parent(frame: Any, path: list[str]) -> Any:
 def field(path: str, value: Any, *, at: int = 0, kind: str = "", add: bool = False) -> Mutate:
     """Sets the member at `path` to `value`, in the first frame that has that member.
 
-    `at`: in the frame with this number among those that have it. `add`: the frame must only have the parent
-    of the member. `kind`: only frames of this type. A callable `value` makes the new value from the old one.
+    `at`: the frame's number among the frames that have the member; negative numbers count from the end.
+    `add`: the frame must only have the parent of the member. `kind`: only frames of this type count. A
+    callable `value` returns the new value for the old value.
     """
     steps = path.split(".")
 
@@ -130,7 +132,7 @@ def find(frames: Frames, test: Test) -> int | None:
 
 
 def without(test: Test, *, every: bool = False) -> Mutate:
-    """Drops the first frame that passes the test, or all of them."""
+    """Drops the first frame that passes the test or, with `every`, all such frames."""
 
     def mutate(frames: Frames) -> Frames | None:
         hits = [position for position, frame in enumerate(frames) if isinstance(frame, dict) and test(frame)]
@@ -275,7 +277,7 @@ def error_event_only(frames: Frames) -> Frames:
 
 
 def everywhere(key: str, value: Callable[[Any], Any], inside: tuple[str, ...] = ()) -> Mutate:
-    """Changes a key in all events of a call item.
+    """Changes the value of `key` in every object whose type is in `inside`.
 
     The frames then still agree with each other, so a comparison of frames cannot reveal the damage.
     """
@@ -294,7 +296,7 @@ def everywhere(key: str, value: Callable[[Any], Any], inside: tuple[str, ...] = 
 
 
 def consistently_invalid(frames: Frames) -> Frames | None:
-    """Replaces arguments by text that is not JSON, the same in every event."""
+    """Replaces arguments by a text that is not JSON. All events have the same text."""
     fragments = [frame for frame in frames if frame["type"] == "response.function_call_arguments.delta"]
     complete = [
         item

@@ -375,7 +375,7 @@ _PATH = re.compile(r"/v1(?:beta|alpha)?/models/([^/:]+):(?:generateContent|strea
 
 
 class FakeGoogle(FakeProvider[Answer]):
-    """The Gemini API and its list of models. See `FakeProvider`."""
+    """A fake of the Gemini API, with its list of models."""
 
     def __init__(
         self, *script: Answer | Reply, key: str = DEFAULT_KEY, models: tuple[str, ...] | None = None

@@ -1,4 +1,4 @@
-"""A person's home folder, and the real `toolwire` command in it."""
+"""Runs the real `toolwire` command with a home folder of its own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DEMO = '[models.demo]\nbackend = "scripted"\n'
 
 @dataclass
 class Home:
-    """A new home. Its commands see nothing of the real user's settings."""
+    """A new home folder. Commands that it starts do not see the settings of the real user."""
 
     path: Path
     variables: dict[str, str] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class Home:
 
     @contextlib.contextmanager
     def serving(self, *arguments: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-        """`toolwire serve`: its address without /v1, and its process."""
+        """Runs `toolwire serve`. Yields its address without `/v1`, and its process."""
         child = self.start("serve", "--port", "0", *arguments)
         try:
             assert child.stdout is not None

@@ -1,8 +1,8 @@
-"""Judges of an OpenAI-compatible endpoint: the SDK's types, the SDK itself, the order judge.
+"""Judges of an OpenAI-compatible endpoint: the SDK's types, the SDK itself, and `toolwire.conform.judge`.
 
-No judge finds every problem: types do not check order, the SDK's accumulators are lenient, and the order
-judge knows only its tables. `Judge` combines them. Needs the `openai` package, which is imported on first
-use.
+No judge finds every problem: types do not check the order, the SDK's accumulators are lenient, and
+`toolwire.conform.judge` knows only its tables. `Judge` combines all of them. Needs the `openai` package,
+which is imported on first use.
 """
 
 from __future__ import annotations
@@ -259,7 +259,7 @@ def _unparsed(value: Any) -> Any:
 
 
 def _completion_view(completion: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the parts of a completion that a client acts on."""
+    """Returns the parts of a completion on which clients act."""
     view: dict[str, Any] = {key: completion.get(key) for key in ("id", "created", "model", "usage")}
     for choice in completion.get("choices") or []:
         message, index = choice["message"], choice["index"]
@@ -310,7 +310,7 @@ def same(stream_raw: bytes | str, body: dict[str, Any], api: Api | None = None) 
 
 
 def _comparable(value: Any, api: Api) -> Any:
-    """Returns a value without ids and times, to be compared. An absent text equals an empty one."""
+    """Returns a value without ids and times, for a comparison. An absent text equals an empty text."""
     if isinstance(value, list):
         return [_comparable(entry, api) for entry in value]
     if not isinstance(value, dict):

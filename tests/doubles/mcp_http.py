@@ -1,4 +1,4 @@
-"""A real MCP server over HTTP on loopback, in this process, and a gateway that offers it to API clients."""
+"""A real MCP server over HTTP in this process, and a gateway that offers its tools to API clients."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ READS = types.ToolAnnotations(read_only_hint=True)
 
 
 class FilesServer:
-    """The tools `read_file` and `write_file`. `headers`: of the requests, `calls`: what was called."""
+    """An MCP server with the tools `read_file` and `write_file`.
+
+    `headers`: the headers of every request. `calls`: the name and the arguments of every call.
+    """
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, dict[str, Any]]] = []
@@ -96,7 +99,7 @@ class FilesServer:
 
 @dataclass
 class Place:
-    """A gateway with one scripted model, and two keys: `plain`, and `approves`, which may approve."""
+    """A gateway with a scripted model and two API keys: `plain`, and `approves`, which may approve calls."""
 
     app: App
     files: FilesServer
@@ -108,7 +111,7 @@ class Place:
         return openai.AsyncOpenAI(base_url=self.url, api_key=self.keys[key], max_retries=0, timeout=20)
 
     async def question(self) -> Approval:
-        """Waits for the question in the inbox."""
+        """Waits for a pending question, and returns the first one."""
         assert self.app.pages is not None
         async with asyncio.timeout(10):
             while not (pending := await self.app.pages.web.approvals.pending()):

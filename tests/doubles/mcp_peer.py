@@ -1,8 +1,8 @@
-"""A small MCP server over stdio that writes down every line it receives, and misbehaves where a test asks.
+"""A small MCP server over stdio that logs every line it receives. Some of its tools misbehave.
 
     python mcp_peer.py LOG [legacy|modern] [--slow-start S] [--tools N]
 
-It speaks plain JSON lines, without an SDK, so that a test can see and send what an SDK would not.
+It reads and writes JSON lines without an SDK, so that a test can send and see what an SDK would not allow.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Peer:
     def handle(self, message: dict[str, Any]) -> None:
         id, method, params = message.get("id"), message.get("method"), message.get("params") or {}
         if method is None:
-            return  # an answer to a question of ours
+            return  # an answer to a request of this server
         if method == "notifications/cancelled":
             task = self.calls.pop(params.get("requestId"), None)
             if task is not None:

@@ -1,4 +1,4 @@
-"""MCP servers behind Toolwire, and what arrived at their stdin."""
+"""Runs Toolwire in front of MCP servers, and shows which messages the servers received."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from toolwire.tools.mcp.servers import McpServers
 
 
 def peer(log: Path, *more: str, name: str = "peer", era: str = "legacy", **rules: Any) -> McpServerSettings:
-    """The settings of a peer that writes what it receives into `log`."""
+    """Returns the settings of a server `mcp_peer` that writes what it receives into `log`."""
     command = (sys.executable, str(mcp_peer.__file__), str(log), era, *more)
     return McpServerSettings(name, command=command, folder=str(log.parent), **rules)
 
 
 def received(log: Path, method: str = "tools/call") -> list[dict[str, Any]]:
-    """The params of all requests of this method that reached the peer's stdin."""
+    """Returns the `params` of all requests of this method that a `peer` wrote into its log."""
     lines = log.read_text().splitlines() if log.exists() else []
     messages = [json.loads(line) for line in lines if line.startswith("{")]
     return [one.get("params") or {} for one in messages if one.get("method") == method]
@@ -37,7 +37,7 @@ def received(log: Path, method: str = "tools/call") -> list[dict[str, Any]]:
 
 @dataclass
 class Proxied:
-    """Toolwire over some servers, in this process."""
+    """Toolwire's MCP server in this process, in front of other MCP servers."""
 
     server: ToolServer
     servers: McpServers
@@ -59,7 +59,10 @@ async def proxied(
     proofs: Proofs | None = None,
     **ways: Any,
 ) -> AsyncIterator[Proxied]:
-    """`proofs`: those of another process, to start Toolwire anew in this one."""
+    """Yields Toolwire in front of these servers.
+
+    `proofs`: the proofs of an earlier instance, so that Toolwire behaves as after a restart.
+    """
     told: list[str] = []
     servers = McpServers(McpSettings(settings), store)
     approvals = Approvals(store, lifetime_s=lifetime_s, proofs=proofs)

@@ -30,7 +30,7 @@ def memory(folder: Path, **rules: Any) -> McpServerSettings:
 
 
 def git(folder: Path, **rules: Any) -> McpServerSettings:
-    """Over a new repository in `folder`, with one file that is not committed."""
+    """Returns a server of the repository in `folder`. A new one has a file that is not committed."""
     if not (folder / ".git").exists():
         subprocess.run(["git", "init", "-q", str(folder)], check=True)
         (folder / "new.txt").write_text("new\n")

@@ -1,4 +1,4 @@
-"""MCP servers for the gateway's tests: tools in this process, with rules, behind the gateway's protocol."""
+"""Fake MCP servers for tests of the gateway: tools in this process, and rules for their calls."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SCHEMA: dict[str, Any] = {"type": "object", "properties": {"path": {"type": "str
 class FakeServers:
     """The server `files`, with the tools `read` and `write`.
 
-    `rules`: what the operator's rules say, by tool. `ran` has every call that reached the server.
+    `rules`: for each tool, the action of the operator's rules. `ran`: every call that reached the server.
     """
 
     rules: dict[str, Action] = field(default_factory=lambda: {"read": "allow", "write": "ask"})
@@ -31,7 +31,7 @@ class FakeServers:
     pin: str = "sha256:1"
     problem: str = ""
     person: bool = True
-    """Whether the person at the server says yes."""
+    """Whether the person approves the calls about which the rules ask."""
     ran: list[tuple[str, str]] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
     """The tools about whose calls the person was asked."""

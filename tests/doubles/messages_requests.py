@@ -1,7 +1,8 @@
-"""Requests of the Messages API in the shapes that its real clients send, with texts of our own.
+"""Requests of the Messages API in the shapes that its real clients send, with texts written for these tests.
 
 The shapes are those of Claude Code 2.1.326 in many situations, of both Anthropic SDKs, of Claude's Agent SDK
-and of Copilot CLI. A text says what it stands for, so that a test can look for it in the decoded turn.
+and of Copilot CLI. A text describes what a real client sends in its place, so that a test can look for it in
+the decoded turn.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ NEWS: Body = {
     "output_config": {"effort": "medium"},
 }
 LATER: Body = {**NEWS, "content": NEWS["content"][0]["text"]}
-"""The same message in a later request."""
+"""The message `NEWS`, as a later request of the conversation has it."""
 ADAPTIVE = {"type": "adaptive", "display": "updates"}
 BUDGET = {"type": "enabled", "budget_tokens": 31999, "display": "updates"}
 CLEARING = {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}
@@ -91,12 +92,12 @@ def without(body: Body, *names: str) -> Body:
 
 
 def after(*messages: Body, **more: Any) -> Body:
-    """A later request of the conversation."""
+    """Returns a later request of the conversation, with `messages` at its end."""
     return {**FIRST, "messages": [QUESTION, LATER, *messages], **more}
 
 
 def done(*blocks: Body, **more: Any) -> Body:
-    """The request with a result, after an answer that ended with a call."""
+    """Returns the request with a call's result, after an answer with `blocks` that ended with the call."""
     return after(assistant(*blocks), user(result(**{**MARK, **more})))
 
 
@@ -283,4 +284,7 @@ THREADS: dict[str, Body] = {
         "thread": {"type": "continue", "previous_message_id": "msg_1"},
     },
 }
-"""Requests of the SDKs' tool runners, which must be refused so that they send the whole conversation."""
+"""Requests of the SDKs' tool runners.
+
+They must be refused, so that the runners then send the whole conversation.
+"""

@@ -1,7 +1,7 @@
 """Real servers on loopback for tests of several nodes: Redis, nginx and Toolwire.
 
-nginx uses the configuration file that is shipped. Each server is a process with its own folder, ended by its
-id. Ports are chosen in advance, so that a restarted server has the same port.
+nginx uses the configuration file that Toolwire ships. Each server is a process with its own folder, and is
+ended by its process id. Ports are chosen in advance, so that a restarted server has the same port.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def _program(name: str) -> str | None:
 def free_port() -> int:
     """Returns a port that stays free while its server is down.
 
-    The system gives ports from 32768 on to outgoing connections. One of them could take the port of a server
-    that is about to start again, and a connection to such a port could even reach itself. So the port is
-    below.
+    The system gives ports from 32768 on to outgoing connections. If a server with such a port restarts, an
+    outgoing connection could have taken its port, or could even connect to itself. So this function returns
+    a lower port.
     """
     while True:
         port = random.SystemRandom().randrange(20_000, 32_000)
@@ -151,7 +151,7 @@ class Nginx(Server):
             "/etc/toolwire/tls", str(folder)
         )
         assert not re.search(r"10\.0\.0\.|/etc/", text.split("\n", 1)[1]), (
-            "the shipped file names something else than it did"
+            "the shipped file has an address or a path that this test does not replace"
         )
         (folder / "site.conf").write_text(text)
         paths = "".join(
@@ -187,7 +187,7 @@ class Nginx(Server):
 class Node(Server):
     """`toolwire serve` with these settings (TOML), on a fixed port.
 
-    `before`: a command that runs its arguments in its place, such as `env`.
+    `before`: words before the command, for a program such as `env` that runs the rest of its arguments.
     """
 
     def __init__(

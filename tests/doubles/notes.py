@@ -1,9 +1,9 @@
-"""Small tools over a folder of notes, and a person who decides, for tests of approvals.
+"""Simple tools for a folder of notes, and a person who decides, for tests of approvals.
 
-`Notes(folder).tools()` are `vault_search`, `file_read`, `note_write` and `fails`. `steps` lists what they
-did, in order; `log`, if given, is a file that gets the same lines for another process to read. Unlike the
-vault's own tools, they do not confine paths and do not rank results. `Person` is a surface that answers
-questions with given decisions, in order, and records what it was shown.
+`Notes(folder).tools()` are `vault_search`, `file_read`, `note_write` and `fails`. `Notes.steps` lists what
+the tools did, in order; a file `log` gets the same lines, so that another process can read them. Unlike
+Toolwire's own vault tools, these tools do not confine paths and do not rank results. `Person` is a surface
+that answers questions with given decisions, in order, and records what it was shown.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Notes:
 class Person:
     """Answers questions with the given decisions, in order.
 
-    "leave" leaves a question undecided, and so does an empty list of decisions.
+    "leave" leaves a question undecided. Questions after the last decision also stay undecided.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Person:
 
 @asynccontextmanager
 async def opened(settings: object, folder: Path) -> AsyncIterator[Sequence[Tool]]:
-    """Yields the tools of a folder, as a chat opens them. A file next to it logs their steps."""
+    """Yields the tools of a folder, as a chat opens them. A file next to the folder logs their steps."""
     yield Notes(folder, folder.with_name(folder.name + ".steps")).tools()
 
 

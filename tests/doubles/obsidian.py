@@ -1,9 +1,9 @@
 """Requests in the shapes that Obsidian Copilot sends, with contents written for these tests.
 
-Observed in its requests to Responses: it sends tools either flat, or nested under `function` as in chat
-completions; in the nested shape, together with `tool_choice` and `toolChoice`. `strict` is null, and `text`
-is an empty object. A turn that only called a tool is sent back as an assistant message with empty content
-before the call.
+These deviations were observed in its requests to the Responses API. Tools are either flat, or nested under
+`function` as in chat completions; with nested tools, it sends both `tool_choice` and `toolChoice`. `strict`
+is null, and `text` is an empty object. If the model only called a tool, an assistant message with empty
+content comes before the call.
 """
 
 from __future__ import annotations

@@ -1,9 +1,12 @@
-"""An Ollama server: its window, its truncation and its answers, as its sources say.
+"""A fake Ollama server: it truncates prompts and answers as Ollama's sources do.
 
-server/prompt.go: the oldest messages that do not fit are dropped, except system messages and the last one;
-with `truncate: false` the prompt is kept. llm/llama_server.go: a prompt that is still too long is refused;
-`prompt_eval_count` counts the tokens that were read. openai/openai.go: the OpenAI endpoint has no `num_ctx`
-and always truncates. Versions before 0.12.6 do not know `truncate` (`strict=False`).
+- server/prompt.go: if the messages do not fit into the context window, the oldest are dropped, except system
+  messages and the last message. With `truncate: false`, none is dropped.
+- llm/llama_server.go: a prompt that is still too long is refused. `prompt_eval_count` counts the tokens that
+  were read.
+- openai/openai.go: the OpenAI endpoint has no `num_ctx` and always truncates.
+
+Versions before 0.12.6 do not know `truncate` (`strict=False`).
 """
 
 from __future__ import annotations
@@ -25,9 +28,10 @@ def tokens(text: str) -> int:
 
 
 class FakeOllama:
-    """`window`: what `OLLAMA_CONTEXT_LENGTH` says. `most`: the model's own context length.
+    """A fake Ollama server with one model.
 
-    `says`: the messages of the answer, one for each line of a stream.
+    `window`: the value of `OLLAMA_CONTEXT_LENGTH`. `most`: the model's own context length. `says`: the
+    messages of the answer, one for each line of a stream.
     """
 
     def __init__(self, window: int = 4096, most: int = 32_768, strict: bool = True, *says: Any) -> None:

@@ -1,4 +1,4 @@
-"""A package index on loopback, with wheels that are made here."""
+"""A package index on loopback, with wheels that this module creates."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Unseekable(io.BytesIO):
 
 
 def wheel(part: Part, content: bytes, *, streamed: bool = False, method: int = zipfile.ZIP_DEFLATED) -> bytes:
-    """A wheel with a member before the wanted one, and one after it."""
+    """Returns a wheel with the member of `part`, one member before it, and one after it."""
     file = Unseekable() if streamed else io.BytesIO()
     with zipfile.ZipFile(file, "w", method) as archive:
         for name, data in (
@@ -74,21 +74,21 @@ def wheel(part: Part, content: bytes, *, streamed: bool = False, method: int = z
 
 @dataclass
 class FakeIndex:
-    """What the index serves, and what it was asked for. `form`: `html` or `json`."""
+    """What the index serves, and the requests that it received. `form` of its pages: `html` or `json`."""
 
     url: str = ""
     form: str = "html"
     wheels: dict[str, bytes] = field(default_factory=dict)
     pages: dict[str, str] = field(default_factory=dict)
-    """The wheel on the page of each distribution."""
+    """For each distribution, the wheel to which its page links."""
     links: dict[str, str] = field(default_factory=dict)
-    """The URL of a distribution's wheel, if another server has it."""
+    """For a distribution whose wheel is on another server, the wheel's URL."""
     asked: list[str] = field(default_factory=list)
     logins: list[str] = field(default_factory=list)
     login: str = ""
     status: int = 200
     cuts: dict[str, int] = field(default_factory=dict)
-    """How many more downloads of a wheel end half-way."""
+    """For each wheel, how many of the next downloads end half-way."""
     on_wheel: Callable[[str], object] = lambda name: None
 
     def add(self, part: Part, content: bytes) -> None:

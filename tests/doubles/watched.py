@@ -1,8 +1,8 @@
-"""A server process whose resources can be measured, by its own count and by /proc.
+"""A server process whose resources can be measured, by its own counts and by /proc.
 
-For soak tests and hostile clients. `python -m doubles.watched CONFIG` is a `toolwire serve` that answers
-SIGUSR1 with one line: the numbers of tasks, parked runs and waiting turns. `Watched` starts and reads it.
-Linux only.
+For soak tests and tests with hostile clients. `python -m doubles.watched CONFIG` is a `toolwire serve` that
+prints one line after each SIGUSR1: the numbers of tasks, of parked runs, and of turns that run or wait.
+`Watched` starts this process and reads its output. Linux only.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class WatchedGateway(Gateway):
 
 
 class Watched:
-    """A running `doubles.watched`. `settings` is TOML.
+    """A running process `doubles.watched`. `settings` is TOML.
 
-    The port is a free one, and the home is a new folder.
+    The process listens on a free port, and `folder` is its home.
     """
 
     def __init__(self, folder: Path, settings: str) -> None:

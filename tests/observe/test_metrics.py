@@ -19,12 +19,12 @@ COUNTS = (
     "turns_truncated",
 )
 FAMILIES = {
-    "toolwire_build_info": ("gauge", "What runs here."),
+    "toolwire_build_info": ("gauge", "The version of Toolwire."),
     "toolwire_requests": ("counter", "Turns that ended."),
-    "toolwire_turns": ("counter", "Turns by how they began: new, resumed from a park, replayed."),
-    "toolwire_requests_cancelled": ("counter", "Turns cancelled because the client left."),
+    "toolwire_turns": ("counter", "Turns by how they began: new, resumed or replayed."),
+    "toolwire_requests_cancelled": ("counter", "Turns cancelled because the client disconnected."),
     "toolwire_input_tokens": ("counter", "Tokens read by models, as the backends count them."),
-    "toolwire_cached_tokens": ("counter", "Of these, tokens that a cache held."),
+    "toolwire_cached_tokens": ("counter", "Input tokens that came from a prompt cache."),
     "toolwire_output_tokens": ("counter", "Tokens written by models."),
     "toolwire_tool_calls": ("counter", "Tool calls sent to clients."),
     "toolwire_turns_truncated": ("counter", "Turns in which a rule in [tools] dropped calls or text."),

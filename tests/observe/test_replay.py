@@ -333,7 +333,7 @@ async def test_a_masked_fixture_with_a_split_secret_cannot_be_compared(
         path = tmp_path / "turn.jsonl"
         path.write_text("".join(write(masked(await recorded(gateway), gateway.journal.mask))))
         assert await asyncio.to_thread(main, ["replay", str(path)]) == status
-    assert "a secret was sent in pieces" in capsys.readouterr().err
+    assert "a secret that was sent in pieces" in capsys.readouterr().err
 
 
 async def test_a_turn_that_was_cut_cannot_be_replayed() -> None:
@@ -380,15 +380,15 @@ async def test_the_command_shows_what_changed(tmp_path: Path, capsys: pytest.Cap
     ("content", "words"),
     [
         (None, "No such file"),
-        ("", "holds no request"),
+        ("", "contains no request"),
         ("not json\n", "line 1"),
         ('{"other":"thing"}\n', "not a fixture"),
         ('{"toolwire":"journal","version":99}\n', "version 99"),
-        ('{"toolwire":"journal","version":1}\n{"kind":"request","api":"chat"}\n', "no end"),
+        ('{"toolwire":"journal","version":1}\n{"kind":"request","api":"chat"}\n', "is incomplete"),
         (
             '{"toolwire":"journal","version":1}\n{"kind":"request","api":"chat","body":{}}\n'
             '{"kind":"end","turn":{}}\n',
-            "does not hold",
+            "incomplete or invalid",
         ),
     ],
 )

@@ -75,7 +75,8 @@ async def test_a_downloaded_model_comes_first_and_those_for_trials_last(
         "demo": True,
     }
     assert (
-        catalog.about("local").title == "SmolLM2 135M" and catalog.about("local").use == "for trying the wire"
+        catalog.about("local").title == "SmolLM2 135M"
+        and catalog.about("local").use == "for trying out the API"
     )
     assert catalog.about("local").no_tools and not catalog.about(BETTER).no_tools
     assert not catalog.about("no-such-model").is_trial

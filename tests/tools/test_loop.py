@@ -254,7 +254,7 @@ async def test_a_model_without_an_answer_is_stopped_when_the_budget_is_spent(
     one.conversation.model = Obstinate(silent)
     happenings = await one.turn()
     assert (
-        happenings[-1] == Ended("budget", "the tools of one turn are used up")
+        happenings[-1] == Ended("budget", "the budget for tools in one turn is used up")
         and notes.steps == ["search alpha"] * 2
     )
     one.whole()
@@ -276,7 +276,7 @@ async def test_a_model_that_takes_too_long_is_stopped_and_its_text_is_kept(talk:
     happenings = await one.turn()
     assert isinstance(happenings[-1], Ended) and (happenings[-1].why, happenings[-1].words) == (
         "budget",
-        "the time of one turn is used up",
+        "the time for one turn is used up",
     )
     assert one.messages[-1] == {"role": "assistant", "content": "So far."}
 

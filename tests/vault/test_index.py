@@ -353,7 +353,7 @@ def test_a_full_disk_is_reported_in_one_line_and_leaves_no_extra_files(
         full.setattr("toolwire.vault.index._SETTINGS", (*_SETTINGS, f"PRAGMA max_page_count = {pages}"))
         for _ in range(3):
             with pytest.raises(
-                PathRefused, match=r"the index cannot be kept here: database or disk is full .*XDG_CACHE_HOME"
+                PathRefused, match=r"index cannot be stored here: database or disk is full .*XDG_CACHE_HOME"
             ) as refused:
                 index.refresh()
             assert refused.value.path == str(index.location.folder)

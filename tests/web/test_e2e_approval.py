@@ -210,7 +210,7 @@ def test_only_the_picked_files_are_read_and_missing_ones_cannot_be_picked(site: 
     button(dialog, "Deselect all").click()
     expect(tea).not_to_be_checked()
     expect(monday).not_to_be_checked()
-    expect(dialog.get_by_text("0 of 3 selected: the model gets nothing")).to_be_visible()
+    expect(dialog.get_by_text("0 of 3 selected: select at least one, or deny")).to_be_visible()
     expect(button(dialog, "Read notes")).to_be_disabled()
     button(dialog, "Select all").click()
     expect(button(dialog, "Read 2 notes")).to_be_enabled()
@@ -535,7 +535,7 @@ def test_a_question_that_nobody_decides_expires_and_nothing_runs(site: Any, brow
     store.close()
     gone(page)
     expect(
-        page.get_by_role("status").filter(has_text="Write a note: Expired. It did not run.")
+        page.get_by_role("status").filter(has_text="Write a note: Expired. The call did not run.")
     ).to_be_visible()
     expect(card(page, "Write a note")).to_contain_text("expired")
     model_reports(page, "Nobody decided about this tool call in time; it did not run")

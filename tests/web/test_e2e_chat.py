@@ -276,6 +276,7 @@ def test_the_view_follows_an_answer_until_the_person_scrolls_up(site: Any, brows
     view = page.get_by_role("region", name="Conversation")
     from_end = "node => node.scrollHeight - node.scrollTop - node.clientHeight"
     handle = view.element_handle()
+    expect(answer(page)).to_contain_text("Line 15 of many.")  # the empty chat page can be scrolled too
     page.wait_for_function(f"node => ({from_end})(node) < 60 && node.scrollTop > 100", arg=handle)
     expect(page.get_by_role("button", name="Jump to the end")).to_be_hidden()
     view.hover()
@@ -314,6 +315,7 @@ def test_a_slow_word_of_the_server_does_not_take_a_person_back_to_the_end(site: 
     page.route("**/turns*", lambda route: held.append((route, route.fetch())))
     send(page, "Tell me a lot.")
     view = page.get_by_role("region", name="Conversation")
+    expect(answer(page)).to_contain_text("Line 15 of many.")
     page.wait_for_function("node => node.scrollTop > 300", arg=view.element_handle())
     view.hover()
     page.mouse.wheel(0, -200)

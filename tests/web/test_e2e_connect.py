@@ -88,7 +88,7 @@ def test_the_round_trip_passes_step_by_step_for_every_client(site: Any, browse: 
         steps = result.get_by_role("listitem")
         assert all(step.startswith("Passed:") for step in steps.all_inner_texts()), steps.all_inner_texts()
         expect(steps.filter(has_text="List of models")).to_contain_text("m is listed (1 in total).")
-        expect(steps.filter(has_text="Tool call")).to_contain_text('toolwire_check {"word": "ping"}')
+        expect(steps.filter(has_text="Tool call")).to_contain_text('toolwire_check with {"word": "ping"}')
         expect(steps.filter(has_text="Answer with the result")).to_contain_text("It said: ")
         expect(result.get_by_role("button", name="Test again")).to_be_enabled()
     if tools == "emulated":

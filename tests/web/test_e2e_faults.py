@@ -67,7 +67,7 @@ def test_a_server_that_dies_in_the_middle_of_an_answer_is_found_again_and_loses_
     here.start()
     back(page)
     expect(page.get_by_role("article", name="You")).to_have_count(2)
-    expect(answer(page)).to_contain_text("the server ended")
+    expect(answer(page)).to_contain_text("The server stopped during the answer.")
     expect(page.get_by_role("button", name="Stop")).to_be_hidden()
     expect(box).to_have_value("My next thought")
     page.get_by_role("button", name=re.compile("^Model:")).click()
@@ -99,9 +99,9 @@ def test_a_question_whose_server_died_has_expired_and_cannot_be_approved(site: A
     here.start()
     expect(dialog).to_have_count(0, timeout=15_000)
     back(page)
-    expect(page.get_by_role("status").filter(has_text="Expired. It did not run.")).to_be_visible()
+    expect(page.get_by_role("status").filter(has_text="Expired. The call did not run.")).to_be_visible()
     expect(page.get_by_role("region", name="Tool call: Write a note")).to_contain_text("stopped")
-    expect(answer(page)).to_contain_text("the server ended")
+    expect(answer(page)).to_contain_text("The server stopped during the answer.")
     expect(page).not_to_have_title(re.compile(r"^\(\d"))  # nothing waits any more
     key = page.evaluate("localStorage.getItem('toolwire-page')")
     asked = [
@@ -112,7 +112,9 @@ def test_a_question_whose_server_died_has_expired_and_cannot_be_approved(site: A
     assert [len(one) for one in listed] == [0, 0, 1]
     assert not (here.vault / "Cup.md").exists()
     page.get_by_role("button", name="Retry").click()  # it can be after it is asked again
-    expect(dialog).to_contain_text("This session can look, but not approve.")  # the server is another one
+    expect(dialog).to_contain_text(
+        "This browser session cannot approve anything yet."
+    )  # the server is another one
     dialog.get_by_role("button", name="Create note").click()
     page.get_by_label("Approval code", exact=True).fill(CODE)
     page.keyboard.press("Enter")

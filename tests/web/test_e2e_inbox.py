@@ -128,7 +128,7 @@ def test_questions_of_a_chat_and_of_another_process_come_live_and_are_decided_in
     expect(case(page, "MCP")).to_contain_text("Other vault")
     expect(case(page, "MCP")).to_contain_text(re.compile(r"(10:00|9:\d\d) left"))
     expect(page.get_by_role("link", name="Inbox 2 waiting")).to_be_visible()
-    expect(page.get_by_role("tab", name="Pending 2 calls wait")).to_be_visible()
+    expect(page.get_by_role("tab", name="Pending 2 requests wait")).to_be_visible()
     expect(page).to_have_title("(2) Inbox · Toolwire")
 
     case(page, "MCP").get_by_role("button", name="Deny Read notes").click()
@@ -201,12 +201,12 @@ def test_a_remembered_grant_approves_automatically_until_it_is_revoked(
     assert again["status"] == "approved" and again["by"].startswith("grant ")
     go(page, "Decided")
     expect(case(page, "Approved by a remembered grant")).to_have_count(1)
-    expect(case(page, "remembered for the whole tool")).to_have_count(1)
+    expect(case(page, "remembered for all calls of the tool")).to_have_count(1)
     expect(settings.get_by_role("button", name="Revoke the grant for file_read")).to_be_visible()
 
     go(page, "Grants")
     assert "tab=grants" in page.url
-    expect(case(page, "The whole tool")).to_contain_text("/home/ada/Other vault")
+    expect(case(page, "All calls of the tool")).to_contain_text("/home/ada/Other vault")
     revoke = page.get_by_role("button", name="Revoke the grant for file_read")
     revoke.click()
     page.get_by_role("dialog", name="Revoke this grant?").get_by_role("button", name="Cancel").click()
@@ -220,7 +220,7 @@ def test_a_remembered_grant_approves_automatically_until_it_is_revoked(
         )
     ).to_be_visible()
     ask(here)
-    expect(page.get_by_role("tab", name="Pending 1 call waits")).to_be_visible()
+    expect(page.get_by_role("tab", name="Pending 1 request waits")).to_be_visible()
 
 
 def test_an_unanswered_question_moves_from_pending_to_expired_and_a_link_leads_there(

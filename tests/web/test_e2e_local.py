@@ -15,7 +15,7 @@ from doubles.axe import LOOKS, RUN, WIDE
 from doubles.package_index import PARTS, FakeIndex, fake_index
 
 PROGRAM = str(Path(__file__).parents[1] / "doubles" / "tiny_model.py")
-SMALL = "SmolLM2 135M, for trying the wire"
+SMALL = "SmolLM2 135M, for trying out the API"
 BETTER = "Qwen2.5 Coder 1.5B"
 
 

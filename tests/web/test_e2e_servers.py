@@ -149,13 +149,13 @@ def test_a_changed_definition_waits_in_the_inbox_with_its_difference(
     server = page.get_by_role("list", name="MCP servers and their state").get_by_role("listitem").first
     expect(server).to_contain_text("the server has no tool ecko; did you mean echo?")
     server.get_by_role("button", name="Check notes").click()
-    expect(server).to_contain_text("echo has changed, and is withheld.")
+    expect(server).to_contain_text("echo has changed. Models do not see this tool until you agree.")
     page.get_by_role("heading", name="MCP servers", exact=True).scroll_into_view_if_needed()
     fine(page, "mcp-withheld-settings")
 
     page.goto(f"{place.site.url}/ui/inbox")
     row = page.get_by_role("listitem", name="notes: echo, changed definition")
-    expect(row).to_contain_text("No model sees it until you agree.")
+    expect(row).to_contain_text("Models do not see this tool until you agree.")
     expect(page).to_have_title(re.compile(r"^\(1\)"))
     fine(page, "mcp-inbox")
     row.get_by_role("button", name="Review").focus()

@@ -93,7 +93,7 @@ def test_a_page_of_another_origin_reads_and_changes_nothing_though_the_browser_h
             assert kind in ("blocked", "opaque") or status == 403, (method, path, kind, status)
             assert "boot" not in text and "http" not in text
     own = browsing.tab("/ui/settings")
-    expect(own.get_by_role("switch", name="Vault tools in the chat")).not_to_be_checked()
+    expect(own.get_by_role("switch", name="Tools in the chat")).not_to_be_checked()
 
 
 def test_no_page_can_be_framed(site: Any, browse: Any, foreign: str) -> None:

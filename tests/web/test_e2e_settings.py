@@ -15,7 +15,7 @@ def section(page: Page, name: str) -> Locator:
 
 
 def switch(page: Page) -> Locator:
-    return page.get_by_role("switch", name="Vault tools in the chat (experimental)")
+    return page.get_by_role("switch", name="Tools in the chat (experimental)")
 
 
 def test_tool_calling_is_off_at_first_and_a_confirmed_yes_outlives_the_server(
@@ -30,11 +30,12 @@ def test_tool_calling_is_off_at_first_and_a_confirmed_yes_outlives_the_server(
     page = browsing.tab("/ui/settings")
     expect(switch(page)).not_to_be_checked()
     expect(page.get_by_text(WARNING)).to_be_visible()
-    expect(page.get_by_text("Off: models in the chat cannot use the vault’s tools.")).to_be_visible()
+    expect(page.get_by_text("Off: models in the chat cannot use tools.")).to_be_visible()
     expect(switch(page)).to_have_accessible_description(
-        "Lets models in the chat on these pages ask to search, read and change your notes. You approve each "
-        "call in a dialog, unless a remembered approval or a rule of an MCP server allows it. Clients of the "
-        "API and their tools are not affected. ⚠️ " + WARNING
+        "Lets models in the chat on these pages ask to search, read and change your notes, and to call the "
+        "tools of your MCP servers. You approve each call in a dialog, unless a remembered approval or a "
+        "rule of an MCP server allows it. This switch does not affect clients of the API and their tools. ⚠️ "
+        + WARNING
     )
     vault = section(page, "Vault")
     for words in (
@@ -43,7 +44,7 @@ def test_tool_calling_is_off_at_first_and_a_confirmed_yes_outlives_the_server(
         "*.md",
         "Private/*",
         "*.tmp",
-        "To change the folder or its limits, edit",
+        "To change the folder or which notes are included, edit",
         "toolwire.toml",
     ):
         expect(vault).to_contain_text(words)
@@ -51,7 +52,7 @@ def test_tool_calling_is_off_at_first_and_a_confirmed_yes_outlives_the_server(
 
     switch(page).focus()
     page.keyboard.press("Space")
-    asked = page.get_by_role("dialog", name="Enable the vault’s tools?")
+    asked = page.get_by_role("dialog", name="Enable tools in the chat?")
     for words in (str(root), "Private/*", WARNING):
         expect(asked).to_contain_text(words)
     expect(asked.get_by_role("button", name="Cancel")).to_be_focused()
@@ -59,7 +60,7 @@ def test_tool_calling_is_off_at_first_and_a_confirmed_yes_outlives_the_server(
     expect(switch(page)).not_to_be_checked()
     switch(page).click()
     asked.get_by_role("button", name="Enable and index").click()
-    expect(page.get_by_text("On. Indexed on this machine:")).to_be_visible()
+    expect(page.get_by_text("On. This folder is indexed on this machine:")).to_be_visible()
     expect(switch(page)).to_be_checked()
     expect(vault).to_contain_text("open")
 
@@ -67,9 +68,9 @@ def test_tool_calling_is_off_at_first_and_a_confirmed_yes_outlives_the_server(
     here.restart()
     after = browsing.tab("/ui/settings")  # still signed in, and still on
     expect(switch(after)).to_be_checked()
-    expect(after.get_by_text("On. Indexed on this machine:")).to_be_visible()
+    expect(after.get_by_text("On. This folder is indexed on this machine:")).to_be_visible()
     switch(after).click()  # turning off needs no confirmation
-    expect(after.get_by_text("Off: models in the chat cannot use the vault’s tools.")).to_be_visible()
+    expect(after.get_by_text("Off: models in the chat cannot use tools.")).to_be_visible()
     expect(switch(page)).not_to_be_checked()  # the other tab reconnected, and was notified
     here.restart()
     expect(switch(browsing.tab("/ui/settings"))).not_to_be_checked()
@@ -90,29 +91,29 @@ def test_only_models_that_fit_a_pattern_are_offered_tools(site: Any, browse: Any
     lines = page.get_by_label("One model or pattern per line")
     expect(lines).to_have_value("*")
     models = page.get_by_role("region", name="Models of this server").get_by_role("listitem")
-    expect(page.get_by_text("3 of 3 models may use them")).to_be_visible()
+    expect(page.get_by_text("3 of 3 models may use tools")).to_be_visible()
     save = page.get_by_role("button", name="Save")
     expect(save).to_be_disabled()
     lines.fill("sm*/[!t]*\n\n  nothing-like-it  ")
-    expect(page.get_by_text("1 of 3 models may use them")).to_be_visible()
+    expect(page.get_by_text("1 of 3 models may use tools")).to_be_visible()
     assert {" ".join(words.split()) for words in models.all_inner_texts()} == {
-        "May use the vault’s tools: small/one",
-        "May not use them: small/two",
-        "May not use them: large",
+        "May use tools: small/one",
+        "May not use tools: small/two",
+        "May not use tools: large",
     }
     page.get_by_role("button", name="Undo").click()
     expect(lines).to_have_value("*")
     lines.fill("small/*")
-    expect(page.get_by_text("2 of 3 models may use them")).to_be_visible()
+    expect(page.get_by_text("2 of 3 models may use tools")).to_be_visible()
     save.click()
     expect(save).to_be_disabled()
-    expect(other.get_by_text("2 of 3 models may use them")).to_be_visible()
+    expect(other.get_by_text("2 of 3 models may use tools")).to_be_visible()
     expect(other.get_by_label("One model or pattern per line")).to_have_value("small/*")
 
     chat = browsing.tab()
     chat.get_by_role("button", name="Model:").click()
     large = chat.get_by_role("option", name="large")
-    expect(large).to_contain_text("is not allowed to use the vault’s tools")
+    expect(large).to_contain_text("is not allowed to use tools in the chat")
     chat.keyboard.press("Escape")
     say(chat, "small/one", "Hello")
     expect(chat.get_by_text("Hello from small/one.", exact=True)).to_be_visible()

@@ -163,10 +163,14 @@ def test_a_turn_of_an_emulated_model_can_be_seen_from_the_request_to_the_clients
     request = pick(page, "Request")
     for words in ('"temperature": 0.5', "What is the weather in Paris?", "as the backend received it"):
         expect(request).to_contain_text(words)
-    for kind, words in (("Frames", "<tool_call"), ("Events", "get_weather"), ("Wire", "tool_calls")):
-        panel = pick(page, kind)
+    for kind, tab, words in (
+        ("frames", "From backend", "<tool_call"),
+        ("events", "Events", "get_weather"),
+        ("wire", "To client", "tool_calls"),
+    ):
+        panel = pick(page, tab)
         rows = panel.get_by_role("option")
-        expect(rows).to_have_count(turn["counts"][kind.lower()])
+        expect(rows).to_have_count(turn["counts"][kind])
         panel.get_by_role("searchbox").fill(words)
         expect(panel.get_by_role("status")).to_contain_text("match")
         expect(panel.get_by_role("region", name=re.compile("whole$"))).to_contain_text(words)
@@ -221,22 +225,22 @@ def test_a_parked_turn_and_the_one_that_resumed_it_lead_to_each_other_with_the_t
     expect(row(page, "get_weather")).to_contain_text("parked")
     look(page, "get_weather")
     expect(page.get_by_text("waits for results", exact=True)).to_be_visible()
-    expect(fact(page, "Waited after this turn")).to_have_text("still waiting for the results")
+    expect(fact(page, "Run parked after this turn")).to_have_text("still parked, until the results arrive")
     first = page.url.rpartition("/")[2]
 
     result = {"role": "tool", "tool_call_id": called["tool_calls"][0]["id"], "content": "sunny"}
     assert "It is sunny." in ask(here, "waits", [QUESTION, called, result], tools=TOOLS)
     page.reload()
     waited = fetched(page, f"/turns/{first}")["parked"][0]
-    expect(fact(page, "Waited after this turn")).to_have_text(re.compile(r"^[\d.]+ (ms|s)$"))
+    expect(fact(page, "Run parked after this turn")).to_have_text(re.compile(r"^[\d.]+ (ms|s)$"))
     expect(page.get_by_text("waits for results", exact=True)).to_have_count(0)
     drawing = page.get_by_role("region", name="Timeline")
     expect(drawing.get_by_role("img")).to_have_attribute(
-        "aria-label", re.compile(r"1 call\. Parked for [\d.]+ m?s after\.$")
+        "aria-label", re.compile(r"1 call\. Run parked for [\d.]+ m?s after this turn\.$")
     )
     drawing.get_by_text("Timeline as a table").click()
     expect(
-        drawing.get_by_role("row").filter(has_text="Parked, until another request brings the results")
+        drawing.get_by_role("row").filter(has_text="Run parked until another request brings the results")
     ).to_have_count(1)
 
     fact(page, "Continued by").get_by_role("link").click()
@@ -247,12 +251,12 @@ def test_a_parked_turn_and_the_one_that_resumed_it_lead_to_each_other_with_the_t
         waited["to_ms"] - waited["from_ms"], abs=0.01
     )
     expect(drawing.get_by_role("img")).to_have_attribute(
-        "aria-label", re.compile(r"Parked for [\d.]+ m?s before\.$")
+        "aria-label", re.compile(r"Run parked for [\d.]+ m?s before this turn\.$")
     )
     fact(page, "Continues").get_by_role("link").click()
     expect(page).to_have_url(re.compile(f"{first}$"))
     expect(page.get_by_role("region", name="Timeline").get_by_role("img")).to_have_attribute(
-        "aria-label", re.compile("Parked for .* after")
+        "aria-label", re.compile("parked for .* after")
     )
 
 
@@ -296,7 +300,7 @@ def test_failures_are_shown_in_words_and_the_list_is_narrowed_by_end_model_and_t
     look(page, "breaks")
     expect(page.get_by_role("alert")).to_have_text("backend: The upstream fell over.")
     expect(fact(page, "Error")).to_have_text("backend: The upstream fell over.")
-    expect(pick(page, "Wire").get_by_role("option").last).to_contain_text("The upstream fell over.")
+    expect(pick(page, "To client").get_by_role("option").last).to_contain_text("The upstream fell over.")
     expect(pick(page, "Side by side")).to_contain_text("Half of")
     page.get_by_role("link", name="All turns").click()
     look(page, "refuses")
@@ -343,12 +347,15 @@ def test_a_turn_is_copied_as_curl_downloaded_and_replayed_without_its_secrets(
     replayed = subprocess.run(
         [sys.executable, "-m", "toolwire", "replay", str(file)], capture_output=True, text=True, timeout=60
     )
-    assert (replayed.returncode, replayed.stdout) == (0, "same: the client would get what it got\n"), replayed
+    assert (replayed.returncode, replayed.stdout) == (
+        0,
+        "same: the client would receive the same response\n",
+    ), replayed
     page.get_by_role("button", name="Replay").click()
     expect(page.get_by_role("status").filter(has_text="No difference")).to_be_visible()
 
     seen = command + file.read_text()
-    for tab in ("Request", "Frames", "Events", "Wire", "Side by side", "Overview"):
+    for tab in ("Request", "From backend", "Events", "To client", "Side by side", "Overview"):
         expect(pick(page, tab)).to_be_visible()
         seen += page.content()
     seen += json.dumps(
@@ -394,7 +401,7 @@ def test_contents_go_with_a_restart_unless_they_are_kept_on_disk(site: Any, brow
     expect(fact(page, "Finish")).to_have_text("tool_calls")
     for name in ("Copy as curl", "Download fixture", "Replay"):
         expect(page.get_by_role("button", name=name)).to_be_disabled()
-    for tab in ("Request", "Frames", "Events", "Wire", "Side by side"):
+    for tab in ("Request", "From backend", "Events", "To client", "Side by side"):
         panel = pick(page, tab)
         expect(panel.get_by_role("heading", name="Only the metadata of this turn is kept")).to_be_visible()
         expect(panel).to_contain_text('contents = "disk"')

@@ -103,7 +103,7 @@ def test_tab_reaches_everything_in_order_and_what_has_the_focus_is_seen(
         assert "Skip to the content" in stops[0]["name"]
     page.get_by_role("navigation", name="Pages").get_by_role("link", name="Wire", exact=True).click()
     page.get_by_role("row").nth(1).get_by_role("link").click()
-    for tab in ("Overview", "Request", "Frames", "Events", "Wire", "Side by side"):
+    for tab in ("Overview", "Request", "From backend", "Events", "To client", "Side by side"):
         page.get_by_role("tab", name=re.compile(f"^{tab}")).click()
         walk(page, f"turn, {tab}")
 
@@ -224,7 +224,7 @@ def test_the_skip_link_tabs_pickers_and_lists_work_by_keys(site: Any, browse: An
 
     page.get_by_role("navigation", name="Pages").get_by_role("link", name="Settings").focus()
     pressed(page, "Enter")
-    switch = page.get_by_role("switch", name="Vault tools in the chat")
+    switch = page.get_by_role("switch", name="Tools in the chat")
     switch.focus()
     pressed(page, "Space")
     expect(page.get_by_role("dialog")).to_be_visible()

@@ -211,7 +211,7 @@ def test_the_inspector_stays_smooth_on_a_turn_of_many_frames(site: Any, browse: 
 
     def inspect(page: Page) -> None:
         page.goto(f"{here.url}/ui/wire/{turn}#frames")
-        for name in ("Frames", "Events", "Wire"):
+        for name in ("From backend", "Events", "To client"):
             page.get_by_role("tab", name=name).click()
             rows = page.get_by_role("listbox")
             expect(rows.get_by_role("option").first).to_be_visible()

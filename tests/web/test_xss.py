@@ -439,7 +439,7 @@ def test_notes_arguments_names_and_errors_stay_text_on_every_page(site: Any, wat
     # Settings and connect: model names, patterns, and an error of a model.
     tab.call("PUT", "/settings", {"tool_models": [*MODELS, *PRINTABLE]})
     tab.go("/ui/settings")
-    expect(page.get_by_role("switch", name="Vault tools in the chat")).to_be_checked()
+    expect(page.get_by_role("switch", name="Tools in the chat")).to_be_checked()
     tab.inert("settings", *MODELS, *PRINTABLE)
     tab.go("/ui/connect?client=%3Cimg%20src=x%20onerror=xss()%3E")
     for name in (*MODELS, "fails"):

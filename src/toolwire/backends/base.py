@@ -1,8 +1,8 @@
 """The contract of a backend.
 
-A backend turns a `Turn` into batches of events. It never sees the client's bytes, never encodes, and never
-decides policy. A batch holds the events of one read from the model's server or agent; the pipeline sends it
-in one write. Closing the iterator (`aclose`) cancels the run at the backend.
+A backend turns a `Turn` into batches of events. It never sees the client's bytes, never encodes a response,
+and makes no policy decisions. A batch holds the events that one read from the model's server or agent
+delivered; the pipeline sends a batch in one write. Closing the iterator (`aclose`) cancels the backend's run.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class About:
     """What a person should know about a model before they choose it."""
 
     title: str = ""
-    """The name that people see; "": the id."""
+    """The name that people see; if it is empty, they see the id."""
     use: str = ""
-    """What the model is good for, to be shown after the title: "for …"."""
+    """What the model is good for: a phrase that begins with "for" and is shown after the title."""
     no_tools: str = ""
     """Why Toolwire does not offer a vault's tools to the model; "" if it offers them."""
     is_trial: bool = False
-    """Whether the model is only for trying things out. Any other model is preferred as the default."""
+    """Whether the model is only for trying things out. It is the default only if there is no other model."""
 
 
 class Backend(Protocol):
@@ -55,7 +55,7 @@ class Backend(Protocol):
         ...
 
     def alias(self, name: str) -> str | None:
-        """Returns the reasoning effort that an alias of this model selects ("": none).
+        """Returns the reasoning effort that an alias of this model selects, or "" if it selects none.
 
         Returns None if the name is not an alias.
         """
@@ -100,11 +100,12 @@ class Source(Protocol):
 
 
 class LiveRun(Protocol):
-    """A run that waits for the results of its calls beyond the end of the HTTP response.
+    """A run that can outlive an HTTP response, and then waits for the results of its calls.
 
-    A segment is the part of the run in one response: `segment` yields batches up to a `Finish` or `Failure`.
-    If it ends with calls, `pending` has their ids. `answer` passes their results, then the next `segment`
-    continues the same run. `cancel` ends the run at any time and may be called twice.
+    A segment is the part of the run that belongs to one response. `segment` yields its batches up to a
+    `Finish` or `Failure`. If a segment ends with calls, `pending` has the ids of these calls. `answer` gives
+    the run their results, and the next call of `segment` continues the run. `cancel` ends the run at any time
+    and may be called twice.
     """
 
     @property
@@ -121,9 +122,9 @@ class LiveRun(Protocol):
 
 @runtime_checkable
 class ParkingBackend(Backend, Protocol):
-    """A backend whose runs can wait for tool results between two requests (`LiveRun`).
+    """A backend whose runs can wait for tool results between two requests: `open` returns a `LiveRun`.
 
-    If a turn cannot be parked, the method `run` starts such a run and cancels it after its first segment.
+    `run` also starts a `LiveRun`, but cancels it after its first segment.
     """
 
     def open(self, turn: Turn) -> LiveRun: ...
@@ -142,7 +143,10 @@ class CountingBackend(Backend, Protocol):
 
 
 FrameTap = Callable[[str, Any], None]
-"""A function that records a raw message (frame) of a backend: a label, and bytes, text or an object."""
+"""A function that records a raw message (frame) of a backend.
+
+Its arguments are a label and the message itself, as bytes, text or an object.
+"""
 
 
 class FrameRecorder(Protocol):
@@ -151,7 +155,7 @@ class FrameRecorder(Protocol):
 
 
 frames: ContextVar[ref[FrameRecorder] | None] = ContextVar("frames", default=None)
-"""The recorder of the current request's raw messages (frames); None: they are not recorded.
+"""The recorder of the current request's raw messages (frames), or None if nothing records them.
 
 A weak reference, because connections, processes and timers that start during a request keep its context.
 """

@@ -1,6 +1,6 @@
-"""Finds a backend by the name that `[models.ID]` gives it, and creates the backend.
+"""Creates the backend of a model from the settings in its table `[models.ID]`.
 
-Each backend has its own table of options. A backend is imported only when a model needs it.
+Each backend has its own class of options. A backend is imported only when a model needs it.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ BACKENDS: dict[str, tuple[str, str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Shorthand:
-    """A name for a backend with certain options, for `backend = "NAME"`."""
+    """A name that selects a backend with certain options: the settings contain `backend = "NAME"`."""
 
     backend: str
     options: Mapping[str, str] = field(default_factory=dict)
     keys: tuple[str, ...] = ()
     """Environment variables that may contain the key, if `api_key` is not set.
 
-    The first variable that is set counts.
+    The first variable that is set is used.
     """
     provider: str = ""
-    """The provider's name with which `model` begins."""
+    """The provider that is added to `model` as a prefix, as in `PROVIDER:MODEL`."""
     host: str = ""
     """The environment variable with the server's address, if `base_url` is not set."""
 
@@ -60,7 +60,7 @@ SHORTHANDS: dict[str, Shorthand] = {
 }
 
 EVERY = "*"
-"""The value of `model` that means every model of the server, each with the id ID/NAME."""
+"""The value of `model` that selects every model of a server. Each model gets the id `ID/NAME`."""
 
 # backends whose servers offer several models: name → (module, source class)
 SOURCES: dict[str, tuple[str, str]] = {
@@ -179,13 +179,13 @@ def build(id: str, backend: str, options: dict[str, Any]) -> Backend:
 
 
 def is_source(backend: str, options: dict[str, Any]) -> bool:
-    """Returns True if these settings mean all models of a server."""
+    """Returns True if these settings select all models of a server."""
     name = options.get("model")
     return backend in SOURCES and isinstance(name, str) and name.rpartition(":")[2] == EVERY
 
 
 def build_source(id: str, backend: str, options: dict[str, Any]) -> Source:
-    """Creates the source of all models of a server."""
+    """Creates the `Source` for settings that select all models of a server."""
     check(backend, options)
     module, kind = SOURCES[backend]
     made: Source = getattr(import_module(module), kind)(id, options)

@@ -1,4 +1,4 @@
-"""The checks of `toolwire doctor`. Each is a row of `CHECKS`.
+"""The checks of `toolwire doctor`, which runs them in the order of `CHECKS`.
 
 A check is quick, changes nothing and sends no request to a model.
 """
@@ -34,7 +34,7 @@ SHOWN = 4
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the report. `fix`: a command, or a sentence that says what to do."""
+    """One result of a check. `told`: what the check found. `fix`: what to do, often a command."""
 
     subject: str
     mark: Mark
@@ -91,7 +91,7 @@ async def _model(catalog: Catalog, id: str, backend: Backend | None) -> Finding:
                 return ok(subject, f"{kind}, {_listed(id, await catalog.sources[id].names())}")
             await backend.prepare()
             about = f"{kind}, tools {backend.strategy}"
-            fix = "look into the log of its server"
+            fix = "look into the log of the model's server"
             return (
                 ok(subject, about) if await backend.ready() else problem(subject, f"{about}: not ready", fix)
             )
@@ -102,7 +102,7 @@ async def _model(catalog: Catalog, id: str, backend: Backend | None) -> Finding:
 
 
 def _of_backend(settings: Settings, backend: str) -> dict[str, Any]:
-    """Returns the options of each model with this backend in the settings, by "model ID"."""
+    """Returns the options of the settings' models with this backend, each under the key "model ID"."""
     from toolwire.backends.registry import check
 
     models = (one for one in settings.models if one.backend == backend and not one.problem)
@@ -128,7 +128,7 @@ async def _codex(settings: Settings) -> Findings:
         elif facts["logged_in"] is False:
             yield absent(subject, f"{about}, not logged in", "codex login")
         elif facts["problem"]:
-            yield absent(subject, facts["problem"], "correct bin of the model, or install Codex again")
+            yield absent(subject, facts["problem"], "correct the model's setting bin, or install Codex again")
         else:
             yield ok(subject, f"{about}, {'logged in' if facts['logged_in'] else 'another provider'}")
 
@@ -144,7 +144,7 @@ async def _local(settings: Settings) -> Findings:
             yield absent(subject, *lacks)
         elif not _is_gguf(file := key_of(options)[0]):
             yield problem(
-                subject, f"{file} is not a GGUF file that you can read", "correct gguf of the model"
+                subject, f"{file} is not a GGUF file that you can read", "correct the model's setting gguf"
             )
         else:
             yield ok(subject, f"{os.path.basename(file)}, tools constrained")
@@ -188,7 +188,11 @@ async def _keys(settings: Settings) -> Findings:
         if not found:
             yield missing(id, f"no key: {' or '.join(variables)} is not set")
         elif not is_key(key):
-            yield problem(id, f"{found} is set, but has a character that no key has", f"set {found} again")
+            yield problem(
+                id,
+                f"{found} is set, but contains a character that a key cannot contain",
+                f"set {found} again",
+            )
         elif backend == "hosted" and importlib.util.find_spec("pydantic_ai") is None:
             library = f"{found} is set, but the provider library is not installed"
             yield problem(id, library, add_extra("hosted"))
@@ -224,7 +228,7 @@ async def _agents(settings: Settings) -> Findings:
             title, failed = "", f"{options.command[0]} does not answer as an ACP agent within {MODEL_S:g} s"
         if failed:
             reason, _, fix = failed.partition(" Install it with: ")
-            yield problem(subject, reason, fix or "install the agent, or correct command of the model")
+            yield problem(subject, reason, fix or "install the agent, or correct the model's setting command")
         else:
             yield ok(subject, f"{title}, tools parked")
     for profile in PROFILES.values():
@@ -243,7 +247,7 @@ async def _vault(settings: Settings) -> Findings:
     """Checks the folder of notes if the settings enable the vault."""
     if not settings.vault.enabled:
         fix = "set vault.root and vault.enabled, or name a folder: toolwire chat --vault DIR"
-        yield missing("vault", "none is enabled", fix)
+        yield missing("vault", "no vault is enabled", fix)
         return
     root = os.path.expanduser(settings.vault.root)
     try:
@@ -256,12 +260,17 @@ async def _vault(settings: Settings) -> Findings:
 
 
 async def _mcp(settings: Settings) -> Findings:
-    """Checks the MCP servers: settings, programs, and rules against the tools that were last agreed to."""
+    """Checks the settings, the programs and the rules of MCP servers, without starting the servers.
+
+    A rule is a problem if it has no effect on the tools that were last agreed to.
+    """
     from toolwire.tools.mcp.known import known_tools
     from toolwire.tools.mcp.policy import Policy
 
     if settings.mcp.servers and importlib.util.find_spec("mcp_types") is None:
-        yield missing("mcp", "MCP servers are configured, and the extra is not installed", add_extra("mcp"))
+        yield missing(
+            "mcp", "MCP servers are configured, but the extra mcp is not installed", add_extra("mcp")
+        )
     for server in settings.mcp.servers:
         subject, table = f"mcp {server.name}", f"[mcp.{server.name}] in {server.where or 'the settings'}"
         try:
@@ -271,7 +280,7 @@ async def _mcp(settings: Settings) -> Findings:
             continue
         program = server.command[0] if server.command else ""
         paths = os.environ.get("PATH"), server.env.get("PATH")
-        here = os.path.join(server.folder, program)  # where a command with a relative path is looked for
+        here = os.path.join(server.folder, program)  # a relative path is relative to the server's folder
         if server.problem:
             yield problem(subject, server.problem, f"correct {table}")
         elif program and not any((*(shutil.which(program, path=one) for one in paths), shutil.which(here))):
@@ -368,7 +377,7 @@ async def _store(settings: Settings) -> Findings:
     try:
         yield ok("store", await asyncio.to_thread(Store(settings.store.url).check))
     except ToolwireError as error:
-        fix = "make it readable and writable for you, or set another store.url"
+        fix = "make the file readable and writable for you, or set another store.url"
         if "store.url: " in str(error):
             fix = "correct store.url"
         elif not settings.store.url.startswith("sqlite:"):

@@ -1,6 +1,7 @@
 """`toolwire conform URL`: checks an endpoint, and prints a table, JSON or JUnit XML.
 
-Exit status 0: every check that ran passed; 1: some failed; 2: the run could not start or was not complete.
+Exit status 0: every check that ran passed; 1: a check failed; 2: the run could not start, or no check failed
+but some did not run because the endpoint was busy.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ LIMIT_S = 60.0
 
 def conform_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("url", metavar="URL", help="the endpoint's base, such as http://127.0.0.1:8788/v1")
-    add("--model", metavar="M", default="", help="the model to ask; default: the first one listed")
-    add("--api-key", metavar="K", default="", help="the key, env:NAME or file:PATH; never shown")
-    api = "only the checks of this API; default: all of them, and the other routes"
+    add("url", metavar="URL", help="the endpoint's base URL, such as http://127.0.0.1:8788/v1")
+    add("--model", metavar="M", default="", help="the model; default: the first that the endpoint lists")
+    add("--api-key", metavar="K", default="", help="the API key, env:NAME or file:PATH; never shown")
+    api = "run only the checks of this API; default: the checks of all APIs, of model lists and of CORS"
     add("--api", choices=FAMILIES[1:], default="", help=api)
-    only = "only these checks, by id or its beginning: chat.stream,http.cors"
+    only = "run only the checks with these ids or beginnings of ids, such as chat.stream,http.cors"
     add("--only", metavar="IDS", default="", help=only)
     timeout = "seconds that one answer may take; default: 60"
     add("--timeout", metavar="S", type=float, default=LIMIT_S, help=timeout)
@@ -80,7 +81,7 @@ def run_conform(arguments: argparse.Namespace) -> int:
     if outcome.count("fail"):
         return 1
     if outcome.busy:
-        missing = f"had no time for {outcome.busy} of the checks: this is not its whole score"
+        missing = f"was too busy for {outcome.busy} of the checks: the score is not complete"
         raise ConfigError(f"{shown(base)} {missing}")
     return 0
 
@@ -104,7 +105,7 @@ async def _judge(probe: Probe, model: str, checks: Sequence[Check], table: Table
 
 
 def _waits(status: int, wait_s: float) -> None:
-    print(f"toolwire: HTTP {status}: the endpoint asks to wait {wait_s:.3g} s", file=sys.stderr, flush=True)
+    print(f"toolwire: HTTP {status}: busy; waiting {wait_s:.3g} s as asked", file=sys.stderr, flush=True)
 
 
 # --- reports
@@ -152,7 +153,7 @@ def _wrapped(start: str, text: str) -> list[str]:
 
 
 def summary(outcome: ConformOutcome) -> str:
-    """Returns the last line: the score and its parts."""
+    """Returns the line with the score and with the numbers of checks that passed, failed and did not run."""
     passed, failed = outcome.count("pass"), outcome.count("fail")
     required = outcome.count("pass", "required")
     of_required = required + outcome.count("fail", "required")
@@ -161,7 +162,7 @@ def summary(outcome: ConformOutcome) -> str:
 
 
 def score(outcome: ConformOutcome) -> int:
-    """Returns which percentage of the checks that ran has passed; 100 only if all have passed."""
+    """Returns the percentage of the checks that ran and passed, rounded down; 0 if none ran."""
     passed, failed = outcome.count("pass"), outcome.count("fail")
     return 100 * passed // (passed + failed) if passed + failed else 0
 

@@ -31,7 +31,7 @@ def run_doctor(arguments: argparse.Namespace) -> int:
 
 
 def _loaded(config: str | None) -> tuple[Settings, list[Finding]]:
-    """Returns the settings without values that are wrong, and the mistakes in them."""
+    """Loads the settings with defaults for invalid values. Also returns a finding for each mistake."""
     problems: list[str] = []
     try:
         settings = load(config, os.environ, {}, exposed=False, problems=problems)
@@ -74,7 +74,7 @@ async def examine(settings: Settings) -> list[Finding]:
                 async for finding in check(settings):
                     out.append(finding)
         except TimeoutError:
-            out.append(problem(name, f"no answer within {LOOK_S:g} s", "start it again, or remove it"))
+            out.append(problem(name, f"no answer within {LOOK_S:g} s", "start it again, or disable it"))
         except ConfigError as error:
             out.append(problem(name, str(error), f"correct {settings.file or 'the settings'}"))
         except Exception as error:
@@ -85,7 +85,7 @@ async def examine(settings: Settings) -> list[Finding]:
 
 
 def report(findings: list[Finding]) -> str:
-    """Returns the findings as text. Names and errors in them come from servers, so they are escaped."""
+    """Returns the findings as text. It escapes control characters, because some texts come from servers."""
     signs = {"ok": "✓", "missing": "–", "problem": "✗"}
     subjects = [one_line(finding.subject) for finding in findings]
     width = max(map(len, subjects), default=0)

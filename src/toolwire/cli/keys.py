@@ -1,4 +1,4 @@
-"""`toolwire keys`: manages the API keys in the store that the server reads."""
+"""`toolwire keys`: manages the API keys in the store, where a running server also reads them."""
 
 from __future__ import annotations
 
@@ -29,27 +29,28 @@ LIMITS = {
     "budget_requests": ("requests a month", "req/month"),
     "budget_tokens": ("tokens a month", "tok/month"),
 }
-"""Each limit's name, with its text in the help and its unit in the list."""
+"""For each limit: its text in the help, and its unit in the list of keys."""
 assert set(LIMITS) == {field.name for field in fields(KeyLimits)}
 
 
 def keys_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("action", nargs="?", choices=tuple(_ACTIONS), default="list", help="default: list")
-    name = "the key's name; revoke and rotate also take its id, or the beginning of it"
+    actions = "list (default) shows the keys; add creates, rotate replaces, and revoke ends a key"
+    add("action", nargs="?", choices=tuple(_ACTIONS), default="list", help=actions)
+    name = "the key's name; revoke and rotate also accept the key's id, or the beginning of the id"
     add("name", nargs="?", metavar="NAME", help=name)
     add("--models", metavar="PATTERN", nargs="+", help="add: only these models, ids or patterns with *")
-    add("--no-tools", action="store_true", help="add: requests with tools are refused")
+    add("--no-tools", action="store_true", help="add: the key cannot be used for requests with tools")
     add(
         "--admin", action="store_true", help="add: the key opens the web pages and sees the usage of all keys"
     )
-    yes = "add: a yes of its client counts when an MCP tool asks (the Responses tool mcp)"
+    yes = "add: the key's client may itself approve the calls of MCP tools (the Responses tool mcp)"
     add("--approve", action="store_true", help=yes)
     for limit, (what, _) in LIMITS.items():
         add(_option(limit), metavar="N", type=int, help=f"add: at most N {what}; 0: no limit")
-    grace = f"rotate: how long the old key still works: 90s, 30m, 24h, 7d; default {GRACE}"
+    grace = f"rotate: how long the old key still works, such as 90s, 30m or 7d; default {GRACE}"
     add("--grace", metavar="TIME", default=GRACE, help=grace)
-    add("--all", action="store_true", help="list: revoked keys, too")
+    add("--all", action="store_true", help="list: also show revoked keys")
     add("--json", action="store_true", help="JSON, for scripts")
 
 
@@ -89,7 +90,7 @@ async def _rotate(records: KeyRecords, arguments: argparse.Namespace) -> Output:
     grace_s = _seconds(arguments.grace)
     active = [key for key in await _found(records, arguments.name) if key.revoked_at is None]
     if len(active) != 1:
-        problem = "several keys begin like this" if active else "there is none to rotate"
+        problem = "several active keys match" if active else "there is none to rotate"
         raise ConfigError(f"key {arguments.name}: {problem}")
     old = active[0].id
     value, lines = _created(*await records.rotate(old, grace_s))
@@ -104,7 +105,7 @@ def _created(key: StoredKey, text: str) -> Output:
         "",
         f"  {text}",
         "",
-        "shown this once; only its hash is kept",
+        "the key is shown only this once; Toolwire keeps only its hash",
     ]
 
 
@@ -126,9 +127,9 @@ async def _list(records: KeyRecords, arguments: argparse.Namespace) -> Output:
 async def _revoke(records: KeyRecords, arguments: argparse.Namespace) -> Output:
     keys = await _found(records, arguments.name)
     if not keys:
-        raise ConfigError(f"key {arguments.name}: there is none")
+        raise ConfigError(f"key {arguments.name}: there is none that is active")
     if len({key.name for key in keys}) > 1:
-        raise ConfigError(f"key {arguments.name}: {len(keys)} keys begin like this")
+        raise ConfigError(f"key {arguments.name}: {len(keys)} keys match")
     for key in keys:
         await records.revoke(key.id)
     ids = [key.id for key in keys]
@@ -146,8 +147,8 @@ _ACTIONS: dict[str, Callable[[KeyRecords, argparse.Namespace], Awaitable[Output]
 async def _found(records: KeyRecords, text: str) -> list[StoredKey]:
     """Returns the active keys that `text` identifies.
 
-    A name finds the key and the one that it replaced by rotation. An id, or the start of an id, finds only
-    that key.
+    A name identifies every active key of this name: after a rotation, that can be the new and the old key. An
+    id identifies one key. The beginning of an id identifies every key whose id begins with it.
     """
     now = time.time()
     keys = [key for key in await records.all() if key.lives(now)]

@@ -1,7 +1,7 @@
-"""`toolwire launch CLIENT`: starts an installed client against the gateway, for this process only.
+"""`toolwire launch CLIENT`: starts an installed coding agent, set up to use the gateway.
 
-The client's own configuration of the person is not changed. If no gateway runs, one is started in the
-background with a throwaway key. It ends with the client.
+The setup is for this one process; the client's configuration files are not changed. If no gateway runs,
+`launch` starts one in the background, with a temporary key, and ends it when the client ends.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ STOP_S = 10.0
 LOG, LARGEST_LOG = "launch.log", 1 << 20
 HIDDEN = "********"
 LAST_CHOICE = ("local", "scripted")
-"""Backends whose models are the default only if there is no other model; the last one is the last resort."""
+"""Backends whose models are the default only if no other backend has a model, in order of preference."""
 FORWARDED = (signal.SIGTERM, signal.SIGHUP)
 AT_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
 """Signals that the terminal also sends to the client."""
@@ -49,17 +49,17 @@ AT_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
 
 def launch_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("client", nargs="?", metavar="CLIENT", help=f"{', '.join(BY_ID)}; without it: list them")
-    add("--model", metavar="M", help="the model to use; default: the first that is not tiny")
-    add("--print", action="store_true", help="show command and environment, start nothing")
-    add("--url", metavar="URL", help="the gateway's address; default: the one that runs, or a new one")
+    add("client", nargs="?", metavar="CLIENT", help=f"{', '.join(BY_ID)}; without CLIENT: list them")
+    add("--model", metavar="M", help="the model; default: the first that does not run inside Toolwire")
+    add("--print", action="store_true", help="show the command and its environment, and start nothing")
+    add("--url", metavar="URL", help="the gateway's address; default: the one running here, else a new one")
     key = f"the gateway's key, as env:NAME or file:PATH; default: {KEY_VARIABLE}, or server.keys"
     add("--key", metavar="K", help=key)
     add("arguments", nargs="*", metavar="-- ARGS", help="arguments for the client")
     parse = parser.parse_known_args
 
     def parsed(given: Sequence[str] | None = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """argparse alone does not keep everything after "--" together."""
+        """Adds all words after "--" to the client's arguments; argparse alone would parse some of them."""
         words = list(given or ())
         at = words.index("--") if "--" in words else len(words)
         found, others = parse(words[:at], namespace)
@@ -83,7 +83,7 @@ def run_launch(arguments: argparse.Namespace) -> int:
         gateway = _found(arguments)
         if gateway is None and arguments.print:
             gateway = Gateway("http://127.0.0.1:PORT", "THROWAWAY", ["MODEL"], secret=False)
-            note = "no gateway runs: launch would start one on a free port, until the client ends"
+            note = "no gateway runs: launch would start one on a free port, and end it with the client"
             print(f"# {note}", file=sys.stderr)
         if gateway is not None:
             return _launched(launcher, arguments, gateway, Path(folder))
@@ -99,7 +99,8 @@ def _launched(launcher: Launcher, arguments: argparse.Namespace, gateway: Gatewa
         said = f"the gateway lists no model {arguments.model}{hint}"
         if gateway.kinds and "/" not in arguments.model:
             raise ConfigError(said)
-        print(f"toolwire: {said}", file=sys.stderr)  # a server's model, or a far gateway's alias, may work
+        # Not an error: this may be a model of a server, or an alias of a gateway on another machine.
+        print(f"toolwire: {said}", file=sys.stderr)
     setup = launcher.setup(Target(gateway.root, model, gateway.models, gateway.key, folder), os.environ)
     environment = {**setup.environment, **_without_proxy(gateway.root)}
     command = [launcher.path or launcher.command, *setup.arguments, *arguments.arguments]
@@ -115,7 +116,7 @@ def _launched(launcher: Launcher, arguments: argparse.Namespace, gateway: Gatewa
 
 
 def _without_proxy(root: str) -> dict[str, str]:
-    """Returns the variables that keep requests to this machine away from a proxy."""
+    """Returns the variables that keep requests to this machine from being sent to a proxy."""
     names = ("http_proxy", "https_proxy", "all_proxy")
     if not is_loopback(urlsplit(root).hostname or "") or not any(
         os.environ.get(name) or os.environ.get(name.upper()) for name in names
@@ -163,10 +164,11 @@ class Gateway:
         return model in self.models or any(fnmatchcase(model, pattern) for pattern in self.aliases)
 
     def default_model(self, launcher: Launcher) -> str:
-        """Returns the id of the model that the client should use if the person names none.
+        """Returns the id of the model that the client uses without --model.
 
-        It is the first model whose backend is not in `LAST_CHOICE`, or else the first by the order of that
-        list. Returns "" if the gateway's aliases cover the model that the client requests by itself.
+        This is the first model whose backend is not in `LAST_CHOICE`. If there is none, it is a model of the
+        first backend in `LAST_CHOICE` that has one. Returns "" if an alias of the gateway matches
+        `launcher.own_models`: the client then requests models by its own names.
         """
         own = launcher.own_models
         if own and any(fnmatchcase(own, pattern) for pattern in self.aliases):
@@ -182,7 +184,7 @@ class Gateway:
 
 
 def _found(arguments: argparse.Namespace) -> Gateway | None:
-    """Returns the gateway at --url, or the one that runs on this machine; None if there is none."""
+    """Returns the gateway at --url; without --url, the one that runs on this machine, or None."""
     if arguments.url:
         root = arguments.url.rstrip("/").removesuffix("/v1")
         if urlsplit(root).scheme not in ("http", "https") or not urlsplit(root).hostname:
@@ -212,7 +214,7 @@ def _named_keys(arguments: argparse.Namespace) -> list[str]:
 
 
 def _connected(root: str, keys: Sequence[str]) -> Gateway:
-    """Returns the gateway with the first key that it accepts. If it needs no key, none is used."""
+    """Connects to the gateway, first without a key, then with each key until the gateway accepts one."""
     for key in (None, *keys):
         status, value = _models(root, key)
         if status == 200:
@@ -248,7 +250,7 @@ def _ids(value: Any) -> list[str]:
 
 @contextmanager
 def _started(config: str | None) -> Iterator[Gateway]:
-    """Starts a gateway on a free port of loopback, with a throwaway key, and ends it afterwards.
+    """Starts a gateway on a free loopback port, with a temporary key, and ends it afterwards.
 
     The gateway also ends if this process is killed, because this process's end of the pipe `lifeline` then
     closes.
@@ -274,7 +276,7 @@ def _started(config: str | None) -> Iterator[Gateway]:
             stdout=subprocess.PIPE,
             stderr=log,
             pass_fds=(theirs,),
-            start_new_session=True,  # Ctrl-C is for the client alone
+            start_new_session=True,  # Ctrl-C must not reach the gateway
         )
         os.close(theirs)
     try:
@@ -299,7 +301,7 @@ def _started(config: str | None) -> Iterator[Gateway]:
 
 @contextmanager
 def _log() -> Iterator[Any]:
-    """Opens the log of gateways that `launch` starts. If the log is too long, its content is deleted."""
+    """Opens the log of the gateways that `launch` starts, emptied if it is larger than `LARGEST_LOG`."""
     path = data_folder() / LOG
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -336,8 +338,8 @@ def _ready(child: subprocess.Popen[bytes], log: Path, begin: int) -> str:
 def run_client(command: Sequence[str], environment: Mapping[str, str]) -> int:
     """Runs the client in this terminal and returns its exit status.
 
-    A terminal sends Ctrl-C and Ctrl-\\ to the client as well, so this process ignores them. Signals that were
-    sent to this process alone are passed on.
+    This process ignores Ctrl-C and Ctrl-\\, because the terminal also sends them to the client. It passes the
+    signals in `FORWARDED` on to the client.
     """
     child: subprocess.Popen[bytes] | None = None
     early: list[int] = []
@@ -349,7 +351,7 @@ def run_client(command: Sequence[str], environment: Mapping[str, str]) -> int:
             early.append(number)
 
     def ignored(number: int, frame: FrameType | None) -> None:
-        """A function, because a client would inherit SIG_IGN."""
+        """Does nothing. The handler is not SIG_IGN, because the client would inherit that."""
 
     handlers = {**dict.fromkeys(FORWARDED, passed_on), **dict.fromkeys(AT_TERMINAL, ignored)}
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}

@@ -1,8 +1,8 @@
-"""The clients that `toolwire launch` can start, as data: command, settings for one process, installation.
+"""The clients that `toolwire launch` can start: how to install, set up and run each of them.
 
-A client belongs here only if everything can be set for one process, by its environment, its arguments or
-files in a temporary folder. Google's Gemini CLI is not here, because it uses only Google's API. Cursor's
-agent is not here, because it uses only Cursor's servers.
+A client is in this list only if one process of it can be set up without changing its configuration: by
+environment variables, arguments, or files in a temporary folder. Google's Gemini CLI is not in the list,
+because it uses only Google's API. Cursor's agent is not in the list, because it uses only Cursor's servers.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ KEY_VARIABLE = "TOOLWIRE_API_KEY"
 class Target:
     """The gateway and the model that a client uses.
 
-    `model` "": the client asks for models by its own names, and the gateway's aliases choose. `folder`: a
-    temporary folder that is deleted when the client has ended.
+    If `model` is "", the client requests models by its own names, and the gateway's aliases map these names
+    to models. `folder`: a temporary folder that is deleted when the client has ended.
     """
 
     root: str
@@ -45,8 +45,8 @@ class Setup:
     """How a client is started.
 
     `environment`: variables to set, or to remove if the value is None. `files`: texts by their path in the
-    temporary folder. `copies` and `links`: paths in that folder, and the files of the person that they copy
-    or lead to.
+    temporary folder. `copies` and `links`: the person's files to copy or to link to, by their path in the
+    temporary folder.
     """
 
     arguments: Sequence[str] = ()
@@ -87,11 +87,11 @@ class Launcher:
 
 # --- Claude Code
 #
-# The person's settings.json may set variables, which take precedence over the environment; a file of
-# --settings takes precedence over both. Claude Code also writes its state to .claude.json, which contains
-# settings such as MCP servers, and it rewrites settings.json after an update. So it gets a folder of its own:
-# copies of these files, and links to the folders with sessions, agents, skills and plugins. The person's
-# login is left out.
+# The person's settings.json may set variables, which take precedence over the environment; the file that
+# --settings names takes precedence over both. Claude Code also writes its state to .claude.json, which
+# contains settings such as MCP servers, and it rewrites settings.json after an update. So Claude Code gets a
+# temporary configuration folder: copies of the person's .json and .md files, and links to everything else,
+# such as the folders with sessions, agents, skills and plugins. The person's login is left out.
 
 CLAUDE_STATE, CLAUDE_LOGIN = ".claude.json", ".credentials.json"
 CLAUDE_CLEARED = (
@@ -139,7 +139,10 @@ def _claude(target: Target, environ: Mapping[str, str]) -> Setup:
 
 
 def _codex(target: Target, environ: Mapping[str, str]) -> Setup:
-    """Each setting of the Connect page's config.toml, as an argument that overrides the person's file."""
+    """Passes each setting of the Connect page's config.toml as an argument.
+
+    An argument takes precedence over the person's own config.toml.
+    """
     settings = tomllib.loads(fill(CODEX_TOML, "toml", target.values, needs_key=True))
     arguments: list[str] = []
     for name, value in _leaves(settings):
@@ -155,7 +158,10 @@ def _leaves(table: Mapping[str, Any], before: str = "") -> list[tuple[str, Any]]
 
 
 def _opencode(target: Target, environ: Mapping[str, str]) -> Setup:
-    """The Connect page's opencode.json with every model, in the variable that overrides all files."""
+    """Passes the Connect page's opencode.json, with every model, in OPENCODE_CONFIG_CONTENT.
+
+    This variable takes precedence over all configuration files.
+    """
     config = json.loads(fill(OPENCODE_JSON, "json", target.values, needs_key=True))
     models = config["provider"]["toolwire"]["models"]
     models |= {id: {"name": f"Toolwire {id}"} for id in target.models if id not in models}

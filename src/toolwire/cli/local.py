@@ -13,7 +13,7 @@ from toolwire.settings.extras import add_extra
 BAR = 30
 PAINT_EVERY_S = 0.1
 LINES = 10
-"""How many lines a download prints if the output is not a terminal."""
+"""How many lines a download prints if standard error is not a terminal."""
 PULL_EXAMPLE = "examples: toolwire local pull; toolwire local pull qwen2.5-coder-1.5b"
 LIST_EXAMPLE = "examples: toolwire local list; toolwire local list --json"
 
@@ -120,7 +120,7 @@ class _Painter:
         self.paint(phase, done, total)
 
     def left(self, done: int, total: int) -> str:
-        """Returns how long the rest will take; "" as long as that is unknown."""
+        """Returns the remaining time as text; "" while it is unknown."""
         passed, got = time.monotonic() - self._began, done - self._first
         if not self.downloaded or passed < 1 or not got:
             return ""
@@ -135,7 +135,7 @@ class _Painter:
 
 
 class _Bar(_Painter):
-    """A progress bar on one line of a terminal."""
+    """Shows a progress bar on one line of a terminal."""
 
     _painted = 0.0
 
@@ -157,7 +157,7 @@ class _Bar(_Painter):
 
 
 class _Lines(_Painter):
-    """A line for every tenth of a download."""
+    """Prints a line for every tenth of a download."""
 
     _shown = -1
 

@@ -1,4 +1,4 @@
-"""The command line. Each command is a row of `COMMANDS`; its module is imported when it runs.
+"""The command line. `COMMANDS` lists the commands; the module of a command is imported when it runs.
 
 Every command has --help with an example. An error is one line on stderr, with exit status 2.
 """
@@ -33,10 +33,10 @@ LOG_FORMATS = ("text", "json")
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command.
+    """A command of `toolwire`.
 
-    `module` has the functions `NAME_arguments`, which adds arguments, and `run_NAME`, which returns an exit
-    status.
+    `module`: a module of `toolwire.cli` with the functions `NAME_arguments`, which adds the command's
+    arguments to a parser, and `run_NAME`, which runs the command and returns the exit status.
     """
 
     name: str
@@ -56,23 +56,23 @@ COMMANDS = (
     Command("serve", "run the gateway", "serve --port 8788", "main"),
     Command("open", "open the web pages, signed in", "open", "open"),
     Command("tour", "see approvals at work, with a sample vault and a scripted model", "tour", "tour"),
-    Command("launch", "start a coding agent against the gateway", "launch claude", "launch"),
+    Command("launch", "start a coding agent that uses the gateway", "launch claude", "launch"),
     Command(
         "models", "list the models, and whether each can answer", "models --config toolwire.toml", "models"
     ),
-    Command("chat", "chat with a model, over your notes", "chat --vault ~/notes", "terminal"),
+    Command("chat", "chat with a model that can use your notes", "chat --vault ~/notes", "terminal"),
     Command("ask", "ask one question", 'ask "What is a park?"', "terminal"),
     Command("note", "continue a conversation that is in a note", "note Ideas.md", "terminal"),
     Command("vault", "index or search a folder of notes", 'vault search ~/notes "plan"', "vault"),
-    Command("mcp", "offer a vault's tools over MCP", "mcp --vault ~/notes", "mcp"),
-    Command("approvals", "decide what tools may do", "approvals list", "terminal"),
+    Command("mcp", "offer the tools of a vault or of MCP servers over MCP", "mcp --vault ~/notes", "mcp"),
+    Command("approvals", "decide whether tool calls may run", "approvals list", "terminal"),
     Command(
-        "notices", "messages about waiting approvals: list, and send a test", "notices test phone", "notices"
+        "notices", "list the notices about waiting questions, or send a test", "notices test phone", "notices"
     ),
-    Command("keys", "API keys with names, scopes and budgets", "keys add laptop", "keys"),
-    Command("replay", "run a turn of the journal again, and compare", "replay turn.jsonl", "main"),
-    Command("conform", "judge an endpoint's tool calling", "conform http://127.0.0.1:8788/v1", "conform"),
-    Command("local", "models that run inside Toolwire: list and download them", "local list", "local"),
+    Command("keys", "manage API keys with names, scopes and budgets", "keys add laptop", "keys"),
+    Command("replay", "run a recorded turn again, and show the differences", "replay turn.jsonl", "main"),
+    Command("conform", "check an endpoint's tool calling", "conform http://127.0.0.1:8788/v1", "conform"),
+    Command("local", "list and download models that run inside Toolwire", "local list", "local"),
     Command("doctor", "show what works, what is missing, and how to fix it", "doctor", "doctor"),
 )
 
@@ -82,14 +82,15 @@ COMMANDS = (
 
 def serve_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--host", metavar="H", help="address to listen on; any but loopback needs server.keys")
+    add("--host", metavar="H", help="address to listen on; if it is not loopback, an API key must exist")
     add("--port", metavar="P", type=int, help="port to listen on; 0 picks a free one")
-    add("--print-config", action="store_true", help="show the settings in force, secrets masked, and exit")
-    levels = f"{', '.join(LOG_LEVELS)}; info logs one line a request"
+    add("--print-config", action="store_true", help="show the settings, with secrets masked, and exit")
+    levels = f"{', '.join(LOG_LEVELS)}; info logs one line for each request"
     add("--log-level", metavar="L", choices=LOG_LEVELS, default="warning", help=levels)
-    formats = "text, or json: every line is an object"
+    formats = "text, or json: one JSON object on each line"
     add("--log-format", metavar="F", choices=LOG_FORMATS, default="text", help=formats)
-    # a pipe of the process that started this server: it ends with that process
+    # The reading end of a pipe. When the process that started this server ends, the pipe closes, and the
+    # server ends too.
     add("--lifeline", metavar="FD", type=int, default=-1, help=argparse.SUPPRESS)
 
 
@@ -116,14 +117,14 @@ def run_serve(arguments: argparse.Namespace) -> int:
             logs.say(f"toolwire: {line}", event="unavailable", model=model.id, reason=model.problem)
     first_run = settings.models is DEFAULT_MODELS
     announce = _show_found if first_run else None
-    offered = with_discovered(settings) if first_run else settings  # else it looks in the background
+    offered = with_discovered(settings) if first_run else settings  # else the server discovers later
     return serve(offered, announce=announce, lifeline=arguments.lifeline)
 
 
 def _check_exposed(settings: Settings) -> None:
-    """Raises an error if other machines could reach the server and there is no key.
+    """Raises an error if other machines could reach the server and no API key exists.
 
-    Keys may be in the settings or in the store.
+    A key may be in the settings or in the store.
     """
     import asyncio
 
@@ -168,7 +169,7 @@ def _show_found(gateway: Gateway) -> None:
 
 
 def replay_arguments(parser: argparse.ArgumentParser) -> None:
-    fixture = "a fixture: downloaded from the wire page, or from the folder journal/turns"
+    fixture = "a recorded turn: downloaded from the wire page, or a file of the folder journal/turns"
     parser.add_argument("file", metavar="FILE", help=fixture)
     parser.add_argument("--json", action="store_true", help="one JSON object, for scripts")
 
@@ -176,7 +177,8 @@ def replay_arguments(parser: argparse.ArgumentParser) -> None:
 def run_replay(arguments: argparse.Namespace) -> int:
     """Replays a recorded turn and prints the differences.
 
-    Exit status 0: the client would receive the same; 1: something else; 2: the file cannot be compared.
+    Exit status 0: the client would receive the same response as when the turn was recorded; 1: it would
+    receive a different response; 2: the file cannot be read or replayed.
     """
     import json
 
@@ -199,7 +201,7 @@ def run_replay(arguments: argparse.Namespace) -> int:
 
 def _compared(differences: list[dict[str, Any]]) -> str:
     if not differences:
-        return "same: the client would get what it got"
+        return "same: the client would receive the same response"
     lines = []
     for one in differences:
         lines += [
@@ -227,8 +229,8 @@ def _settings(
 ) -> Settings:
     """Loads the settings.
 
-    `exposed` False: does not check that a server that other machines can reach has keys. The keys may be in
-    the store.
+    `exposed`: raise an error if other machines could reach the server and the settings contain no key. False
+    for a command that also looks for keys in the store.
     """
     from toolwire.settings.load import load
 
@@ -258,9 +260,10 @@ def _unknown(what: str, given: str, known: list[str]) -> str:
 
 
 def build_parser(chosen: str | None = None) -> argparse.ArgumentParser:
-    """Builds the parser.
+    """Builds the parser of the command line.
 
-    `chosen`: the command that runs. Only its arguments are added, so that no other module has to be imported.
+    `chosen`: the command whose arguments are added, so that no other command's module has to be imported;
+    None: the arguments of every command.
     """
     about = "OpenAI-grade tool calling for any model."
     parser = _Parser(prog="toolwire", description=about, epilog="example: toolwire serve")
@@ -268,7 +271,7 @@ def build_parser(chosen: str | None = None) -> argparse.ArgumentParser:
     traceback = "show the traceback of an error"
     parser.add_argument("--debug", action="store_true", help=traceback)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
-    config = "settings file; default: TOOLWIRE_CONFIG, ./toolwire.toml, the user's config directory"
+    config = "settings file; default: $TOOLWIRE_CONFIG, else ./toolwire.toml, else your config folder"
     for command in COMMANDS:
         about, example = command.help, f"example: toolwire {command.example}"
         sub = commands.add_parser(command.name, help=about, description=about, epilog=example)
@@ -359,7 +362,7 @@ def _broken_outputs() -> list[TextIO]:
     broken = []
     for stream in (sys.stdout, sys.stderr):
         poll = select.poll()
-        poll.register(stream, 0)  # errors are always reported
+        poll.register(stream, 0)  # no events are requested, but errors are always reported
         if poll.poll(0):
             broken.append(stream)
     return broken

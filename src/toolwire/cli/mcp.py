@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 HOST, PORT = "127.0.0.1", 8789
 SUBCOMMANDS = ("list", "explain", "agree")
 OF_COMMAND = ("name", "env", "allow", "ask", "deny")
-"""Options that are about the server after `--`."""
+"""Options that apply only to the server whose command follows `--`."""
 
 
 def mcp_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,24 +46,24 @@ def mcp_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add = parser.add_argument
     add("--vault", metavar="DIR", help="offer the tools of this folder of notes")
-    servers = "offer the tools of this server of the settings, [mcp.NAME]; may be repeated"
+    servers = "offer the tools of the MCP server [mcp.NAME] of the settings; may be repeated"
     add("--server", metavar="NAME", action="append", default=[], help=servers)
-    add("--http", action="store_true", help="serve streamable HTTP with a bearer instead of stdio")
+    add("--http", action="store_true", help="serve streamable HTTP, with a bearer token, instead of stdio")
     add("--host", metavar="H", help=f"with --http: address to listen on; default {HOST}")
     add("--port", metavar="P", type=int, help=f"with --http: port, 0 picks a free one; default {PORT}")
-    bearer = "with --http: env:NAME or file:PATH; default: a fresh one, printed once"
+    bearer = "with --http: the bearer token, as env:NAME or file:PATH; default: a new one, printed once"
     add("--bearer", metavar="SECRET", help=bearer)
     question = parser.add_mutually_exclusive_group()
-    inbox = "ask only in the inbox (toolwire approvals); default: in the client's form, or else in the inbox"
+    inbox = "ask only in the inbox (toolwire approvals); default: in a form of the client, else in the inbox"
     question.add_argument("--inbox", action="store_true", default=None, help=inbox)
-    form = "ask only in the client's own form"
+    form = "ask only in a form of the client, never in the inbox"
     question.add_argument("--no-inbox", action="store_false", dest="inbox", default=None, help=form)
-    lifetime = "seconds that a question waits for its decision; default 600"
+    lifetime = "seconds after which a question that is not decided expires; default 600"
     add("--lifetime", metavar="S", type=float, default=LIFETIME_S, help=lifetime)
-    wait = "seconds after which a call that waits in the inbox ends; sent again, it gets the decision"
+    wait = "end a call after S seconds in the inbox; to get the decision, the client sends the call again"
     add("--wait", metavar="S", type=float, help=wait)
-    add("--name", metavar="NAME", help="with a command: the server's name; default: from the command")
-    env = "with a command: pass this variable of the environment on; may be repeated"
+    add("--name", metavar="NAME", help="with a command: the server's name; default: derived from the command")
+    env = "with a command: pass this environment variable to the server; may be repeated"
     add("--env", metavar="VARIABLE", action="append", help=env)
     for action, does in (
         ("allow", "runs without a question"),
@@ -72,13 +72,13 @@ def mcp_arguments(parser: argparse.ArgumentParser) -> None:
     ):
         rule = f"with a command: a call that fits this rule {does}; may be repeated"
         add(f"--{action}", metavar="RULE", action="append", help=rule)
-    command = "start this MCP server and offer its tools; or the URL of one"
+    command = "the command that starts an MCP server, or a server's URL: offer the tools of this server"
     add("command", nargs="*", metavar="-- COMMAND", help=command)
     _split_command(parser)
 
 
 def _split_command(parser: argparse.ArgumentParser) -> None:
-    """Keeps everything after `--` together, and hands subcommands their own arguments."""
+    """Changes the parser: all words after `--` are the command, and subcommands parse their own words."""
     parse = parser.parse_known_args
 
     def parsed(given: Sequence[str] | None = None, namespace: Any = None) -> tuple[Any, list[str]]:
@@ -140,20 +140,20 @@ def _check(arguments: argparse.Namespace) -> None:
             f"--wait: expected more than 0 and less than {arguments.lifetime:g} seconds (--lifetime)"
         )
     if arguments.wait is not None and arguments.inbox is False:
-        raise ConfigError("--wait: only for questions in the inbox, and --no-inbox turns it off")
+        raise ConfigError("--wait: only for questions in the inbox, which --no-inbox turns off")
     for name in ("host", "port", "bearer"):
         if not arguments.http and getattr(arguments, name) is not None:
             raise ConfigError(f"--{name}: only with --http")
     for name in OF_COMMAND:
         if not arguments.command and getattr(arguments, name) is not None:
-            raise ConfigError(f"--{name}: only for a server that you name after --; others: [mcp.NAME]")
+            raise ConfigError(f"--{name}: only for a server whose command follows --; else edit [mcp.NAME]")
 
 
 # --- which servers
 
 
 def _chosen(arguments: argparse.Namespace, configured: McpSettings) -> tuple[McpServerSettings, ...]:
-    """Returns the servers that are offered: those of the settings that were named, and that of `--`."""
+    """Returns the servers to offer: those that --server names, and the one whose command follows `--`."""
     by_name = {server.name: server for server in configured.servers}
     chosen = []
     for name in dict.fromkeys(arguments.server):
@@ -195,7 +195,10 @@ _AFFIX = re.compile(r"^(mcp[-_])?(server[-_])?|([-_]mcp)?([-_]server)?$")
 
 
 def server_name(words: Sequence[str]) -> str:
-    """Returns a name for a server that has none: `npx -y @scope/server-files@1.2 /srv` is "files"."""
+    """Derives a server's name from its command or URL.
+
+    For example, the name for `npx -y @scope/server-files@1.2 /srv` is "files".
+    """
     if words[0].startswith(("http://", "https://")):
         found = (urlsplit(words[0]).hostname or "").removeprefix("mcp.").removeprefix("www.")
     else:
@@ -212,7 +215,7 @@ def server_name(words: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Offered:
-    """What one server offers: the tools of a vault, and those of servers."""
+    """What `toolwire mcp` offers: the tools of a vault, and the tools of other MCP servers."""
 
     vault: Path | None
     servers: tuple[McpServerSettings, ...]
@@ -222,9 +225,10 @@ class _Offered:
 async def _opened(
     arguments: argparse.Namespace, settings: Settings, offered: _Offered
 ) -> AsyncIterator[ToolServer]:
-    """Opens the vault, the store and the servers, and yields the server.
+    """Opens the store, the vault and the offered servers, and yields the `ToolServer` with their tools.
 
-    At the end, every running call is cancelled, every open question expires, and the servers end.
+    At the end, every running call is cancelled, every open question expires (except in the inbox with
+    --wait), and the offered servers end.
     """
     from toolwire.store.store import Store
     from toolwire.surfaces.mcp.server import ToolServer, Ways
@@ -268,7 +272,7 @@ def _say(line: str) -> None:
 
 
 def _explain(arguments: argparse.Namespace) -> None:
-    """Explains to a person at a terminal why nothing happens."""
+    """Explains why nothing seems to happen to a person who starts the server at a terminal."""
     given = ["mcp"]
     if arguments.vault is not None:
         given += ["--vault", str(Path(arguments.vault).expanduser().resolve())]
@@ -340,11 +344,11 @@ async def _serve_http(
 
 
 def _bearer(written: str | None) -> str:
-    """Returns the secret that `--bearer` refers to, or a new random one without the option."""
+    """Returns the secret that `--bearer` refers to; a new random secret if the option is not given."""
     if written is None:
         return secrets.token_urlsafe(32)
     found = secret(written, "--bearer", os.environ)
     if found is None:
-        others = "a secret on the command line can be read by others"
+        others = "other users of this machine can read a secret on the command line"
         raise ConfigError(f"--bearer: write env:NAME or file:PATH; {others}")
     return found

@@ -1,6 +1,7 @@
 """`toolwire mcp agree SERVER`: shows tools that are new or have changed, and offers those you agree to.
 
-It asks in the terminal. If an approval code is set, it asks for the code: other programs can run this too.
+The command asks in the terminal. If you have set an approval code, it also asks for the code, because other
+programs can run the command too.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ async def _agree(settings: Settings, name: str) -> int:
         if state.error:
             raise ConfigError(f"MCP server {name}: {one_line(state.error, 600)}")
         if not state.withheld:
-            print(f"{name}: every tool is as you agreed to")
+            print(f"{name}: no tool is new or has changed since you agreed")
             return 0
         agreed = [one for one in state.withheld if _asked(one)]
         if agreed:

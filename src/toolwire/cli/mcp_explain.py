@@ -1,4 +1,4 @@
-"""`toolwire mcp explain SERVER TOOL '{…}'`: which rule decides a call. Does not start the server."""
+"""`toolwire mcp explain SERVER TOOL '{…}'`: shows which rule decides a call. The server is not started."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OUTCOMES = {"deny": "refused", "ask": "needs your approval", "allow": "runs with
 def explain_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("server", metavar="SERVER", help="the server's name in the settings, [mcp.NAME]")
-    add("tool", metavar="TOOL", help="the tool's name, as the server has it; also SERVER__TOOL")
+    add("tool", metavar="TOOL", help="the tool's name on the server, or SERVER__TOOL")
     add("arguments", metavar="ARGUMENTS", nargs="?", default="{}", help="the call's arguments as JSON")
     add("--json", action="store_true", help="JSON, for scripts")
 
@@ -39,7 +39,7 @@ def run_explain(arguments: argparse.Namespace) -> int:
 
 
 def server_named(name: str, settings: McpSettings) -> McpServerSettings:
-    """Returns the server of this name. Raises `ConfigError` with the nearest name."""
+    """Returns the server of this name. If there is none, raises `ConfigError` with the most similar name."""
     names = [server.name for server in settings.servers]
     if name in names:
         return settings.servers[names.index(name)]

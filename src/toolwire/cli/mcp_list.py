@@ -1,6 +1,6 @@
-"""`toolwire mcp list`: the MCP servers of the settings, their tools, and what is wrong with them.
+"""`toolwire mcp list`: shows the MCP servers of the settings, their tools, and what is wrong with them.
 
-It starts the servers. The first list of a server is the one whose definitions are agreed to.
+The command starts the servers. Listing a server's tools for the first time counts as agreeing to all of them.
 """
 
 from __future__ import annotations
@@ -51,7 +51,10 @@ async def _states(settings: Settings) -> list[ServerState]:
 
 
 def chosen(settings: Settings, name: str | None) -> Settings:
-    """Returns the settings with this server alone, or with all. Raises `ConfigError` if there is none."""
+    """Returns the settings with only the server `name`; with all servers if `name` is None.
+
+    Raises `ConfigError` if the settings have no server of this name.
+    """
     if name is None:
         return settings
     from toolwire.cli.mcp_explain import server_named
@@ -61,13 +64,13 @@ def chosen(settings: Settings, name: str | None) -> Settings:
 
 @asynccontextmanager
 async def opened(settings: Settings) -> AsyncIterator[McpServers]:
-    """Yields the servers of the settings, and ends them."""
+    """Yields the MCP servers of the settings, and ends them afterwards."""
     if find_spec("mcp") is None:
         raise ConfigError(f"MCP servers need an extra: {add_extra('mcp')}")
     from toolwire.store.store import Store
     from toolwire.tools.mcp.servers import McpServers
 
-    logging.getLogger("toolwire.mcp").setLevel(logging.ERROR)  # what is wrong is in the output
+    logging.getLogger("toolwire.mcp").setLevel(logging.ERROR)  # the command prints the problems itself
     async with Store(settings.store.url) as store:
         servers = McpServers(settings.mcp, store)
         try:

@@ -1,4 +1,4 @@
-"""`toolwire models`: every configured model and server, with its state."""
+"""`toolwire models`: lists every model, and each server of the settings that cannot be used."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def run_models(arguments: argparse.Namespace) -> int:
 
 
 async def _problems(catalog: Catalog) -> dict[str, str]:
-    """Returns the reasons why models and servers cannot be used now, by id. The id of a server is `ID/*`."""
+    """Returns the reason for each model or server that cannot be used now. A server's key is `ID/*`."""
     ids = [*catalog.unavailable, *catalog.models, *catalog.sources]
     try:
         found = await asyncio.gather(*map(catalog.trouble, ids))

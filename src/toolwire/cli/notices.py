@@ -18,9 +18,11 @@ from toolwire.surfaces.tables import table
 
 
 def notices_arguments(parser: argparse.ArgumentParser) -> None:
-    actions = "list (default), or test: sends a test message and says what came of it"
+    actions = "list (default) shows the notices; test sends a test message and shows the result"
     parser.add_argument("action", nargs="?", choices=("list", "test"), default="list", help=actions)
-    parser.add_argument("name", nargs="?", metavar="NAME", help="with test: a table [notices.NAME]")
+    parser.add_argument(
+        "name", nargs="?", metavar="NAME", help="with test: a notice of the settings, [notices.NAME]"
+    )
     parser.add_argument("--json", action="store_true", help="JSON, for scripts")
 
 
@@ -84,7 +86,7 @@ async def _test(settings: Settings, notice: NoticeSettings, as_json: bool) -> in
 
 
 async def warnings(settings: Settings, notice: NoticeSettings) -> list[tuple[str, str]]:
-    """Returns what is wrong with a notice that works, and what to do about it."""
+    """Returns problems of a notice that do not keep it from being sent, each with what to do about it."""
     out: list[tuple[str, str]] = []
     if notice.level == "notice":
         return out
@@ -109,11 +111,11 @@ async def warnings(settings: Settings, notice: NoticeSettings) -> list[tuple[str
 
 
 def _unreachable(server: ServerSettings, pages: str) -> tuple[str, str] | None:
-    """Returns why `toolwire serve` would refuse requests to this address; None if it would not."""
+    """Returns why a phone could not open the address `pages`, with what to do; None if it could."""
     host = (urlsplit(pages).hostname or "").lower()
     names = {one.lower().partition(":")[0] for one in server.hosts}
     if is_loopback(server.host) and not is_loopback(host) and host not in names:
-        return f"the server does not accept the host name {host} of pages", f'add "{host}" to server.hosts'
+        return f"pages: the server does not accept the host name {host}", f'add "{host}" to server.hosts'
     if is_loopback(host):
         return (
             f"pages is {host}, which a phone cannot reach",

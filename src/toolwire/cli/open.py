@@ -16,7 +16,7 @@ START = "toolwire serve starts one"
 
 def open_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--print", action="store_true", help="print the link instead of opening it")
-    port = "the server on this port; default: the one on server.port, else the newest"
+    port = "open the server on this port; default: the one on server.port, else the newest"
     parser.add_argument("--port", metavar="P", type=int, help=port)
 
 
@@ -24,7 +24,7 @@ def run_open(arguments: argparse.Namespace) -> int:
     server = chosen(running(), arguments.config, arguments.port)
     if server is None:
         on = f" on port {arguments.port}" if arguments.port is not None else ""
-        raise ConfigError(f"no Toolwire of this user runs{on}; {START}")
+        raise ConfigError(f"no Toolwire server of this user runs{on}; {START}")
     answer = ask(server, link=True)
     if answer is None:
         raise ConfigError(f"the server at {server.url} stopped answering; {START}")
@@ -37,9 +37,9 @@ def run_open(arguments: argparse.Namespace) -> int:
 
 
 def chosen(servers: list[RunningServer], config: str | None, port: int | None) -> RunningServer | None:
-    """Returns the server to open: the one on this port, if a port is given.
+    """Returns the server on `port`; if `port` is None, the one on the settings' port, or else the newest.
 
-    Without a port, it is the server on the port of the settings, or else the newest.
+    Returns None if there is no such server.
     """
     if port is not None:
         return next((server for server in servers if server.port == port), None)

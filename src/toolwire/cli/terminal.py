@@ -1,4 +1,7 @@
-"""The arguments of chat, ask, note and approvals. Their code is imported when they run."""
+"""The arguments of `toolwire chat`, `ask`, `note` and `approvals`.
+
+The code of a command is imported when the command runs.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +28,14 @@ run_chat, run_ask, run_note, run_approvals = map(_run, ("chat", "ask", "note", "
 
 
 def chat_arguments(parser: argparse.ArgumentParser) -> None:
-    vault = "the folder of notes whose tools are offered; default: vault.root if vault.enabled is set"
+    vault = "offer the tools of this folder of notes; default: vault.root, if vault.enabled is true"
     parser.add_argument("--vault", metavar="DIR", help=vault)
     model = "the model to use; default: the first that toolwire models lists"
     parser.add_argument("--model", metavar="M", help=model)
 
 
 def _allow_argument(parser: argparse.ArgumentParser) -> None:
-    rule = "a tool that may run without a question: vault_search, file_read:Projects/**, note_edit:Inbox/*.md"
+    rule = "calls that run without your approval: vault_search, file_read:Projects/**, note_edit:Inbox/*.md"
     parser.add_argument("--allow", metavar="RULE", action="append", default=[], help=rule)
 
 
@@ -41,7 +44,7 @@ def ask_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("question", nargs="*", metavar="QUESTION", help=question)
     chat_arguments(parser)
     _allow_argument(parser)
-    as_json = "one JSON object at the end: answer, model, calls, usage"
+    as_json = "print one JSON object at the end, with answer, model, calls and usage"
     parser.add_argument("--json", action="store_true", help=as_json)
 
 
@@ -54,17 +57,20 @@ def note_arguments(parser: argparse.ArgumentParser) -> None:
 
 def approvals_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    action = "default: list pending questions; code: set or change your approval code"
+    action = (
+        "list: the pending questions (default); show, approve, deny: one question; grants: the remembered "
+        "approvals; revoke: end a grant; audit: the log of decisions; code: set or change your approval code"
+    )
     add("action", nargs="?", choices=ACTIONS, default="list", help=action)
-    add("id", nargs="?", metavar="ID", help="the id of an approval or a grant, or the beginning of it")
-    add("--reason", metavar="TEXT", default="", help="deny: why; the model gets this text")
-    pick = "approve: numbers of the list that `show` prints, paths, or the words all or none"
+    add("id", nargs="?", metavar="ID", help="the id of a question or a grant, or the beginning of the id")
+    add("--reason", metavar="TEXT", default="", help="deny: the reason, which the model reads")
+    pick = "approve: what to share: numbers of the list that `show` prints, paths, or the word all or none"
     add("--pick", metavar="WHICH", nargs="+", help=pick)
-    add("--arguments", metavar="JSON", help="approve: with these arguments instead")
-    remember = "approve: this and similar calls from now on"
+    add("--arguments", metavar="JSON", help="approve: run the call with these arguments instead")
+    remember = "approve: also allow similar calls from now on: in this session, in a folder, or always"
     add("--remember", choices=("session", "folder", "tool"), help=remember)
-    folder = "with --remember folder: which folder; default: the one that contains everything shown"
+    folder = "with --remember folder: which folder; default: the one that contains all files shown"
     add("--folder", metavar="F", default="", help=folder)
-    add("--all", action="store_true", help="list: decided questions, too")
-    add("--limit", metavar="N", type=int, default=20, help="audit: at most N of the newest entries")
-    add("--json", action="store_true", help="JSON, for scripts")
+    add("--all", action="store_true", help="list: also show questions that are decided")
+    add("--limit", metavar="N", type=int, default=20, help="audit: show the newest N entries; default 20")
+    add("--json", action="store_true", help="print JSON, for scripts")

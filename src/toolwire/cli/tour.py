@@ -1,7 +1,7 @@
 """`toolwire tour`: a two-minute walk through approvals, in the web page or in the terminal.
 
 The tour has its own sample vault, scripted model and store, in a temporary folder that is deleted at the end.
-It reads none of the person's settings.
+The tour reads none of the person's settings.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ FOLDER = "toolwire-tour-"
 
 
 def tour_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--terminal", action="store_true", help="take the tour here, instead of in a browser")
+    parser.add_argument("--terminal", action="store_true", help="take the tour here, not in a browser")
     parser.add_argument(
-        "--port", metavar="P", type=int, default=0, help="port of the web page; default: free"
+        "--port", metavar="P", type=int, default=0, help="port of the web page; default: a free one"
     )
     parser.add_argument("--no-open", action="store_true", help="print the link, but open no browser")
 
@@ -31,7 +31,7 @@ def run_tour(arguments: argparse.Namespace) -> int:
 
     with tempfile.TemporaryDirectory(prefix=FOLDER, ignore_cleanup_errors=True) as made:
         folder = Path(made).resolve()
-        # The index of the sample vault, and the record of the server that runs.
+        # The folders for the index of the sample vault, and for the record of the running server.
         os.environ |= {"XDG_CACHE_HOME": str(folder / "cache"), "TOOLWIRE_DATA": str(folder / "data")}
         vault = write_notes(folder / "Sample vault")
         settings = Settings(

@@ -1,4 +1,4 @@
-"""`toolwire vault index DIR` and `toolwire vault search DIR …`, which need no model."""
+"""`toolwire vault index DIR` and `toolwire vault search DIR QUERY`. Neither command needs a model."""
 
 from __future__ import annotations
 
@@ -42,10 +42,7 @@ def vault_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _allow_query_words(parser: argparse.ArgumentParser) -> None:
-    """Allows words of the query after options, and query words with a leading minus.
-
-    argparse alone allows neither.
-    """
+    """Changes the parser: words of the query may be after options, and may begin with a minus."""
     parse = parser.parse_known_args
 
     def parsed(given: Sequence[str] | None = None, namespace: Any = None) -> tuple[Any, list[str]]:
@@ -100,7 +97,7 @@ def _print_found(found: Found, as_json: bool) -> int:
         hint = found.hint or ("" if found.hits else "no note matches")
         if found.truncated:
             more = "; --limit N shows more" if len(found.hits) < MOST_RESULTS else ""
-            hint = f"{len(found.hits)} of {found.total}{more}"
+            hint = f"{len(found.hits)} of {found.total} results{more}"
         if hint:
             print(clean(hint), file=sys.stderr)
     return 0 if found.hits else 1

@@ -1,7 +1,8 @@
-"""Forwards a request to the node that owns the run it continues.
+"""Forwards a request that continues a parked run to the node that owns the run.
 
 - A request is forwarded at most once. The sending node signs it with a seal (the header `x-toolwire-hop`).
-  The receiving node answers or refuses. An invalid seal is refused, so a client cannot pose as a node.
+  The receiving node answers the request or refuses it. A request with an invalid seal is refused, so a client
+  cannot pose as a node.
 - If the owner of a run cannot be reached or refuses, this node replays the run from the request's history, as
   long as nothing has been sent to the client.
 - If the owner is lost in the middle of a stream, the stream ends with an error in the format of its API.
@@ -44,19 +45,16 @@ if TYPE_CHECKING:
 
 HOP = b"x-toolwire-hop"
 FORWARDED = "toolwire.hop"
-"""A key in the scope of a forwarded request.
-
-The sending node has already counted the request.
-"""
+"""A key in the scope of a forwarded request. Its value is the id of the sending node."""
 CONNECT_S = 2.0
 METRICS_S = 2.0
 REFUSALS = frozenset({403, 421, 503, 529})
 """HTTP statuses with which the owner of a run says that it cannot answer.
 
-The reason: the run is no longer parked, the owner is shutting down, or it does not accept the seal.
+The run is no longer parked, or the owner is shutting down or does not accept the seal.
 """
 MAX_CALLS = 50_000
-"""How many call ids of a body are read. If there are more, none is used, and this node answers."""
+"""The maximum number of call ids in a body. If there are more, they are ignored, and this node answers."""
 CONNECTION_HEADERS = frozenset(
     "connection content-length date expect keep-alive proxy-connection server te trailer transfer-encoding "
     "upgrade".split()
@@ -150,7 +148,7 @@ def _target(scope: Scope) -> str:
 
 
 class NodeClient:
-    """Sends sealed requests. Each uses a new connection, which fails at once if a node is down."""
+    """Sends sealed requests. Each request uses a new connection, so it fails at once if a node is down."""
 
     def __init__(self, seals: NodeSeals) -> None:
         self._seals = seals
@@ -267,7 +265,7 @@ class Forwarding:
 
 
 def _answer_headers(headers: Mapping[str, str]) -> HeaderList:
-    """Returns the headers that belong to the owner's answer. This node adds its own to them."""
+    """Returns those headers of the owner's response that the client gets. This node adds its own headers."""
     lower = ((name.lower(), value.encode("latin-1", "replace")) for name, value in headers.items())
     return [(name.encode(), value) for name, value in lower if _ANSWER_HEADER.fullmatch(name)]
 
@@ -282,8 +280,8 @@ class Siblings:
     """The other workers of this server.
 
     `number`: this worker's number. `addresses`: the addresses of all workers. Worker 0 serves the web pages,
-    because their tabs, conversations and journal are in one process. Every worker serves the metrics of all
-    workers, labelled with the worker's number.
+    because the pages need all their state in one process. Every worker serves the metrics of all workers,
+    labelled with the number of the worker.
     """
 
     def __init__(self, number: int, addresses: Sequence[str], client: NodeClient) -> None:
@@ -365,9 +363,9 @@ def merged(pages: dict[int, str]) -> str:
 class WorkerContext:
     """The number, addresses and sockets of one worker.
 
-    `siblings`: the addresses of all workers, including this one. `private`: two listeners of this worker
-    alone. One is for other nodes, because a connection to the shared sockets could reach any worker. The
-    other is for the other workers; the parent keeps it open.
+    `siblings`: the addresses of all workers, including this one. `private`: two listening sockets that only
+    this worker has. One is for other nodes, because a connection to the shared sockets could reach any
+    worker. The other is for the other workers of this server; the parent keeps it open.
     """
 
     number: int = 0
@@ -384,7 +382,7 @@ ALONE = WorkerContext()
 
 
 class NodeApp(Protocol):
-    """The part of the application that concerns other nodes."""
+    """The attributes of the application that `join` needs."""
 
     log: RequestLog
     metrics: Metrics

@@ -1,15 +1,18 @@
-"""The nodes: their settings and addresses, and which of them owns a parked run.
+"""The nodes: their settings and addresses, and which node holds a parked run.
 
-All nodes read and write these rows in Redis:
+A parked run waits on its node until the client sends the results of its tool calls. All nodes read and write
+these rows in Redis:
 
     toolwire:node:ID      the address of a node; expires unless the node renews it
-    toolwire:park:CALL    the node whose run waits for this call, and the caller's key; expires with the park
+    toolwire:park:CALL    the node whose run waits for this call, and the id of the client's key; expires
+                          when the run may no longer wait
 
-- A node that cannot reach Redis continues to serve: it knows its own parked runs, and replays those of other
-  nodes. Only the first request waits for Redis. After that only the heartbeat tries again. It writes all rows
-  again when Redis is reachable, or if Redis has lost them.
+- A node that cannot reach Redis continues to serve: it knows its own parked runs, and replays the parked runs
+  of other nodes from the history in the request. Only the first request waits for Redis. After that, only
+  `_beat` tries to reach Redis again. It writes all rows again when Redis is reachable, or if Redis has lost
+  them.
 - Every row is signed by a node. Anyone else who can write to Redis can only cause replays.
-- A node that drains first deletes its rows.
+- A node that shuts down first deletes its rows.
 """
 
 from __future__ import annotations
@@ -43,12 +46,12 @@ NODE_TTL_S = 15.0
 BEAT_S = 5.0
 RETRY_S = 1.0
 WITHIN_S = 1.0
-"""The longest time that Redis may take for one reply."""
+"""How long Redis may take for one reply."""
 MOST_CONNECTIONS = 16
-"""The most connections of one client to Redis. A command takes a fraction of a millisecond."""
+"""The maximum number of connections to Redis. These suffice, because commands take little time."""
 SHUNNED_S = 5.0
 MAX_IDS = 256
-"""How many call ids of a request are looked up. If there are more, the last ones are used."""
+"""The maximum number of call ids that are looked up for a request. If there are more, the last are used."""
 
 log = logging.getLogger("toolwire.nodes")
 T = TypeVar("T")
@@ -65,10 +68,10 @@ class Peer:
 
 
 class Nodes:
-    """This node's rows in Redis, and those of other nodes.
+    """Writes this node's rows to Redis, and reads the rows of other nodes.
 
-    All nodes share `secret`. If it is "", they agree on one through Redis, which is enough on a single
-    machine. `waiting` returns the runs that are parked on this node.
+    All nodes share `secret`. If it is "", the nodes agree on a secret through Redis, which is enough on a
+    single machine. `waiting` returns the runs that are parked on this node.
     """
 
     def __init__(
@@ -82,7 +85,7 @@ class Nodes:
         self._agrees = not secret
         self._candidate = secrets.token_hex(32)
         self._key = _derived(secret) if secret else b""
-        self._written = False  # whether Redis has this node's rows, as last known
+        self._written = False  # whether Redis has this node's rows, as far as the node knows
         self._left = False
         self._heartbeat: asyncio.Task[None] | None = None
         self._withdrawals: set[asyncio.Task[Any]] = set()
@@ -147,7 +150,7 @@ class Nodes:
     async def _agree(self, redis: Redis) -> None:
         """Uses the secret that the first node has written to Redis.
 
-        If Redis loses it, the first node that connects again writes it again.
+        If Redis loses the secret, the first node that connects again writes the same secret again.
         """
         await redis.set(SECRET, self._candidate, nx=True)
         agreed = await redis.get(SECRET)
@@ -160,7 +163,8 @@ class Nodes:
     async def announce(self, calls: Collection[str], key_id: str, left_s: float) -> None:
         """Writes to Redis that the run for these calls is parked on this node.
 
-        This is done before the client gets the calls, because the client may answer at once, on another node.
+        This happens before the client gets the calls, because the client may send the results at once, and to
+        another node.
         """
         if self._left or not self._key or not self.up:
             return
@@ -210,7 +214,7 @@ class Nodes:
         return Peer(id, found[0])
 
     def shun(self, peer: Peer) -> None:
-        """Replays the runs of an unreachable node for a short time, instead of trying it again."""
+        """Makes `owner` ignore the runs of an unreachable node for `SHUNNED_S`, so that they are replayed."""
         now = time.monotonic()
         self._shunned = {id: until for id, until in self._shunned.items() if until > now}
         self._shunned[peer.id] = now + SHUNNED_S
@@ -232,9 +236,9 @@ class Nodes:
     async def _ask(
         self, work: Callable[[Redis], Awaitable[T]], otherwise: Any, probing: bool = False
     ) -> T | Any:
-        """Returns the reply of Redis, or `otherwise` if it cannot be reached.
+        """Returns the reply of Redis, or `otherwise` if Redis cannot be reached.
 
-        `probing`: tries even if Redis was unreachable before.
+        `probing`: whether to try even if Redis could not be reached before.
         """
         from redis.exceptions import RedisError
 
@@ -277,7 +281,7 @@ def connect(url: str) -> Redis:
         pool = BlockingConnectionPool.from_url(
             url,
             max_connections=MOST_CONNECTIONS,
-            timeout=None,  # callers limit the whole wait
+            timeout=None,  # the callers limit how long they wait
             socket_timeout=WITHIN_S,
             socket_connect_timeout=WITHIN_S,
             retry=Retry(NoBackoff(), 1),
@@ -317,7 +321,7 @@ def check(settings: Settings) -> None:
             problem = "several workers find each other through Redis; set store.redis, "
             problem += 'e.g. "redis://127.0.0.1:6379/0"'
         elif store.url in IN_MEMORY:
-            problem = "several workers need a store that they share; store.url is one in memory"
+            problem = "several workers need a store that they share; store.url is a store in memory"
     if problem:
         raise ConfigError(f"server.workers: {problem}")
     if store.redis and not server.node_secret:
@@ -389,9 +393,9 @@ def _bracketed(host: str) -> str:
 
 
 def _address_towards(redis: str) -> str:
-    """Returns this machine's address on the route to Redis, which all nodes can reach.
+    """Returns the address that this machine would use to connect to Redis, without sending anything.
 
-    Sends nothing.
+    All nodes can reach Redis, so they can usually reach this address too.
     """
     host = urlsplit(redis).hostname or "127.0.0.1"
     try:
@@ -400,5 +404,5 @@ def _address_towards(redis: str) -> str:
             probe.connect(address)
             return str(probe.getsockname()[0])
     except OSError:
-        message = "set host:port where the other nodes reach this one; server.host does not show it"
+        message = "set host:port where the other nodes reach this one; Toolwire cannot find it out"
         raise ConfigError(f"server.advertise: {message}") from None

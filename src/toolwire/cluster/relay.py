@@ -1,9 +1,9 @@
-"""Forwards the stream of another node, and completes it correctly if that node is lost.
+"""Forwards the stream of another node, and completes the stream correctly if that node is lost.
 
-The stream is forwarded in whole blocks. Law 6 also holds for the completion: it does not contradict what the
-client has received. In a Responses stream, the open item is closed as incomplete with the text so far, the
-sequence numbers continue, and `response.failed` lists every item. A chat stream ends with an error object, a
-Messages stream with an `error` event. If the stream had already ended, nothing is added.
+The stream is forwarded in whole blocks of server-sent events. The events that complete it do not contradict
+what the client has received. In a Responses stream, the open item is closed as incomplete with the text so
+far, the sequence numbers continue, and `response.failed` lists every item. A chat stream ends with an error
+object, and a Messages stream with an `error` event. If the stream had already ended, nothing is added.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ENDS: dict[Api, tuple[bytes, ...]] = {
     "chat": (b"data: [DONE]",),
     "messages": (b"event: message_stop\n", b"event: error\n"),
 }
-"""How a stream ends, for every API except the Responses API."""
+"""Texts that show the end of a complete stream, by API. For the Responses API, see `TERMINALS`."""
 TERMINALS = frozenset({"response.completed", "response.incomplete", "response.failed"})
 NETWORK_ERRORS = (aiohttp.ClientError, OSError, TimeoutError)
 LOST = Failure("backend_cut", "The server that ran this turn was lost. Send the request again.")
@@ -39,7 +39,7 @@ log = logging.getLogger("toolwire.nodes")
 
 
 class Relay:
-    """Another node's stream, as an iterator of whole blocks. Closing it closes the connection."""
+    """Another node's stream, as an iterator of whole blocks. `aclose` closes the connection."""
 
     def __init__(self, response: aiohttp.ClientResponse, api: Api) -> None:
         self._response = response
@@ -128,13 +128,13 @@ class _OpenItem:
     item: dict[str, Any]
     index: int
     part: str = ""
-    """The type of the part of the item; "" before the part was added."""
+    """The type of the item's content part, or "" before the part was added."""
     pieces: list[str] = field(default_factory=list)
     text_done: bool = False
     part_done: bool = False
 
     def shape(self) -> ItemShape:
-        """Returns the shape of the item by its part; before the part was added, by the item's keys."""
+        """Returns the shape that fits the item's part, or the item's keys if no part was added yet."""
         kind, keys = self.item.get("type"), self.item.keys()
         for shape in SHAPES.values():
             part = shape.part.part["type"] if shape.part is not None else ""
@@ -145,7 +145,7 @@ class _OpenItem:
 
 
 class Passing:
-    """Follows a stream: `feed` reads whole blocks, `end` returns the events that complete it."""
+    """Follows a stream: `feed` reads whole blocks, `end` returns the events that the stream still lacks."""
 
     def __init__(self, api: Api) -> None:
         self._api = api

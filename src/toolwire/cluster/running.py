@@ -2,8 +2,8 @@
 
 Each server writes one file to the folder `running` of the data folder: its process, its address, and a random
 secret. The file is private to the user. A record may be out of date, for example after a power failure, so a
-command trusts it only if the server proves that it knows the secret. Both sides send a proof, never the
-secret itself: another program that uses the port now learns nothing.
+command trusts it only if the server proves that it knows the secret. The command and the server send each
+other a proof, never the secret itself, so another program that now uses the port does not learn the secret.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from urllib.parse import urlsplit
 
 ASK_PATH = "/ui/api/session/open"
 ASK_S = 5.0
+IDENTIFY_S = 1.0
+"""How long `is_toolwire` waits. A person waits for it, and a Toolwire on this machine answers at once."""
 FOLDER = "running"
 LARGEST = 65536
 
@@ -70,7 +72,7 @@ def proof(secret: str, side: str, nonce: str) -> str:
 def write(server: RunningServer) -> Path | None:
     """Writes the record of this server and returns its path.
 
-    Returns None if the record cannot be written: the server runs without one.
+    Returns None if the record cannot be written. The server then runs without a record.
     """
     try:
         folder = data_folder() / FOLDER
@@ -147,7 +149,7 @@ def _read(path: Path) -> RunningServer | None:
 
 
 def ask(server: RunningServer, link: bool = False) -> dict[str, Any] | None:
-    """Asks the server for a proof, and with `link` for a path that signs a browser in, once.
+    """Asks the server for a proof and, with `link`, for a path that signs a browser in once.
 
     Returns None if the server does not answer, or if the answer is not from the server of this record.
     """
@@ -165,7 +167,7 @@ def ask(server: RunningServer, link: bool = False) -> dict[str, Any] | None:
 def is_toolwire(url: str) -> bool:
     """Returns whether a Toolwire server answers at this address. It may belong to another user."""
     try:
-        status, raw = request(url + "/", verify=False)
+        status, raw = request(url + "/", verify=False, timeout_s=IDENTIFY_S)
         return status == 200 and json.loads(raw)["name"] == "toolwire"
     except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError, RecursionError):
         return False
@@ -178,9 +180,10 @@ def request(
     verify: bool = True,
     timeout_s: float = ASK_S,
 ) -> tuple[int, bytes]:
-    """Sends a GET, or with a body a POST, without any proxy. Returns status and body.
+    """Sends a POST request if there is a body, otherwise a GET request. Returns the status and the body.
 
-    `verify` False: accepts any TLS certificate, because the server proves who it is in another way.
+    The request uses no proxy. `verify`: False accepts any TLS certificate, for a server that proves who it is
+    in another way.
     """
     parts = urlsplit(url)
     host, port = parts.hostname or "", parts.port

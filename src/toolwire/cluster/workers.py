@@ -2,10 +2,10 @@
 
 The parent binds the sockets and supervises the workers.
 
-- A worker that dies is restarted, after a pause that grows while it keeps dying. If a worker cannot start at
-  all, the server does not start.
-- The parent sends its signals to all workers. Each worker has its own process group, so it gets Ctrl-C only
-  once.
+- A worker that dies is restarted, after a pause that grows while it keeps dying. If a worker dies before all
+  workers have been ready once, the server does not start.
+- The parent passes the signals to stop on to all workers. Each worker has its own process group, so it gets
+  Ctrl-C only once.
 - A worker drains and ends when its parent has died.
 """
 
@@ -32,7 +32,7 @@ from toolwire.settings.types import ConfigError
 FIRST_WAIT_S = 0.1
 LONGEST_WAIT_S = 10.0
 SETTLED_S = 30.0
-"""After this time without a failure, earlier failures of a worker do not count any more."""
+"""If a worker has run for longer than this, its failures are counted from 0 again."""
 MARGIN_S = 15.0
 """How many seconds after the drain time the parent kills workers that still run."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)
@@ -46,8 +46,8 @@ Report = Callable[[dict[str, Any]], None]
 class WorkerProcess:
     """The parent's record of a worker.
 
-    `pid` 0: not running; it is started again at `due`. `pipe`: the worker reports here that it is ready, or
-    its error.
+    `pid`: 0 while the worker does not run. `due`: the time at which it is then started. `pipe`: the pipe on
+    which the worker reports that it is ready, or its error.
     """
 
     number: int
@@ -64,8 +64,8 @@ class Workers:
     """Runs `work(number, report, lifeline)` in each worker process.
 
     `report` sends a dict to the parent. `lifeline` is a pipe that closes when the parent ends. `on_ready` is
-    called once, when all workers are ready, with the dict that worker 0 has reported. `on_stop` closes what
-    the parent keeps open for the workers.
+    called once, when all workers are ready, with the dict that worker 0 has reported. `on_stop` is called
+    once, at the first signal to stop.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Workers:
     def run(self, drain_s: float) -> int:
         """Runs the workers until they have ended after a signal. Returns the exit status.
 
-        Raises `ConfigError` if they cannot start.
+        Raises `ConfigError` if a worker cannot start.
         """
         woken, waker = socket.socketpair()
         for end in (woken, waker):
@@ -140,7 +140,7 @@ class Workers:
         if not pid:
             self._run_worker(worker.number, writing, reading)
         os.close(writing)
-        with suppress(OSError):  # the worker does this too; either may be first
+        with suppress(OSError):  # the worker calls setpgid too, because either process may be first
             os.setpgid(pid, pid)
         worker.pid, worker.pipe, worker.started = pid, reading, time.monotonic()
         worker.unread, worker.ready = b"", False
@@ -244,7 +244,7 @@ class Workers:
     def _cannot_start(self, worker: WorkerProcess, problem: str) -> None:
         """Stops the server because a worker cannot start.
 
-        If all workers had been ready before, this only logs: the worker is started again.
+        If all workers have been ready before, only logs the problem, because the worker is started again.
         """
         if self._all_ready:
             log.error("worker %d cannot start: %s", worker.number, problem)

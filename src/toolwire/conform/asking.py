@@ -1,7 +1,7 @@
 """The texts of the questions, and functions that build requests of each API.
 
-The texts spell calls out (`Call the tool NAME with the arguments {…}`): every model understands this, and a
-scripted model can parse it.
+The texts write each call in full, as in `Call the tool NAME with the arguments {…}`. Every model understands
+this, and a scripted model can parse it.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from toolwire.core.turn import Api
 
 Earlier = Mapping[str, ProbeExchange]
 Build = Callable[[str, Earlier], ProbeRequest | None]
-"""Builds a request from the model's name and the exchanges of the questions in `after`.
+"""Builds a request from the model's name and the exchanges of earlier questions (`Question.after`).
 
-Returns None if an earlier answer does not contain what is needed.
+Returns None if an earlier answer lacks something that the request needs.
 """
 
 
@@ -67,7 +67,7 @@ MAX_TOKENS = 1024
 
 
 def request(api: Api, body: Any = None, tail: str = "", **fields: Any) -> ProbeRequest:
-    """Returns a request of the API. The key is sent in the header that the API's clients use."""
+    """Returns a request of the API, with the API key in the header that the API's clients use."""
     if api == "messages":
         fields = {"headers": ANTHROPIC, "x_api_key": True, **fields}
     return ProbeRequest(f"{PATHS[api]}{tail}", body, **fields)
@@ -104,7 +104,7 @@ def allowed(api: Api, name: str) -> dict[str, Any]:
 
 
 def _of_kind(api: Api, kind: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a tool or a choice. Chat nests the fields under their kind, Responses does not."""
+    """Returns a tool or a tool choice. Chat nests its fields in an object, Responses does not."""
     return {"type": kind, kind: dict(fields)} if api == "chat" else {"type": kind, **fields}
 
 
@@ -116,7 +116,7 @@ def structured(api: Api) -> dict[str, Any]:
 
 
 def ask(api: Api, model: str, words: str, **more: Any) -> ProbeRequest:
-    """Returns a request with one user message. For Responses, storing is off by default."""
+    """Returns a request with one user message. In Responses, `store` is false unless `more` sets it."""
     messages = [{"role": "user", "content": words}]
     own: dict[str, Any] = {"messages": messages}
     if api == "responses":
@@ -131,7 +131,7 @@ def asking(api: Api, words: str, **more: Any) -> Build:
 
 
 def sending(api: Api, body: Mapping[str, Any], tail: str = "", **fields: Any) -> Build:
-    """Returns a function that builds a request with these fields and the model."""
+    """Returns a function that builds a request from the fields in `body` and the model's name."""
     return lambda model, earlier: request(api, {"model": model, **body}, tail, **fields)
 
 
@@ -171,7 +171,8 @@ def with_results(
 ) -> Build:
     """Returns a function that builds the request with the results of the calls in the answer to `first`.
 
-    `as_clients_do`: with other valid shapes that some clients send. `needs`: what the answer must have.
+    `as_clients_do`: send calls and results in other valid forms, which some clients use. `needs`: a test of
+    that answer; if it is false, no request is built.
     """
     extend = _WITH_RESULTS[api]
 
@@ -208,9 +209,9 @@ def _responses_with_results(first: ProbeExchange, as_clients_do: bool) -> dict[s
 
 
 def _messages_with_results(first: ProbeExchange, as_clients_do: bool) -> dict[str, Any]:
-    """Returns the messages with the results.
+    """Returns the `messages` of a Messages request, with the results at the end.
 
-    `as_clients_do`: like Claude Code, with a text and a system message after the results.
+    `as_clients_do`: as Claude Code sends them, with a text and a system message after the results.
     """
     answer = {"role": "assistant", "content": first.body.get("content", [])}
     results: list[dict[str, Any]] = [
@@ -280,9 +281,9 @@ def continued(model: str, earlier: Earlier) -> ProbeRequest | None:
 
 
 def in_thread(name: str) -> Build:
-    """Builds the second request that the SDKs' tool runners send.
+    """Returns a function that builds the second request of a thread, as the SDKs' tool runners send it.
 
-    It has only the results and the id of the first answer.
+    Its only messages are the results; the thread's earlier messages are named by the id of the first answer.
     """
 
     def build(model: str, earlier: Earlier) -> ProbeRequest | None:

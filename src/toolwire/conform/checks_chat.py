@@ -15,8 +15,8 @@ CHAT = [
     allowed("chat", "ChatCompletionAllowedToolsChoice"),
     Check(
         "chat.body.shape",
-        "a completion has id, object, created, model and choices; a choice index, message, logprobs and "
-        "finish_reason; a message content and refusal",
+        "a completion has id, object, created, model and choices; a choice has index, message, logprobs and "
+        "finish_reason; a message has content and refusal",
         COMPLETION,
         "typed clients raise an error",
         _BODIES,
@@ -59,7 +59,7 @@ CHAT = [
     ),
     Check(
         "chat.stream.shape",
-        "a chunk has id, object, created, model and choices; a choice index, delta and finish_reason",
+        "a chunk has id, object, created, model and choices; a choice has index, delta and finish_reason",
         CHUNK,
         "typed clients raise an error",
         _STREAMS,
@@ -83,7 +83,7 @@ CHAT = [
     ),
     Check(
         "chat.stream.role",
-        "the first delta names the role",
+        "the first delta has the role",
         f"{SCHEMAS}ChatCompletionStreamResponseDelta",
         "LangChain builds a message without a role",
         _STREAMS,
@@ -91,7 +91,7 @@ CHAT = [
     ),
     Check(
         "chat.stream.role-once",
-        "the role is named once",
+        "the role is sent once",
         "OpenAI's streams",
         "clients that concatenate get assistantassistant",
         _STREAMS,

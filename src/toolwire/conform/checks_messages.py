@@ -23,8 +23,8 @@ MESSAGES = [
     ),
     Check(
         "messages.body.stop",
-        "stop_reason is tool_use exactly if there are calls; stop_sequence is set only if one ended the "
-        "answer",
+        "stop_reason is tool_use exactly if there are calls; stop_sequence is set only if a stop "
+        "sequence ended the answer",
         "BerriAI/litellm#34692, BerriAI/litellm#12481; bifrost#3638; the SDKs' tool runners rely on it",
         "the tool never runs, and the turn ends",
         _BODIES,
@@ -116,8 +116,8 @@ MESSAGES = [
     ),
     Check(
         "messages.stream.stop",
-        "stop_reason is tool_use exactly if there are calls; stop_sequence is set only if one ended the "
-        "answer",
+        "stop_reason is tool_use exactly if there are calls; stop_sequence is set only if a stop "
+        "sequence ended the answer",
         "BerriAI/litellm#34692, BerriAI/litellm#12481; bifrost#3638; the SDKs' tool runners rely on it",
         "the tool never runs, and the turn ends",
         _STREAMS,

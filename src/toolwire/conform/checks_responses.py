@@ -23,7 +23,7 @@ RESPONSES = [
     ),
     Check(
         "responses.body.shape",
-        "a response has its fourteen keys, and its items and parts have all of their keys",
+        "a response, its items and its parts have all of their required keys",
         RESPONSE,
         "typed clients raise an error",
         _BODIES,
@@ -55,7 +55,7 @@ RESPONSES = [
     ),
     Check(
         "responses.body.usage-details",
-        "usage names cached_tokens, cache_write_tokens and reasoning_tokens in its details",
+        "usage has cached_tokens, cache_write_tokens and reasoning_tokens in its details",
         f"{SCHEMAS}ResponseUsage; Codex refuses details without cached_tokens and reasoning_tokens",
         "Codex ends the turn",
         _BODIES[:2],
@@ -64,7 +64,7 @@ RESPONSES = [
     ),
     Check(
         "responses.body.no-extras",
-        "there are no keys that OpenAI does not have",
+        "there are no keys that OpenAI does not send",
         RESPONSE,
         "clients that send items back are refused for the extra keys",
         _BODIES,
@@ -132,7 +132,7 @@ RESPONSES = [
     ),
     Check(
         "responses.stream.ids",
-        "every event names the id of its item; ids are unique and never change; a call has a call_id "
+        "every event has the id of its item; ids are unique and never change; a call has a call_id "
         "that differs from its id",
         f"{SCHEMAS}FunctionToolCall; Oaklight/llm-rosetta#56; llama.cpp's own tests demand it",
         "deltas are lost, results cannot be matched",
@@ -167,7 +167,7 @@ RESPONSES = [
         "responses.stream.echo",
         "the request's fields in the response do not change while it streams",
         RESPONSE,
-        "clients that keep the first event go wrong",
+        "clients that use the first event use wrong values",
         _STREAMS,
         say.wire("envelope_changed"),
     ),
@@ -207,7 +207,7 @@ RESPONSES = [
     ),
     Check(
         "responses.previous.unknown",
-        "an unknown previous_response_id is HTTP 400 or 404 with OpenAI's error object",
+        "an unknown previous_response_id returns HTTP 400 or 404 with OpenAI's error object",
         "Open Responses: previous_response_not_found; jwadow/kiro-gateway#38",
         "the conversation silently starts over",
         ("responses.lost-id",),

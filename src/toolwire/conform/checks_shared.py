@@ -20,9 +20,9 @@ Level = Literal["required", "optional"]
 class Check:
     """One check of the catalogue.
 
-    `demands`: what must be true. `source`: where this is specified. `fails`: what goes wrong for a client
-    otherwise. `asks`: the names of the questions; `judge` gets their exchanges in this order. A failed
-    `required` check breaks clients, a failed `optional` one does not.
+    `demands`: what must be true. `source`: where this is specified. `fails`: what goes wrong for a client if
+    it is not true. `asks`: the names of the questions whose exchanges `judge` gets, in this order. `level`:
+    "required" if clients break when the check fails, otherwise "optional".
     """
 
     id: str
@@ -45,7 +45,7 @@ SDK = "Anthropic SDK "
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """The sources of the shared checks for one API, and the API's terms in their texts."""
+    """The terms and the specifications of one API, for the texts of the shared checks."""
 
     path: str
     choice: str
@@ -124,7 +124,7 @@ def asks(api: Api, *names: str) -> tuple[str, ...]:
 
 
 def both(api: Api, *names: str) -> tuple[str, ...]:
-    """Returns the names of the questions, each once for a body and once for a stream."""
+    """Returns the names of the questions, each in two forms: for a body and for a stream."""
     return tuple(f"{api}.{name}.{form}" for name in names for form in ("body", "stream"))
 
 
@@ -141,7 +141,7 @@ def streams(api: Api) -> tuple[str, ...]:
 
 
 def alike(api: Api) -> list[Check]:
-    """Returns the checks that all APIs have, for one of the APIs."""
+    """Returns the shared checks, with the texts and questions of one API."""
     of = SOURCES[api]
     path, choice, error, whose = of.path, of.choice, of.error, of.whose
     none, auto, required = of.choices
@@ -182,8 +182,8 @@ def alike(api: Api) -> list[Check]:
         ),
         Check(
             "stream.sse",
-            "a stream is server-sent events in UTF-8: one data line an event, JSON in it, a blank line "
-            "after it",
+            "a stream is server-sent events in UTF-8: each event has one data line with JSON, and ends with "
+            "a blank line",
             "the SSE standard",
             "the client's parser drops or joins events",
             streams(api),
@@ -322,7 +322,7 @@ def alike(api: Api) -> list[Check]:
             "stream-is-body",
             "a streamed and a non-streamed answer agree: calls, arguments, text, and how it ended",
             "vllm-project/vllm#9053, vllm-project/vllm#47137; ollama#9092; BerriAI/litellm#21090",
-            "a client that streams misses what another client receives",
+            "a client that uses streams misses what other clients receive",
             everything,
             say.same_meaning,
         ),

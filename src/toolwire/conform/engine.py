@@ -1,9 +1,10 @@
 """Asks each question once and evaluates each check with the answers.
 
-A question is asked when the first check needs it, and its answer is used again by later checks. A family of
-checks (http, chat, responses, messages) that the endpoint does not support is reported once: the endpoint
-answers every request with HTTP 404, 405 or 501, or with HTTP 200 and an error, a web page or another object.
-The same holds for a family that refuses the key. After several timeouts no more questions are asked.
+The engine asks a question when the first check needs it. Later checks use the same answer. There are four
+families of checks: http, and one for each API (chat, responses, messages). If the endpoint does not support
+an API, or refuses the key there, the checks of its family are not run, and the report gives the reason once.
+An API counts as not supported if the endpoint answers every request with HTTP 404, 405 or 501, or with HTTP
+200 and a web page or an object of another format. After several timeouts the engine asks no more questions.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ from toolwire.core.turn import Api
 ABSENT = (404, 405, 501)
 REFUSED = (401, 403)
 MOST_TIMEOUTS = 3
-"""After how many timeouts in a row no more questions are asked."""
+"""The number of timeouts in a row after which no more questions are asked."""
 MOST_LATE = 8
-"""After how many timeouts in a whole run no more questions are asked."""
+"""The number of timeouts in a run after which no more questions are asked."""
 
 
 class NothingToJudge(Exception):
@@ -38,7 +39,7 @@ class NothingToJudge(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Absence:
-    """Why an API cannot be checked. `refused`: the API refuses the key. `busy`: the API is overloaded."""
+    """The reason why an API cannot be checked: it is missing, refuses the key, or is overloaded (`busy`)."""
 
     why: str
     refused: bool = False
@@ -47,7 +48,7 @@ class Absence:
 
 @dataclass(frozen=True, slots=True)
 class CheckFinding:
-    """The result of a check. `absent`: not run, because the API is missing or refuses the key."""
+    """The result of a check. `absent`: it was not run, because its API cannot be checked (see `Absence`)."""
 
     check: Check
     verdict: Verdict
@@ -56,7 +57,7 @@ class CheckFinding:
 
 @dataclass(frozen=True, slots=True)
 class ConformOutcome:
-    """The result of a run. `absent`: the families that cannot be checked, each with the reason."""
+    """The result of a run. `absent`: the reason for each family that cannot be checked."""
 
     base: str
     model: str
@@ -90,7 +91,7 @@ class ConformEngine:
         if self._gave_up and any(exchange.status == 0 and not exchange.trouble for exchange in exchanges):
             in_a_row = self._timeouts >= MOST_TIMEOUTS
             late = f"{self._timeouts} answers in a row" if in_a_row else f"{self._late} answers"
-            return Verdict("not-run", f"asked no more: {late} ran into the time limit", busy=True)
+            return Verdict("not-run", f"not asked, because {late} took longer than the time limit", busy=True)
         try:
             return check.judge(exchanges)
         except Exception as error:  # the run continues, whatever an endpoint sends
@@ -155,7 +156,7 @@ async def choose_model(probe: Probe, model: str) -> str:
 async def conform(
     probe: Probe, model: str, checks: Sequence[Check], found: Callable[[CheckFinding], Any] | None = None
 ) -> ConformOutcome:
-    """Runs the checks in order. `found` is called with each finding."""
+    """Runs the checks in order. Calls `found` with each finding as soon as it exists."""
     wanted: list[Api] = sorted({check.family for check in checks if check.family != "http"})
     absences: dict[str, Absence] = {
         family: absence for family in wanted if (absence := await _absent(probe, family, model))
@@ -182,7 +183,7 @@ async def conform(
 async def _absent(probe: Probe, api: Api, model: str) -> Absence | None:
     """Returns why the API cannot be checked, or None if the API exists.
 
-    The API counts as absent only if the answers to two invalid requests and to a valid one all say so.
+    Sends two invalid requests and a valid one. Returns a reason only if all three answers give one.
     """
     absence = None
     for asked in (
@@ -198,14 +199,14 @@ async def _absent(probe: Probe, api: Api, model: str) -> Absence | None:
 
 
 def _absence(probe: Probe, exchange: ProbeExchange) -> Absence | None:
-    """Returns why this answer means that the API is absent, or None if it does not."""
+    """Returns why this answer shows that the API cannot be checked; None if it does not show that."""
     if exchange.trouble:
         return None
     if exchange.status in REFUSED:
         return Absence(_refused(probe, exchange), True)
     said = f"{exchange.request.path}: {probe.masked(exchange.refusal)}"
     if exchange.busy:
-        return Absence(f"the endpoint has no time for {said}", busy=True)
+        return Absence(f"the endpoint is busy: {said}", busy=True)
     page = exchange.ok and exchange.content_type == "text/html" and exchange.json is None
     absent = exchange.status in ABSENT or exchange.foreign or page
     return Absence(f"the endpoint has no {said}") if absent else None
@@ -231,11 +232,9 @@ assert all(name in QUESTIONS for check in CATALOGUE for name in check.asks)
 
 
 def chosen(patterns: str, api: str = "") -> tuple[Check, ...]:
-    """Returns the checks with these ids or prefixes of ids, such as `chat.stream,http`.
+    """Returns the checks that match `patterns`: ids or beginnings of ids, such as `chat.stream,http`.
 
-    `api`: only the checks of this API.
-
-    Raises KeyError if a pattern matches no check.
+    "" matches every check. `api`: only the checks of this API. Raises KeyError if a pattern matches no check.
     """
     checks = tuple(check for check in CATALOGUE if api in ("", check.family))
     wanted = [pattern.strip() for pattern in patterns.split(",") if pattern.strip()]

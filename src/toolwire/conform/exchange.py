@@ -1,6 +1,6 @@
-"""A request and its answer, read as a client reads it.
+"""A request and its answer. The answer is read as a client would read it.
 
-Pure. Reading never raises, whatever an endpoint sends.
+Reading an answer raises no exception, whatever the endpoint sends. The module has no side effects.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ EXCERPT = 160
 BUSY = (429, 503, 529)
 """Statuses of an overloaded endpoint. 529 is Anthropic's."""
 HOLDERS: Mapping[Api, str] = {"chat": "choices", "responses": "output", "messages": "content"}
-"""The key that every answer of an API has, by API."""
+"""For each API, the key that all of its answers have."""
 
 
 def family_of(name: str) -> Family:
@@ -33,8 +33,8 @@ def family_of(name: str) -> Family:
 class ProbeRequest:
     """A request. `body`: a JSON value, or bytes.
 
-    `leave`: disconnect after the first bytes. `bare`: send no key. `x_api_key`: send the key in this header
-    instead of `Authorization`.
+    `leave`: disconnect after the first bytes of the answer. `bare`: send no API key. `x_api_key`: send the
+    API key in the header `x-api-key` instead of `Authorization`.
     """
 
     path: str
@@ -84,10 +84,10 @@ class ClientAnswer:
 
 @dataclass(frozen=True)
 class ProbeExchange:
-    """A request and its answer. `status` 0: no answer.
+    """A request and its answer. `status` is 0 if there is no answer.
 
-    `trouble`: why the answer is incomplete; `late`: because of the time limit. `wanting`: what the model did
-    not do in any attempt, although it was asked to.
+    `trouble`: why the answer is missing or incomplete. `late`: whether the time limit was the reason.
+    `wanting`: a sentence about what the model was asked to do and did not do in any attempt.
     """
 
     question: str
@@ -142,7 +142,7 @@ class ProbeExchange:
 
     @cached_property
     def body(self) -> dict[str, Any]:
-        """The body, or the one that a client assembles from the stream; {} if there is none."""
+        """The body; for a stream, the body that a client assembles from it; {} if there is none."""
         if not self.ok:
             return {}
         if not self.streamed:
@@ -161,7 +161,7 @@ class ProbeExchange:
     def error(self) -> str:
         """The error message inside an answer with a success status; "" if there is none."""
         found = self.body.get("error")
-        if found is None and self.foreign:  # also an object in place of a stream
+        if found is None and self.foreign:  # the endpoint sent an object although a stream was requested
             found = self.json.get("error")
         return "" if found is None else _error_text(found)
 
@@ -175,7 +175,7 @@ class ProbeExchange:
         held = mappings(self.body.get(HOLDERS[self.api]))
         if self.api == "chat":
             held = [choice for choice in held if choice.get("finish_reason") or _says(choice.get("message"))]
-        return "" if held else f"the answer holds no {HOLDERS[self.api]}"
+        return "" if held else f"the answer contains no {HOLDERS[self.api]}"
 
     @cached_property
     def answer(self) -> ClientAnswer:
@@ -186,7 +186,7 @@ class ProbeExchange:
         return tuple(call.name for call in self.answer.calls)
 
     def excerpt(self, position: int = -1) -> str:
-        """Returns the frame at the position, or the beginning of the body."""
+        """Returns the beginning of the stream's frame at `position`, or else the beginning of the body."""
         if self.streamed and 0 <= position < len(self.frames):
             text = self.frames[position].data
             return _short(text[max(text.find('"choices"'), 0) :])
@@ -204,7 +204,7 @@ def _says(message: Any) -> bool:
 
 
 def _error_text(error: Any) -> str:
-    """Returns the error message. Some servers send a text in place of the API's error object."""
+    """Returns the message of an error. Some servers send a string instead of the API's error object."""
     message = error.get("message") if isinstance(error, dict) else error
     return message[:200] if isinstance(message, str) and message else "an error without a message"
 
@@ -230,7 +230,7 @@ def text_of(value: Any) -> str:
 
 
 def _call(id: Any, function: Mapping[str, Any]) -> SeenCall:
-    """Reads a call. Arguments may be an object by mistake: another check reports this."""
+    """Reads a call. It accepts arguments that are an object by mistake, which another check reports."""
     arguments = function.get("arguments", function.get("input"))
     text = json.dumps(arguments) if isinstance(arguments, dict) else text_of(arguments)
     return SeenCall(text_of(id), text_of(function.get("name")), text)

@@ -1,10 +1,10 @@
-"""Evaluates the checks: functions from a check's exchanges to pass, fail or not-run. Pure.
+"""Evaluates the checks: functions from a check's exchanges to pass, fail or not-run. No side effects.
 
-- A deviation is a failure. The verdict says what was seen, and in which frame.
-- A check is not run if there was nothing to see: the model did not do it, the answer is empty, the endpoint
-  is busy, or it refuses the request with the API's error object (OpenAI's or Anthropic's).
-- An exchange that was interrupted, or an error without the API's error object, fails every check that needs
-  it.
+- A deviation is a failure. The verdict says what the answer contains, and in which frame.
+- A check counts as not run if the answer has nothing to evaluate: the model did not do what it was asked to
+  do, the answer is empty, the endpoint is busy or slow, or it refuses the request with a valid error object.
+- A check fails if one of its exchanges was interrupted, or ended with an HTTP error that has no valid error
+  object. The error object is OpenAI's or Anthropic's, depending on the API.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ JudgeOne = Callable[[ProbeExchange], "Verdict"]
 class Verdict:
     """The result of a check.
 
-    `seen`: one sentence about the answer to `question`. `excerpt`: the beginning of the frame or body.
-    `busy`: not run because the endpoint was overloaded, so another run may find more.
+    `seen`: one sentence about the answer to `question`. `excerpt`: the beginning of the frame or body that
+    `seen` is about. `busy`: the check was not run because the endpoint was overloaded.
     """
 
     result: Result
@@ -58,10 +58,10 @@ def not_run(exchange: ProbeExchange, seen: str, *, busy: bool = False) -> Verdic
 
 
 def busy(exchange: ProbeExchange) -> Verdict:
-    return not_run(exchange, f"the endpoint has no time: {exchange.refusal}", busy=True)
+    return not_run(exchange, f"the endpoint is busy: {exchange.refusal}", busy=True)
 
 
-# --- why an exchange cannot be checked: a verdict, or None if it can ---
+# --- reasons why an exchange cannot be checked: each function returns a verdict, or None if it can ---
 
 
 def broken(exchange: ProbeExchange) -> Verdict | None:
@@ -76,7 +76,7 @@ def broken(exchange: ProbeExchange) -> Verdict | None:
     if exchange.ok:
         return _declined(exchange) if exchange.foreign and exchange.error else None
     if not exchange.status:
-        return not_run(exchange, exchange.wanting or "it was not asked")
+        return not_run(exchange, exchange.wanting or "the request was not sent")
     if exchange.busy:
         return busy(exchange)
     if isinstance(exchange.json, dict) and not judge_error(exchange.status, exchange.json, exchange.api):
@@ -107,7 +107,7 @@ def missing(exchange: ProbeExchange) -> Verdict | None:
 def each(judge: JudgeOne, *, lenient: bool = False) -> Judge:
     """Returns a judge that applies `judge` to each exchange. All exchanges must pass.
 
-    `lenient`: exchanges that were not run do not count if at least one has passed.
+    `lenient`: a verdict "not-run" does not count if another exchange has passed.
     """
 
     return lambda seen: _together([judge(exchange) for exchange in seen], lenient)
@@ -123,10 +123,9 @@ def _together(verdicts: Sequence[Verdict], lenient: bool) -> Verdict:
 
 @dataclass(frozen=True, slots=True)
 class WireVerdict:
-    """Passes if no answer has a deviation of these topics, whatever the model did.
+    """Passes if no answer has a deviation of one of `topics`, whatever the model did.
 
-    `of_calls`: only answers with calls are checked. `of_errors`: answers that end in an error are checked
-    too.
+    `of_calls`: check only answers with calls. `of_errors`: an answer that ends in an error can pass, too.
     """
 
     topics: tuple[str, ...]
@@ -169,7 +168,7 @@ def wire_of_calls(*topics: str) -> WireVerdict:
 
 
 def _no_call(exchange: ProbeExchange) -> Verdict:
-    return not_run(exchange, exchange.wanting or "no answer holds a call")
+    return not_run(exchange, exchange.wanting or "no answer contains a call")
 
 
 OF_USAGE = ("usage_shape", "usage_total", "usage_early", "after_finish", "usage_missing", "after_usage")
@@ -200,10 +199,10 @@ def content_type(expected: str) -> Judge:
 def unmet(exchange: ProbeExchange) -> Verdict | None:
     """Returns a verdict if the request was not answered, otherwise None.
 
-    A refusal of the endpoint is a failure here; for `unseen`, it is not.
+    If the endpoint refuses the request, the verdict is "fail". (In `unseen`, it is "not-run".)
     """
     if not exchange.status and not exchange.trouble:
-        return not_run(exchange, exchange.wanting or "it was not asked")
+        return not_run(exchange, exchange.wanting or "the request was not sent")
     if exchange.busy:
         return busy(exchange)
     fault = exchange.trouble or ("" if exchange.ok else exchange.refusal)
@@ -229,7 +228,7 @@ GRAVE = tuple(
 def clean(exchange: ProbeExchange) -> Verdict:
     """Passes if the request was answered, with calls that can be read and run.
 
-    Envelopes and extra keys have their own checks.
+    Other checks report wrong envelopes and extra keys.
     """
     return unmet(exchange) or WireVerdict(GRAVE)([exchange])
 
@@ -249,7 +248,7 @@ def refused(*statuses: int) -> Judge:
         if exchange.status not in statuses:
             return failed(exchange, f"HTTP {exchange.status}, expected {expected}")
         if not isinstance(exchange.json, dict):
-            return failed(exchange, f"HTTP {exchange.status}, but the body is no JSON object")
+            return failed(exchange, f"HTTP {exchange.status}, but the body is not a JSON object")
         for problem in judge_error(exchange.status, exchange.json, exchange.api):
             if problem.code != "unknown_key":
                 return failed(exchange, problem.message)
@@ -271,13 +270,13 @@ def needs_key(seen: Seen) -> Verdict:
 def calls(*names: str, may_decline: bool = True) -> Judge:
     """Passes if the answer has at least one call, and only calls of these tools.
 
-    `may_decline`: the check is not run if the endpoint refuses the request. Otherwise it fails.
+    If the endpoint refuses the request, the verdict is "not-run" with `may_decline`, otherwise "fail".
     """
     missed = unanswered if may_decline else unmet
 
     def judge(exchange: ProbeExchange) -> Verdict:
         wrong = [name for name in exchange.called if name not in names]
-        fault = f"the answer calls {wrong[0]!r}" if wrong else "the answer holds no call"
+        fault = f"the answer calls {wrong[0]!r}" if wrong else "the answer contains no call"
         return missed(exchange) or _clean_if(bool(exchange.called) and not wrong, exchange, fault)
 
     return each(judge)
@@ -319,7 +318,7 @@ MARKUP = (
 
 def no_markup(exchange: ProbeExchange) -> Verdict:
     found = [mark for mark in MARKUP if mark in exchange.answer.text]
-    fault = f"the text of the answer holds {next(iter(found), '')!r}"
+    fault = f"the text of the answer contains {next(iter(found), '')!r}"
     return missing(exchange) or unseen(exchange) or expect(not found, exchange, fault)
 
 
@@ -329,13 +328,13 @@ THOUGHT_MARKUP = ("<think", "</think", "<reasoning", "<|channel|>")
 def thinks_apart(exchange: ProbeExchange) -> Verdict:
     found = [mark for mark in THOUGHT_MARKUP if mark in exchange.answer.text]
     if found:
-        return failed(exchange, f"the text of the answer holds {found[0]!r}")
+        return failed(exchange, f"the text of the answer contains {found[0]!r}")
     blocks = WireVerdict(("delta_type", "thought_shape"))([exchange])
     return blocks if blocks.result == "fail" else done_well(exchange)
 
 
 def fresh_ids(seen: Seen) -> Verdict:
-    """Passes if no id of a call or an answer is used twice in all answers."""
+    """Passes if all calls and answers in all exchanges have different ids."""
     known: dict[str, str] = {}
     for exchange in seen:
         answer = exchange.answer
@@ -360,14 +359,14 @@ def fits_schema(exchange: ProbeExchange) -> Verdict:
     try:
         fits = jsonschema_rs.is_valid(SCHEMA, json.loads(text))
     except (ValueError, RecursionError):
-        fits, fault = False, f"the answer is no JSON: {text[:80]!r}"
+        fits, fault = False, f"the answer is not JSON: {text[:80]!r}"
     return unanswered(exchange) or _clean_if(fits, exchange, fault)
 
 
 def same_meaning(seen: Seen) -> Verdict:
     """Passes if the body and the stream of each question have the same meaning.
 
-    Both must have the same calls, both or none must have text, and both must end for the same reason.
+    The meaning is the calls, whether there is text, and the reason why the answer ended.
     """
     pairs = zip(seen[::2], seen[1::2], strict=True)
     return _together([_same(body, stream) for body, stream in pairs], lenient=True)

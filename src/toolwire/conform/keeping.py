@@ -1,6 +1,6 @@
 """Evaluates checks about stored responses, threads, model lists, CORS and disconnects.
 
-Pure.
+No side effects.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def lists_anthropics_models(seen: Seen) -> Verdict:
 def _fault_of_list(body: Mapping[str, Any], members: Mapping[str, type]) -> str:
     entries = body.get("data")
     if not isinstance(entries, list) or not entries:
-        return "the body is no list of models with at least one of them"
+        return "the body is not a list of models with at least one of them"
     for entry in map(mapping, entries):
         lacking = [key for key, kind in members.items() if not isinstance(entry.get(key), kind)]
         if lacking:
@@ -103,7 +103,7 @@ def preflight_allows(seen: Seen) -> Verdict:
 
 
 def _unstored(made: ProbeExchange, got: ProbeExchange) -> Verdict | None:
-    """Returns why the stored response cannot be checked, or None if it can."""
+    """Returns a verdict if `made` stored no response, or if `got` did not return it; otherwise None."""
     verdict = unseen(made)
     if verdict is not None:
         return verdict
@@ -133,13 +133,13 @@ def lists_input(seen: Seen) -> Verdict:
         return verdict
     entries = mappings(got.body.get("data"))
     if got.body.get("object") != "list" or not entries:
-        return failed(got, "the body is no list with the items of the input")
+        return failed(got, "the body is not a list with the items of the input")
     if not all(isinstance(entry.get(key), str) for entry in entries for key in ("id", "type")):
         return failed(got, "an item has no id or no type")
     found = [_words(entry) for entry in entries]
     due = [_words(entry) for entry in mappings(made.request.asked.get("input"))]
     if found != due:
-        return failed(got, f"the items are {str(found)[:80]}, the request brought {str(due)[:80]}")
+        return failed(got, f"the items are {str(found)[:80]}, the request had {str(due)[:80]}")
     return expect(isinstance(got.body.get("has_more"), bool), got, "the list lacks has_more")
 
 
@@ -174,7 +174,7 @@ def echoes_previous(seen: Seen) -> Verdict:
 
 
 def continues_after_disconnect(seen: Seen) -> Verdict:
-    """Passes if a request is answered after another client disconnected during a stream."""
+    """Passes if the endpoint answers a request after a client has disconnected during a stream."""
     left, after = seen
     verdict = broken(left)
     if verdict is None and not left.raw:
@@ -186,9 +186,9 @@ NO_THREADS = "thread_unsupported_request"
 
 
 def serves_threads(seen: Seen) -> Verdict:
-    """Passes if a request with only the result continues the thread.
+    """Passes if a request that contains only the tool's result continues the thread.
 
-    Also passes if the endpoint refuses the first request with the error code that the SDKs expect.
+    Also passes if the endpoint refuses the first request with the error code `NO_THREADS`.
     """
     first, after = seen
     if first.status == 400 and not first.trouble:

@@ -1,7 +1,7 @@
 """Sends requests to an endpoint over HTTP.
 
-Every exchange has limits of time and size. A failure is described in the exchange and never raised. The key
-is only sent in requests: it is masked in everything that comes back before anything reads it.
+Every exchange has a time limit and a size limit. A failure is described in the exchange and never raised.
+The API key is masked in every answer before a check reads the answer.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from toolwire.conform.exchange import ProbeExchange, ProbeRequest
 LIMIT_S = 60.0
 MOST_BYTES = 2 * 1024 * 1024
 MOST_WAITS = 3
-"""How often one request waits for a busy server that says how long to wait."""
+"""How often one request is repeated because the server is busy and says how long to wait."""
 MOST_IN_VAIN = 2
-"""How many requests may wait without success. After that no request waits."""
+"""How many requests may wait in vain for a busy server. After that, no request waits."""
 MASK = "***"
 SHORTEST_SECRET = 4
 
@@ -34,7 +34,7 @@ class AddressError(ValueError):
 
 
 def base_of(address: str) -> str:
-    """Returns the base URL of the API. For an address without a path, this ends with `/v1`."""
+    """Returns the API's base URL: the address without a route's path, or with /v1 if it has no path."""
     try:
         parts = urlsplit(address if "://" in address else f"http://{address}")
         port = parts.port
@@ -60,7 +60,7 @@ def shown(address: str) -> str:
 class Probe(AbstractAsyncContextManager["Probe"]):
     """Sends the requests of a run.
 
-    `waiting` is called with the status and the seconds when a request has to wait for a busy server.
+    `waiting` is called before each wait for a busy server, with the HTTP status and the seconds to wait.
     """
 
     def __init__(
@@ -101,8 +101,8 @@ class Probe(AbstractAsyncContextManager["Probe"]):
     async def ask(self, question: str, request: ProbeRequest) -> ProbeExchange:
         """Sends a request and returns the exchange.
 
-        If the server is busy, the request is sent again after the time that the server names, if this is
-        within the time limit.
+        If the server is busy and says how long to wait, waits for this time and sends the request again,
+        unless the time is longer than the time limit.
         """
         exchange, waits = await self._once(question, request), 0
         while exchange.busy and waits < MOST_WAITS and self._in_vain < MOST_IN_VAIN:
@@ -165,7 +165,7 @@ class Probe(AbstractAsyncContextManager["Probe"]):
     def masked(self, text: str) -> str:
         """Returns the text with the secrets masked.
 
-        Findings are masked again, because an endpoint may escape the key or send it in parts.
+        `conform` also masks the findings, because an endpoint may escape the key or send it in parts.
         """
         for secret in self._secrets:
             text = text.replace(secret, MASK)
@@ -173,7 +173,7 @@ class Probe(AbstractAsyncContextManager["Probe"]):
 
 
 class _Collected:
-    """What has arrived so far. It is kept if a limit is reached."""
+    """The part of an answer that has arrived. It stays readable if a limit is reached."""
 
     def __init__(self) -> None:
         self.status = 0

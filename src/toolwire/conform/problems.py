@@ -1,4 +1,4 @@
-"""The deviations that the judge finds in an exchange, each with a topic. Pure."""
+"""The deviations that the judge finds in an exchange, each with a topic. No side effects."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from toolwire.core.turn import Api
 
 SHAPE = ("missing_key", "wrong_value", "unknown_key")
 AS_SENT = (*SHAPE, "sse_syntax", "encoding", "unterminated_event", "event_name", "not_json")
-"""Codes that are checked in the answer as it was sent.
+"""Codes of problems that are looked for in the answer as it was sent.
 
-All other codes are checked in the repaired answer.
+Problems with other codes are looked for in the answer that `repair` has repaired.
 """
 
 OF_CALLS = ("call_shape", "call_id")
-"""Codes that the repair reports itself.
+"""Topics of problems that `repair` reports for a stream, so that the judge's own reports are left out.
 
-In a stream, a malformed delta of a call would make the judge take the next delta for the start of a call.
+After a malformed delta of a call, the judge would mistake the next delta for the start of a call.
 """
 
 SUBJECTS = {
@@ -34,10 +34,7 @@ SUBJECTS = {
     "thinking": "thought_shape",
     **dict.fromkeys(("call opener", "call fragment", "call.function", "call.custom", "call"), "call_shape"),
 }
-"""The topic of a deviation, by the object in which it was found.
-
-For any other object, the topic is `shape`.
-"""
+"""The topic of a missing or wrong key, by its object. For other objects, the topic is `shape`."""
 UNREADABLE = "unreadable"
 MOST_FRAMES = 5000
 MOST_PROBLEMS = 1000
@@ -69,15 +66,15 @@ def problems_of(exchange: ProbeExchange) -> Found:
 def _names_tool(choice: Any) -> bool:
     """Returns whether the choice requires a tool by name.
 
-    `allowed_tools` is an object too, but it works like `required`.
+    The choice `allowed_tools` is also an object, but it has the same effect as the choice `required`.
     """
     return isinstance(choice, dict) and choice.get("type") != "allowed_tools"
 
 
 def _declared(asked: Mapping[str, Any], api: Api) -> tuple[str, ...] | None:
-    """Returns the tool names that may be called.
+    """Returns the names of the tools that the model may call; None if every name is accepted.
 
-    Returns None (any name) if the request declares no tools, or other tools than functions.
+    Every name is accepted if the request declares no tools, or a tool that is not a function.
     """
     tools = mappings(asked.get("tools"))
     plain = None if api == "messages" else "function"
@@ -128,7 +125,7 @@ def _sorted(
 
 
 def topic(problem: Problem) -> str:
-    """Returns the problem's code, or for a wrong or missing key the topic of its object."""
+    """Returns the problem's topic: its code or, for a missing or wrong key, the topic of its object."""
     if problem.code not in ("missing_key", "wrong_value"):
         return problem.code
     if problem.subject in ("call opener", "call") and problem.key == "id":

@@ -1,8 +1,9 @@
 """The questions that an endpoint is asked, for all APIs.
 
-A question builds its request from the model's name and the answers to earlier questions. If the model must do
-something, the question says so in plain words, has `variants` (fields that are changed in the request, tried
-in order) and a function `done`, which recognizes success.
+A question builds its request from the model's name and the answers to earlier questions. Some questions need
+the model to do something, such as calling a tool. Their texts ask for it in plain words. `done` tests whether
+the model did it. `variants` contains changes of the request's fields, which are tried in order until `done`
+is true.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ from toolwire.core.turn import Api
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question. `wants` completes the sentence "the model would not …"."""
+    """A question to the endpoint. `wants` completes the sentence "the model would not …"."""
 
     name: str
     build: Build
@@ -278,7 +279,7 @@ _BETAS = (
 
 
 def _history(use: dict[str, Any], result: dict[str, Any], words: str) -> list[dict[str, Any]]:
-    """Returns a conversation: a question, a call of the assistant, and the result."""
+    """Returns the messages of a conversation: the user's text, a call of the assistant, and its result."""
     call = {"type": "tool_use", "id": "toolu_01A09q90qw90lq917835lq9", **use}
     content = [{"type": "tool_result", "tool_use_id": call["id"], **result}]
     return [

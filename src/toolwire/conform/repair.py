@@ -1,10 +1,11 @@
-"""Repairs small deviations, so that one of them does not hide everything after it.
+"""Repairs small deviations of an answer, so that they do not hide other deviations.
 
-The judge does not check an object further if a required key is missing. So if an endpoint omitted `logprobs`,
-its calls would not be checked. Here missing keys are added and empty ones removed. The shape is checked in
-the answer as it was sent, the order in the repaired one. Deviations that only the repair can see (`null_key`,
-a wrong index or sequence number) are reported here. In Messages, only missing keys are added: its blocks are
-numbered and nested, so the judge can continue after any other deviation. Pure.
+If an object lacks a required key, the judge does not look into the object. So if an endpoint omitted
+`logprobs`, the judge would not check its calls. This module adds missing keys and removes empty ones. The
+judge then checks the shape of objects in the answer as it was sent, and their order in the repaired answer.
+This module itself reports the deviations that its repairs hide from the judge: `null_key`, and wrong indexes
+and sequence numbers. In answers of Messages, it only adds missing keys: their blocks are numbered and nested,
+so the judge can continue after any other deviation. The module has no side effects.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from toolwire.core.turn import Api
 NULLABLE = ("content", "refusal")
 """Keys that may be null in a first delta and in a message."""
 ENVELOPE: Mapping[str, Any] = {"id": "repaired", "created": 1, "model": "repaired"}
-"""The envelope for a chunk whose own envelope cannot be read."""
+"""The values that replace the id, time and model of a chunk if these are missing or have a wrong type."""
 NAMELESS = "repaired tool"
 """The name that replaces a missing tool name. No tool can have this name."""
 COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
@@ -61,7 +62,7 @@ EVENT_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
 
 
 Dropped = set[tuple[int, str]]
-"""Keys that were null or empty and have been removed, each with the position of its frame."""
+"""The position of the frame and the name of each key that was removed because it was null or empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ def repair_stream(frames: Sequence[Frame], api: Api) -> Repaired:
     moved = [position for at, position in enumerate(order) if at != position]
     if moved:
         repairer.position = min(moved)
-        repairer.say(repairer.mixed, "one of two calls or items continues after the other has begun")
+        repairer.say(repairer.mixed, "a call or item continues after the next one has begun")
     numbers = count()
     for position in order:
         value = values[position]
@@ -95,9 +96,10 @@ def repair_stream(frames: Sequence[Frame], api: Api) -> Repaired:
 
 
 def _in_order(places: Sequence[int | None]) -> list[int]:
-    """Returns the positions of the frames, with those of calls or items sorted by their index.
+    """Returns the positions of the frames in the order in which the repaired stream has them.
 
-    `places`: the index of each frame's call or item. Frames without one keep their position.
+    `places`: for each frame, the index of its call or item, or None. Frames with an index are sorted by it.
+    Frames without an index keep their position.
     """
     slots = [position for position, place in enumerate(places) if place is not None]
     order = list(range(len(places)))
@@ -125,7 +127,7 @@ def _loaded(frame: Frame) -> dict[str, Any] | None:
 
 class _Repairer:
     mixed = ""
-    """The code of the problem that calls or items are interleaved."""
+    """The code that reports interleaved calls or items."""
 
     def __init__(self) -> None:
         self.position = -1
@@ -171,21 +173,22 @@ def _write_arguments(holder: Any) -> None:
 
 
 class _Opened:
-    """The calls of one choice, numbered in the order in which they open.
+    """Numbers the calls of one choice in the order in which they open.
 
-    The indexes that were sent may be wrong.
+    The calls need correct numbers because the indexes in the stream may be wrong.
     """
 
     def __init__(self) -> None:
         self.ids: list[Any] = []
         self._numbers: dict[str, int] = {}
-        """The number of each call, by the index that was sent."""
+        """The number of each call, by the index that the endpoint sent."""
         self._without = False
 
     def place(self, call: Mapping[str, Any], named: bool) -> tuple[int, str]:
-        """Returns the number of a delta's call, and a new problem with its index ("" if none).
+        """Returns the number of the call that a delta belongs to, and what is wrong with the sent index.
 
-        `named`: whether the delta has a tool's name.
+        The second value is "" if the index is right, or if the problem was reported before. `named`: whether
+        the delta has a tool's name.
         """
         due, sent, id = len(self.ids), call.get("index"), call.get("id")
         if sent is None:
@@ -202,14 +205,14 @@ class _Opened:
             return number, ""
         if isinstance(sent, bool) or not isinstance(sent, int):
             return number, f"the index of a call is {shown}, not a whole number"
-        return number, "" if sent == due else f"a call has the index {shown} where {due} was due"
+        return number, "" if sent == due else f"a call has the index {shown} where {due} was expected"
 
 
 class _Chat(_Repairer):
     mixed = "calls_mixed"
 
     def place(self, value: Mapping[str, Any]) -> int | None:
-        """Returns the index of the call that a frame belongs to, or None."""
+        """Returns the index of the only call in a frame; None if the frame has other content."""
         choices = mappings(value.get("choices"))
         delta = mapping(choices[0].get("delta")) if len(choices) == 1 and choices[0].get("index") == 0 else {}
         only_calls = set(delta) <= {"tool_calls", "role", "content", "refusal"} and not delta.get("content")
@@ -246,9 +249,9 @@ class _Chat(_Repairer):
             self.drop(value, where, "tool_calls")
 
     def _enclose(self, value: dict[str, Any], object: str) -> None:
-        """Replaces an unreadable envelope by the last readable one.
+        """Replaces missing and wrong values of the envelope by their last correct values.
 
-        So the choices in it can be checked.
+        The judge can then check the choices in the chunk or body.
         """
         value["object"] = object
         for key, known in self._envelope.items():
@@ -333,7 +336,7 @@ class _Responses(_Repairer):
         kind, due = str(value.get("type")), next(self._numbers)
         if value.get("sequence_number") != due:
             sent = str(value.get("sequence_number", "missing"))[:20]
-            self.say("sequence_number", f"sequence_number of {kind} is {sent}, {due} was due")
+            self.say("sequence_number", f"sequence_number of {kind} is {sent}, {due} was expected")
         value["sequence_number"] = due
         _fill(value, EVENT_DEFAULTS.get(kind, {}))
         if kind.startswith("response.output_item"):

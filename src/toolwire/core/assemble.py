@@ -1,9 +1,10 @@
 """Turns fragments of tool calls, in any order and shape that an upstream sends, into events. Pure.
 
 Calls are sent one at a time, in order of appearance, numbered from 0. A call that begins while the previous
-one is open waits until that one is closed, or until the run ends. White space in arguments is sent together
-with the text that follows it, and dropped if none follows. The cost is linear in the input; the caller limits
-memory by `CallAssembler.held` and `size`. Standard library only.
+call is open waits until the previous call is closed or the run ends. White space at the beginning of
+arguments is sent together with the text that follows, and dropped if no text follows. The cost is linear in
+the input. The caller limits the memory by checking `CallAssembler.held` and `size`. Imports the standard
+library only.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Fragment:
     - `position`: the fragment's index in its chunk; None if it is the chunk's only fragment.
     - `complete`: `arguments` holds all arguments of the call, not an increment.
     - `own`: the fragment always opens a new call, whatever its id and index.
-    - `rough`: the texts may begin or end with half of a surrogate pair.
+    - `rough`: `arguments` may begin or end with half of a surrogate pair.
     """
 
     index: int | None = None
@@ -49,16 +50,17 @@ class CallAssembler:
     Parameters:
 
     - `cumulative`: every fragment repeats the arguments from their beginning.
-    - `names`: the declared tools, by which a name is known to be complete. None: a name is complete as soon
-      as arguments come with it or after it.
-    - `ordered`: False sends the events of every call as they come, without waiting for ids and without
+    - `names`: the names of the declared tools. A name can arrive in pieces: a declared name is complete if
+      arguments have arrived, or if no longer declared name begins with it. None: every name is complete as
+      soon as arguments have arrived.
+    - `ordered`: if False, the events of all calls are sent as they come, without waiting for ids and without
       checking arguments. This is for upstreams that number their fragments.
-    - `rename`: maps a call's name to the one in its `CallBegin`.
-    - `repair`: creates the `Repair` of a function call's arguments.
+    - `rename`: returns the name for the event `CallBegin`, given the name that the upstream sent.
+    - `repair`: creates the `Repair` for the arguments of a function call.
 
     Attributes:
 
-    - `reason`: why the run ends. The caller sets it if it is known before the last calls are added.
+    - `reason`: why the run ends. The caller sets it if the reason is known before the last calls are added.
     - `changes`: how often fragments changed a call.
     - `held`: the number of characters that wait to be sent.
     - `size`: roughly the number of characters that are kept.
@@ -96,7 +98,7 @@ class CallAssembler:
 
     @property
     def unfinished(self) -> bool:
-        """Whether an open function call has begun arguments that are not complete yet."""
+        """Whether an open function call has arguments that are not complete yet."""
         return any(
             call.pieces and call.kind == "function" and not call.is_closed()
             for call in self.calls[self._head :]
@@ -153,9 +155,10 @@ class CallAssembler:
 
         The call is looked up by id or alias, else by index, else by position if the chunk has several
         fragments. Without any of these, the fragment continues the last call, unless it has a different name.
-        A fragment with an unknown id at a known index opens a new call only if it has a name, and that name
-        differs or the call so far is empty or closed: some servers send a new id with every delta, others
-        give every call the index 0.
+        A fragment with an unknown id at the index of a call that has an id continues this call: some servers
+        send a new id with every delta. But it opens a new call, because other servers give every call the
+        index 0, if it has a name and one of these conditions holds: the name differs from the call's, the
+        call has no arguments yet, or the call's arguments are complete.
         """
         if fragment.own:
             return None
@@ -178,7 +181,7 @@ class CallAssembler:
 
     def _by_position(self, fragment: Fragment, has_id: bool) -> PartialCall | None:
         position = fragment.position
-        if has_id:  # an unknown id opens a call, unless it is the late id of a call that has none
+        if has_id:  # an unknown id opens a call, unless it is the late id of a call without an id
             call = self._by_position(fragment, False) if fragment.complete else None
             is_late = call is not None and not call.id and not call.alias and call.name == fragment.name
             return call if is_late else None
@@ -191,7 +194,7 @@ class CallAssembler:
         text = fragment.arguments
         if not fragment.name or fragment.name != call.name or not text or self._cumulative:
             return False
-        if fragment.complete:  # then only a call that is identified by its position alone
+        if fragment.complete:  # it opens a new call only if nothing but its position identifies it
             if fragment.id or fragment.alias or fragment.index is not None or not isinstance(text, str):
                 return False
             return call.is_closed() and not text.startswith(call.arguments)
@@ -335,7 +338,7 @@ class CallAssembler:
                 out.append(CallArgs(call.number, text))
 
     def _end(self, call: PartialCall, reason: str, out: list[Event]) -> None:
-        """Sends the rest of the call and its end. `reason` is why the run ended, "" if it goes on."""
+        """Sends the rest of the call and its end. `reason`: why the run ended; "" if the run continues."""
         if call.half:
             self._keep(call, join_surrogates(call.half, "", more=False)[0])
             call.half = ""

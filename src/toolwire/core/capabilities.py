@@ -41,10 +41,10 @@ class Capabilities:
     prefill: bool = False
     """Whether the server can continue a text.
 
-    If the turn's last message is the assistant's, the answer then begins with this message.
+    If the last message of the turn is the assistant's, such a server continues this message.
     """
     constrain: frozenset[Constrained] = frozenset()
-    """What `Turn.constraint` can limit the model's output to.
+    """The kinds of output to which `Turn.constraint` can limit the model.
 
     `text`: text that may contain calls. `call`: exactly one call as JSON, without markers or text around it.
     """

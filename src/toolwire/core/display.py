@@ -1,9 +1,9 @@
 """Makes untrusted text safe to show: no control sequences, nothing invisible or reordered.
 
 Text of a model, a note or a server may contain characters that are not visible: controls, characters without
-a glyph, and those that change the direction of writing. A person who approves something must see them, so
-each is written out. The web pages use the same ranges (`invisible.js`); a test compares both over all of
-Unicode.
+a glyph, and characters that change the direction of writing. A person who approves a text must see them, so
+each such character is replaced by a visible code. The web pages use the same ranges (`invisible.js`). A test
+compares the two for all of Unicode.
 """
 
 from __future__ import annotations
@@ -59,16 +59,19 @@ _UNSEEN, _UNSEEN_IN_PROSE = _pattern(), _pattern(_JOINERS)
 _PICTURES = {**{chr(code): chr(0x2400 + code) for code in range(0x20)}, "\x7f": "␡"}
 UNITS = ("B", "kB", "MB", "GB")
 LONGEST = len("⟨U+10FFFF⟩")
-"""How many characters replace one invisible character at most."""
+"""The maximum number of characters that replace one invisible character."""
 
 
 def clean(text: str) -> str:
-    """Returns the text with invisible characters written out (`␛`, `⟨U+200B⟩`). Keeps newlines and tabs."""
+    """Returns the text with invisible characters replaced by visible codes (`␛`, `⟨U+200B⟩`).
+
+    Newlines and tabs are kept.
+    """
     return _UNSEEN.sub(_written_out, text.replace("\r\n", "\n"))
 
 
 def hides(text: str) -> bool:
-    """Whether the text has characters that `clean` writes out."""
+    """Whether the text has invisible characters, which `clean` would replace."""
     return _UNSEEN.search(text) is not None
 
 

@@ -1,7 +1,8 @@
 """Every kind of failure, with its HTTP status, OpenAI error type and code.
 
-Before the first byte of a response, a failure is raised as a `ToolwireError`. After that byte, it is an
-`events.Failure`. The message is for the person at the client and never contains a secret or a traceback.
+Before the first byte of a response, a failure is raised as a `ToolwireError`. After that byte, it becomes the
+event `events.Failure`. The message is for the person at the client and never contains a secret or a
+traceback.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ KINDS: dict[str, Kind] = {
     "permission": _request(403, "permission_denied"),
     "forbidden_origin": _request(403, "forbidden_origin"),
     "forbidden_host": _request(403, "forbidden_host"),
-    # things that the request names
+    # models, URLs and stored objects that the request names
     "not_found": _request(404, "not_found"),
     "unknown_url": _request(404, "unknown_url"),
     "model_not_found": _prompt(404, "model_not_found"),
@@ -66,7 +67,7 @@ KINDS: dict[str, Kind] = {
     "requests_limit": Kind(429, "requests", "rate_limit_exceeded", "rate_limit_exceeded"),
     "tokens_limit": Kind(429, "tokens", "rate_limit_exceeded", "rate_limit_exceeded"),
     "quota": Kind(429, "insufficient_quota", "insufficient_quota", "rate_limit_exceeded"),
-    # the model and its server, and other servers
+    # the model, its server, and other servers
     "external_connector": Kind(424, "external_connector_error", "http_error"),
     "no_tool_call": _server(502, "tool_call_not_produced"),
     "invalid_tool_call": _server(502, "invalid_tool_call"),
@@ -86,7 +87,7 @@ FALLS_BACK = frozenset(name for name, kind in KINDS.items() if kind.status == 42
     "invalid_tool_call",
     "tools_unsupported",
 }
-"""Kinds of failures of a model or its server, not of the request, so that another model may answer."""
+"""Kinds of failures of a model or its server. After such a failure, a fallback model may answer."""
 
 
 class ToolwireError(Exception):

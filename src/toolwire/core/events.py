@@ -2,7 +2,7 @@
 
 Law 2, one vocabulary: every backend produces these events and every encoder consumes them. A run is a
 sequence of events that ends with exactly one `Finish` or `Failure`; `wire/order.py` defines which sequences
-are legal. Standard library only.
+are legal. Imports the standard library only.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TokenLogprob = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A piece of the answer's text. `logprobs` are those of its tokens, if the client asked for them.
+    """A piece of the answer's text. `logprobs`: the tokens' log probabilities, if the client asked for them.
 
     The text can be empty although there are tokens: a character can consist of several tokens, and the answer
     can end before the last of these tokens.
@@ -43,9 +43,9 @@ class Thought:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """The provider's signature of the thought before it. The provider requires it back unchanged.
+    """The provider's signature of the preceding thought. The client must send it back unchanged.
 
-    With `redacted`, no thought precedes it: `text` is itself a thought that only the provider can read.
+    With `redacted`, there is no preceding thought: `text` is a thought that only the provider can read.
     """
 
     text: str
@@ -54,7 +54,7 @@ class Signature:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A whole content block that only Anthropic's API has: a tool that Anthropic's server ran, or its result.
+    """A content block that only Anthropic's API has: a call that Anthropic's server ran, or its result.
 
     `json` is the block as JSON. Clients of other APIs do not get the block.
     """
@@ -64,7 +64,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Citation:
-    """A source of the text before it, in Anthropic's API. `json` is the citation as JSON."""
+    """A citation in Anthropic's API: a source of the preceding text. `json` is the citation as JSON."""
 
     json: str
 
@@ -73,7 +73,7 @@ class Citation:
 class Border:
     """The text or thought before this event is complete. A later piece of the same kind is a new block.
 
-    Only Anthropic's API shows this border.
+    Only clients of Anthropic's API can see the boundary between the two.
     """
 
 
@@ -129,7 +129,7 @@ class McpTools:
 
 @dataclass(frozen=True, slots=True)
 class McpAsk:
-    """A call of a server's tool that waits for the client's approval."""
+    """A call of an MCP server's tool that needs the client's approval before it can run."""
 
     id: str
     server: str
@@ -139,7 +139,7 @@ class McpAsk:
 
 @dataclass(frozen=True, slots=True)
 class McpCall:
-    """The gateway calls a tool of an MCP server. `approval`: the request that the client granted."""
+    """The gateway calls a tool of an MCP server. `approval`: the id of the approval request, if granted."""
 
     id: str
     server: str
@@ -150,7 +150,7 @@ class McpCall:
 
 @dataclass(frozen=True, slots=True)
 class McpResult:
-    """The result of the call before it. With an `error`, there is no output."""
+    """The result of the preceding `McpCall`. If there is an `error`, `output` is None."""
 
     output: str | None
     error: Mapping[str, Any] | None = None
@@ -160,10 +160,15 @@ class McpResult:
 class Dropped:
     """Something that was deliberately not sent to the client.
 
-    `kind` is `tail`, `cap`, `duplicate`, `parallel`, `first`, `late`, `retry` (a rejected attempt), `phantom`
-    (a call that never got a name), `cut` (a call of an MCP server, because the answer was cut), or, for a
-    client whose API has neither, `block` or `citation`. `count` is a number of calls, blocks or citations, or
-    of characters for text.
+    Each `kind` has a unit, which `count` counts:
+
+    - calls: `cap`, `duplicate`, `parallel` and `first` (dropped by the rules of `core/policy.py`), `phantom`
+      (the call never got a name), `cut` (a call of an MCP server in an answer that was cut off), `unknown`
+      and `malformed` (refused by the Codex backend);
+    - characters: `tail` (text after a call), `retry` (a rejected first attempt);
+    - `late`: characters of arguments that arrive after the end of their call, or calls after the text that
+      ended a burst (`core/policy.py`);
+    - `block` and `citation`: events for which the client's API has no type.
     """
 
     kind: str
@@ -231,9 +236,9 @@ class Finish:
     stop: str | None = None
     """The stop sequence that ended the answer; None if no sequence did, or if it is unknown."""
     window: bool = False
-    """With reason `length`: True: the context window was full. False: the answer's own limit was reached."""
+    """Whether the reason is `length` because the context window was full, not because of `max_tokens`."""
     repeats: bool = False
-    """With reason `length`: Toolwire ended the answer, because it repeated itself without end."""
+    """Whether Toolwire ended the answer, with the reason `length`, because it repeated itself without end."""
     extra: Mapping[str, Any] | None = None
     """Further fields for clients of Anthropic's API, sent in the `message_delta` event or in the body:
     `stop_details`, `container`, `context_management`, or a `stop_reason` that no other API has, such as

@@ -1,4 +1,8 @@
-"""Creates ids. Law 1: randomness is passed in, so that tests and replays can repeat a turn exactly."""
+"""Creates ids.
+
+Functions that need ids get an `IdFactory` as an argument (law 1), so that tests and replays can repeat a turn
+exactly.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +31,11 @@ _OWN = re.compile(rf"[a-z]+[_-][0-9a-f]{{{2 * _BYTES}}}")
 
 
 def is_own(id: str) -> bool:
-    """Whether an id looks like one of `random_id`, so that it holds no text of a client, such as a secret."""
+    """Whether an id has the form of the ids of `random_id`. Such an id does not need masking."""
     return _OWN.fullmatch(id) is not None
 
 
-os.register_at_fork(after_in_child=_drawn.clear)  # a child must not repeat its parent's ids
+os.register_at_fork(after_in_child=_drawn.clear)  # a child process must not repeat the ids of its parent
 
 
 def counting_ids() -> IdFactory:

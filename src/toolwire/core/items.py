@@ -1,7 +1,7 @@
 """Serializes the items of a turn, for the store and the journal.
 
 An item is a JSON object whose `t` names its class. Fields with their default value are omitted, and unknown
-fields are skipped, so that older and newer versions can read each other's rows.
+fields are skipped, so that older and newer versions of Toolwire can read each other's data.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Marks around text that a tool returned, which say that it is data and no instruction (law 12)."""
+"""Marks around a tool's result, which tell the model that the text is data, not instructions (law 12)."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def marked(text: str, of: str, mark: str) -> str:
 
 
 def mark_of(id: str) -> str:
-    """Returns the mark of the result with this random id.
+    """Returns the mark for a result. `id`: the random id of the result.
 
-    It is the same each time that the result is sent to the model, so that the model's server can reuse what
-    it has read already. Whoever returned the result never knew the id.
+    The mark is the same each time the result is sent to the model, so that the model's server can use its
+    prompt cache. The author of the result did not know the id and cannot forge the mark.
     """
     return hashlib.sha256(f"mark {id}".encode("utf-8", "replace")).hexdigest()[:12]

@@ -1,7 +1,7 @@
 """What a Responses request says about MCP servers whose tools the gateway calls.
 
-The wire has no place for a server's name in a call of the history, so a call of such a tool has the name that
-`call_name` makes of both. Frozen; standard library only.
+In the history that a model gets, a call has one name and no field for a server. So `call_name` combines the
+names of the server and the tool. All classes are frozen. Imports the standard library only.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 LONGEST_NAME = 64
-"""The longest name of a tool that every model's API accepts."""
+"""Every model's API accepts tool names of up to this many characters."""
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
 
 
@@ -22,9 +22,9 @@ def call_name(server: str, tool: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class McpFilter:
-    """Which tools of a server are meant: those with these names, and those that say they only read.
+    """Selects tools of a server by their names, and by whether they declare that they only read.
 
-    None: the client did not restrict this.
+    `fits` checks both fields. A field that is None fits every tool.
     """
 
     names: tuple[str, ...] | None = None
@@ -37,28 +37,28 @@ class McpFilter:
 
 @dataclass(frozen=True, slots=True)
 class McpServer:
-    """A tool of the type `mcp`: a server that the client names.
+    """A tool of the type `mcp` in a request. It offers the tools of an MCP server to the model.
 
-    `url`: "" if the label names a server of the settings. `headers` are meant for the server at `url` alone.
+    `url`: "" if `label` is the name of a server in the settings. `headers`: sent only to the server at `url`.
     """
 
     label: str
     path: str
-    """The path of the tool in the request, for error messages."""
+    """The position of this tool in the request, such as `tools[0]`, for error messages."""
     url: str = ""
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     allowed: McpFilter | None = None
     """The tools that are offered to the model; None: all."""
     always: McpFilter | None = None
-    """The tools whose calls the client approves."""
+    """The tools whose calls always need the client's approval."""
     never: McpFilter | None = None
-    """The tools whose calls need no approval of the client, unless `always` has them too."""
+    """The tools whose calls need no approval of the client, unless `always` selects them too."""
 
     def offers(self, name: str, read_only: bool) -> bool:
         return self.allowed is None or self.allowed.fits(name, read_only)
 
     def asks(self, name: str, read_only: bool) -> bool:
-        """Whether the client wants to approve calls of this tool. It does, unless it says otherwise."""
+        """Whether calls of the tool need the client's approval: yes, unless only `never` selects it."""
         if self.always is not None and self.always.fits(name, read_only):
             return True
         return self.never is None or not self.never.fits(name, read_only)
@@ -86,7 +86,7 @@ class McpAnswer:
 
 @dataclass(frozen=True, slots=True)
 class McpListed:
-    """A server's tools were listed in this conversation. Only stored: a turn's items never contain it."""
+    """A stored item: a server's tools were listed in the conversation. `Turn.items` never contains it."""
 
     server: str
 
@@ -100,6 +100,6 @@ class McpPart:
     """The labels of servers whose tools the conversation already lists."""
     questions: tuple[McpQuestion, ...] = ()
     answers: tuple[McpAnswer, ...] = ()
-    """Approval requests and answers that no call has followed yet."""
+    """`questions` and `answers`: approval requests whose calls have not run yet, and the client's answers."""
     chosen: tuple[tuple[str, str | None], ...] = ()
-    """The label and tool of each `tool_choice` of the type `mcp`; no tool: all of the server."""
+    """The label and the tool of each `tool_choice` of the type `mcp`. None instead of a tool: all tools."""

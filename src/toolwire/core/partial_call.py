@@ -1,4 +1,4 @@
-"""A call whose fragments still arrive: its name and arguments so far, and how it ended."""
+"""A call whose fragments are still arriving: its name and arguments so far, and how the call ended."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _IN_STRING = re.compile(r'["\\]')
 
 
 def join_surrogates(half: str, text: str, more: bool) -> tuple[str, str]:
-    """Joins surrogate pairs, including one that was cut between two texts.
+    """Joins surrogate pairs, including a pair that was cut between two texts.
 
     `half` is the high surrogate left over from the text before, or "". A lone surrogate becomes U+FFFD.
     Returns the joined text, and the high surrogate to prepend to the next text ("" if there is none, or if
@@ -49,7 +49,7 @@ class Repair(Protocol):
 
 
 class PartialCall:
-    """A call as far as it has arrived. `number` is its index among the calls, -1 before it has one."""
+    """A call as far as it has arrived. `number`: its `CallBegin.index`; -1 until the index is known."""
 
     __slots__ = tuple(
         "alias begun complete ended half hollow id index issues kind name number pieces repair sent solid "
@@ -78,7 +78,7 @@ class PartialCall:
     def arguments(self) -> str:
         """The arguments so far.
 
-        Their pieces are joined when they are read, so that frequent reads stay cheap.
+        A read joins the stored pieces, so that the next read is cheap.
         """
         if len(self.pieces) > 1:
             sent, rest = self.pieces[: self.sent], self.pieces[self.sent :]
@@ -90,7 +90,8 @@ class PartialCall:
     def is_closed(self) -> bool:
         """Returns True if no more arguments can follow.
 
-        Either the upstream said that they are complete, or the outermost JSON bracket is closed.
+        This is so if the upstream said that the arguments are complete, or if the outermost JSON bracket of
+        a function's arguments is closed.
         """
         if self.complete:
             return True
@@ -122,10 +123,10 @@ class PartialCall:
                 self._depth -= 1
 
     def take_whole(self, whole: str) -> str:
-        """Returns the part of the whole arguments (so far) that is new.
+        """Returns the new part of `whole`, which repeats all arguments so far.
 
-        If the whole does not begin with the known arguments, returns "" and records the issue: text that was
-        sent cannot be taken back.
+        If `whole` does not begin with the known arguments, returns "" and records an issue, because text that
+        was sent cannot be taken back.
         """
         known = self.arguments
         if whole.startswith(known):
@@ -137,7 +138,7 @@ class PartialCall:
     def verdict(self, reason: str) -> CallEnd:
         """Returns how the call ended; `reason` is why the run ended.
 
-        Empty arguments are valid: the encoder writes `{}`.
+        Empty arguments are valid: the encoder sends `{}` for them.
         """
         issues = list(self.issues)
         text = self.arguments if self.kind == "function" else ""
@@ -174,7 +175,7 @@ _STRICT = json.JSONDecoder(parse_int=len, parse_float=len, parse_constant=_no_co
 def partial_object(text: str) -> dict[str, Any]:
     """Returns the complete members of a JSON object that was cut off.
 
-    For such a stream, OpenAI's and Anthropic's SDKs return the same members.
+    OpenAI's and Anthropic's SDKs return the same members for a stream that was cut off there.
     """
     closers: list[str] = []
     best, in_string, is_key, escaped = "", False, False, False

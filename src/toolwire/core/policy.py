@@ -1,17 +1,18 @@
 """Decides which calls and texts of a run reach the client.
 
-A pure stage between backend and encoder. Law 5: everything it drops on purpose becomes a counted `Dropped`.
+A pure stage between backend and encoder. It counts the calls and the text that it drops (law 5).
 
 - `stop_after`: `first` cuts the run at the end of the first call. `burst` accepts calls with only white space
   between them, and cuts the run at the first other text after a call. Text is cut by character, so it does
-  not matter how the backend split it.
+  not matter how the backend split the text into chunks.
 - `suppress_tail`: drops text after the first call; later calls still pass.
 - `max_calls`, `parallel`, `legacy`: drop the first call over the limit and cut the run there.
-- `dedup`: drops a call with the name and arguments of an earlier one. Only this rule holds a call until its
-  end.
+- `dedup`: drops a call with the name and arguments of an earlier call. With this rule, a call is sent only
+  when it is complete.
 
-Calls that pass are renumbered without a gap. After a cut, the caller cancels the run and sends `end()`;
-events that still arrive are dropped and counted, except `Usage`. With all rules off, events pass unchanged.
+Calls that pass are renumbered without a gap. After a cut, the caller cancels the run and sends the events of
+`end()`. Of the events that still arrive, `Usage` passes, and all others are dropped. With all rules off,
+events pass unchanged.
 """
 
 from __future__ import annotations
@@ -56,13 +57,13 @@ class Policy:
     """Applies the rules to one run, that is to one choice if the client asked for several."""
 
     def __init__(self, rules: PolicyRules, dropped: dict[str, int] | None = None) -> None:
-        """`dropped`: where to count; all choices of an answer count together."""
+        """`dropped`: the dict for the counts, which all choices of an answer share."""
         self.names: list[str] = []
         """Names of the calls that passed, in order."""
         self.rules = rules
         self._active = rules != NO_RULES
         self.dropped = {} if dropped is None else dropped
-        """How much was dropped, by kind: a number of calls, or of characters for `tail` and `late`."""
+        """How much was dropped, by the kind and in the unit of the `Dropped` events."""
         self._numbers: dict[int, int | None] = {}  # backend's index → index on the wire; None if dropped
         self._held: list[CallBegin | CallArgs | CallEnd] = []  # the open call, if `dedup` is on
         self._seen: set[tuple[str, str]] = set()
@@ -71,9 +72,9 @@ class Policy:
         """Whether the caller may skip `feed` for a batch that is a single piece of text."""
         self.truncated = False
         """Whether the model made calls that were not sent."""
-        self._called = False  # a call has begun: text from now on is tail
+        self._called = False  # a call has begun: text from now on counts as `tail`
         self._open: int | None = None  # the backend's index of the open call
-        self._after_cut = ""  # the kind under which calls after the cut are counted
+        self._after_cut = ""  # the kind of drop as which calls after the cut are counted
         self._ended = False
 
     # --- interface ---
@@ -150,7 +151,7 @@ class Policy:
                 out.append(event)
 
     def _begin(self, event: CallBegin, out: list[Event]) -> None:
-        self._complete(out)  # the next call ends one that has not ended
+        self._complete(out)  # the next call ends an open call
         if self.cut:
             self._swallow(event, out)
             return
@@ -243,7 +244,7 @@ class Policy:
                 self._cut("late")
 
     def _swallow(self, event: Event, out: list[Event]) -> None:
-        """Counts an event that arrives after the cut and drops it. Only `Usage` passes."""
+        """Drops an event that arrives after the cut, and counts calls and text. Only `Usage` passes."""
         match event:
             case Usage():
                 out.append(event)
@@ -256,7 +257,7 @@ class Policy:
                 self._count("tail", len(text))
 
     def _cut(self, kind: str) -> None:
-        """Stops the run. Calls that still arrive are counted as dropped under `kind`."""
+        """Stops the run. Calls that still arrive are counted as drops of this kind."""
         self.stop()
         self._open = None
         self._after_cut = kind

@@ -1,6 +1,7 @@
 """The normalized request: a request of any API becomes a `Turn`.
 
-`wire/*/decode.py` creates it; later stages read nothing else. Frozen; standard library only.
+`wire/*/decode.py` creates the turn, and later stages read only the turn. All classes are frozen. Imports the
+standard library only.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ Api = Literal["chat", "responses", "messages"]
 Thoughts = Literal["shown", "signed", "hidden"]
 """How much of the model's reasoning the client gets.
 
-`signed`: only the signatures, which the provider requires back. `hidden`: nothing, because the client did not
-ask.
+`shown`: the reasoning and its signatures. `signed`: only the signatures, which the client must send back to
+the provider. `hidden`: nothing, because the client did not ask for reasoning.
 """
 _DATA_URL = re.compile(r"data:[^,]*;base64,", re.IGNORECASE)
 
@@ -69,9 +70,10 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call that the assistant made. `arguments` is its text exactly as the client sent it.
+    """A tool call of the assistant in the history.
 
-    For a custom tool, `arguments` is the tool's input.
+    `arguments`: the text of the call's arguments, exactly as the client sent it. For a custom tool, it is the
+    tool's input.
     """
 
     call_id: str
@@ -97,7 +99,7 @@ class Result:
 class Reasoning:
     """A reasoning item that the client sends back.
 
-    Only the provider that made it can read `encrypted` (OpenAI) and `redacted` (Anthropic), and check
+    Only the provider that created the item can read `encrypted` (OpenAI) or `redacted` (Anthropic), or check
     `signature`.
     """
 
@@ -120,7 +122,7 @@ _SAYING = (Message, Result)
 class ToolSpec:
     """A tool that the client declares. `parameters` is its JSON schema ({} accepts any object).
 
-    For a custom tool, `format` is the format of its input. `namespace` is its namespace in the Responses API.
+    `format`: the input format of a custom tool. `namespace`: the tool's namespace in the Responses API.
     """
 
     name: str
@@ -136,8 +138,8 @@ class ToolSpec:
 class ToolChoice:
     """Which tools the model may or must call.
 
-    `name`: the model must call this tool; `mode` is then `required`. `allowed`: only these tools may be
-    called; None: all.
+    `name`: the model must call this tool; `mode` is then `required`. `allowed`: the tools that the model may
+    call; None allows all tools.
     """
 
     mode: Literal["none", "auto", "required"] = "auto"
@@ -180,7 +182,7 @@ NO_SAMPLING = Sampling()
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """Limits the model's output to text and calls that are valid.
+    """Limits the model's output to text and valid calls.
 
     Each call is written as `opening {"name": NAME, "arguments": ARGUMENTS} closing`.
     """
@@ -199,7 +201,7 @@ class Constraint:
     calls: int = 1
     """The maximum number of calls in one answer."""
     begun: str = ""
-    """The prefilled beginning of the answer: "", `opening`, or, with a single tool, `opening` and `head`."""
+    """The prefilled beginning of the answer: "", `opening`, or `opening` and the `head` of the only tool."""
     barred: tuple[str, ...] = ()
     """Texts that may not appear outside of calls: the beginnings of the markup that the prompt teaches."""
     answered: bool = False
@@ -215,7 +217,8 @@ class Constraint:
 class Turn:
     """One request, as the decoder read it.
 
-    `sent` has the names of all top-level fields in the client's body. Law 10: the report covers each of them.
+    `sent`: the names of all top-level fields in the client's body. Toolwire reports what became of each of
+    these fields (law 10).
     """
 
     api: Api
@@ -238,32 +241,32 @@ class Turn:
     generate: bool = True
     """Whether the model runs. If not, the request only stores its input as the start of a conversation."""
     open_responses: bool = False
-    """Whether the response has the keys that Open Responses requires in addition to OpenAI's."""
+    """Whether the response has the fields that the Open Responses specification adds to OpenAI's."""
     previous_response_id: str | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
     user: str | None = None
     sent: frozenset[str] = frozenset()
     notes: tuple[tuple[str, str], ...] = ()
-    """What the decoder did with request fields, as (field, disposition): ("tools.web_search", "ignored")."""
+    """How the decoder treated request fields: pairs such as `("tools.web_search", "ignored")`."""
     echo: Mapping[str, Json] = field(default_factory=dict)
     """Request fields that a Responses object repeats (tools, text, reasoning, …), as the client sent them."""
     rest: Mapping[str, Json] = field(default_factory=dict)
     """Top-level fields that the decoder does not read. The plan keeps those that the backend forwards."""
     body: Mapping[str, Json] | None = field(default=None, compare=False)
-    """The client's request body, for a backend that speaks the client's API. Only for the Messages API.
+    """The client's request body, for a backend that speaks the client's API; None except in the Messages API.
 
     The body must agree with `items` and `tools`, because such a backend reads only the body.
     """
     only_spoken: Failure | None = None
-    """Why only a backend that speaks the request's API can serve it, e.g. a choice of a server's tool."""
+    """If only backends that speak the request's API can serve the request: the error for other backends."""
     headers: Mapping[str, str] = field(default_factory=dict, compare=False)
-    """Headers that are part of the request, for the same backend: `anthropic-version`, `anthropic-beta`."""
+    """The headers `anthropic-version` and `anthropic-beta`, for a backend that speaks the client's API."""
     mcp: McpPart | None = None
-    """The MCP servers whose tools the gateway calls itself; None for nearly all requests."""
+    """What the request says about MCP servers whose tools the gateway calls; None if it says nothing."""
     caller: str = ""
-    """The id of the API key that made the request. Agents keep the conversations of different keys apart."""
+    """The id of the request's API key. Agent backends keep the conversations of different keys apart."""
     constraint: Constraint | None = None
-    """The constraint of the model's output; set by the plan if the backend can constrain its decoder."""
+    """The limit on the model's output. `gateway/plan.py` sets it if the backend can constrain its decoder."""
 
     def offered(self) -> tuple[ToolSpec, ...]:
         """Returns the tools that may be called in this turn, after `tool_choice` is applied."""
@@ -272,6 +275,15 @@ class Turn:
             return ()
         names = (choice.name,) if choice.name else choice.allowed
         return self.tools if names is None else tuple(tool for tool in self.tools if tool.name in names)
+
+    def has_media(self) -> bool:
+        """Returns True if the request contains anything other than text, such as an image or a file."""
+        for item in self.items:
+            if isinstance(item, _SAYING):
+                for part in item.parts:
+                    if not isinstance(part, TextPart):
+                        return True
+        return False
 
     def images(self) -> bool:
         """Returns True if the request contains an image."""
@@ -283,16 +295,22 @@ class Turn:
         return out + [part.text for part in self._parts() if isinstance(part, TextPart)]
 
     def texts(self) -> list[str]:
-        """Returns every text of the request. A block that appears in one of them is not a call (law 12).
+        """Returns every text of the request, to find quotations.
 
-        Such a block is a quotation. A call in the history contributes only the strings in its arguments,
-        because the model may make the same call again, and may pass its arguments to another tool.
+        If the model writes a call that appears in one of these texts, the call is a quotation and does not
+        count (law 12). Of the calls in the history, only the strings in their arguments are returned, so that
+        the model can make the same call again.
         """
-        out = self.words()
+        parts = self._parts()
+        out = [self.instructions or "", *[part.text for part in parts if isinstance(part, TextPart)]]
         for tool in self.tools:
-            out += (tool.description, _joined(dict(tool.parameters)), _joined(dict(tool.format or {})))
-        out += (self.output.description or "", _joined(dict(self.output.schema or {})))
-        for part in self._parts():
+            out += (tool.description, _joined(dict(tool.parameters)))
+            if tool.format:
+                out.append(_joined(dict(tool.format)))
+        out.append(self.output.description or "")
+        if self.output.schema:
+            out.append(_joined(dict(self.output.schema)))
+        for part in parts:
             if isinstance(part, OtherPart):
                 out += map(_opened, _strings(dict(part.raw)))
         for item in self.items:

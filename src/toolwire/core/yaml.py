@@ -1,4 +1,4 @@
-"""Reads a small part of YAML: tool arguments written between tags, and properties of notes.
+"""Reads a small subset of YAML: properties of notes, and arguments that a model writes in tags.
 
     key: plain text, a number, true, false, null, nothing   key: "double" or 'single' quotes, on one line
     key: | and > with - or +, then deeper lines             key: [flow, "of", 1], {like: JSON}, on one line
@@ -8,7 +8,7 @@
 text over several lines, comments after a value, tabs as indentation and repeated keys are not supported.
 `LOOSE` is for people's notes: a value that cannot be read as YAML is returned as text.
 
-Pure, linear, and no input raises an exception. Standard library only.
+Pure, linear, and no input raises an exception. Imports the standard library only.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _refuse(why: str) -> NoReturn:
 
 
 def read_mapping(text: str, wants_string: Callable[[str], bool] = lambda key: False) -> dict[str, Any] | None:
-    """Returns the mapping in `text`, read by the strict rules, or None if it is not one.
+    """Returns the mapping in `text`, read by the strict rules, or None if `text` is not such a mapping.
 
     `wants_string(key)` is True for top-level keys whose plain value stays text, even if it looks like a
     number.
@@ -98,7 +98,7 @@ def read_value(text: str) -> Any:
 
 
 def read_member(line: str) -> tuple[str, str] | None:
-    """Returns the key of a line and the text after its colon (loose rules); None without a key."""
+    """Returns the key of a line and the text after its colon (loose rules); None if the line has no key."""
     return _member(line, 0, LOOSE)
 
 
@@ -180,8 +180,9 @@ class _Reader:
     def value(self, rest: str, indent: int, depth: int, as_text: bool = False, list_indent: int = -1) -> Any:
         """Returns the value of a key or dash at column `indent`.
 
-        `rest` is the text after it on its line; if that is empty, the value is in the deeper lines that
-        follow. A list may also begin at column `list_indent`. With `as_text`, plain text is not converted.
+        `rest`: the text after the key or dash on its line. If `rest` is empty, the value is in the following
+        lines, which are indented more. A list may also begin at column `list_indent`. With `as_text`, plain
+        text is not converted.
         """
         self.at += 1
         if _BLOCK.fullmatch(rest):
@@ -223,7 +224,10 @@ class _Reader:
                 out.append(self.value(rest, indent, depth))
 
     def block(self, mark: str, indent: int) -> str:
-        """Returns a block scalar: the lines deeper than `indent`, less the indentation of the first."""
+        """Returns a block scalar: the lines that are indented more than `indent`.
+
+        The indentation of the first line is removed from all lines.
+        """
         lines: list[str] = []
         inner = -1
         while not self.done:
@@ -248,7 +252,7 @@ class _Reader:
 
 
 def _folded(lines: list[str]) -> str:
-    """Joins lines by spaces, as `>` does. Blank lines become line breaks; indented lines keep their own."""
+    """Joins lines by spaces, as `>` does. Blank lines become line breaks; indented lines keep theirs."""
     out: list[str] = []
     before = ""
     breaks = 0

@@ -6,7 +6,7 @@ scanner.py     finds calls in the model's text: markers (openers.py), then a gra
 openers.py     where a call may begin: at a marker, outside of code and quotations
 grammars/      read the block after a marker: the tool's name and its arguments
 arguments.py   turns the JSON that models write into strict JSON
-native.py      does the same for servers with native tools
+native.py      repairs the arguments from servers with native tools
 thoughts.py    separates reasoning from the answer
 tools.py       matches the name that a model wrote to a declared tool; custom tools as functions
 schemas/       constrains decoders to the client's schemas, and checks calls against them

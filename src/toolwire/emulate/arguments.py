@@ -70,7 +70,7 @@ class JsonFlow:
         self._in_key = False  # whether the string being read is a key
         self._keys: list[set[str]] = []  # the keys of every open object so far
         self._key: list[str] = []  # the parts of the current key that were in earlier chunks
-        self._key_from = 0  # where its part in this chunk begins
+        self._key_from = 0  # where the part of the current key in this chunk begins
 
     @property
     def done(self) -> bool:

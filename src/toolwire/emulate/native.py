@@ -1,10 +1,12 @@
 """Repairs the arguments from servers with native tools, so that they are one JSON object.
 
 `NativeArguments` takes chunks of any size and returns what can be sent. A valid JSON object passes verbatim.
-These deviations are repaired:
+These deviations are repaired; the text after the arrow is sent instead:
 
-    null, None                         {}                     '{}' or null, then the arguments   the arguments
-    a JSON string that contains them   the object inside      mistakes that `JsonFlow` repairs   strict JSON
+    null, None                            → {}
+    {} or null, then the arguments        → the arguments
+    a JSON string that contains an object → the object
+    mistakes that `JsonFlow` repairs      → strict JSON
 
 Anything else passes unchanged. Little is held back: `{` until the next character shows that the object is not
 empty, an empty object until something follows or the call ends, a comma until the next token, and a JSON
@@ -22,9 +24,9 @@ NULL = "null_arguments"
 EMPTY_FIRST = "empty_object_first"
 ENCODED = "encoded_twice"
 MOST_LAYERS = 3
-"""How many layers of JSON strings inside each other are decoded."""
+"""The maximum number of JSON strings inside each other that are decoded."""
 MOST_EMPTY = 8
-"""How many empty values may come before the arguments."""
+"""The maximum number of empty values (`{}` or null) before the arguments."""
 _NULLS = ("null", "None")
 _FAILED = ("malformed_json", "too_deep")
 
@@ -51,7 +53,7 @@ class NativeArguments:
 
     @property
     def hollow(self) -> bool:
-        """Whether only an empty object or null has arrived so far."""
+        """Whether nothing but empty values (`{}` or null) has arrived so far."""
         return self._state == UNDECIDED
 
     def feed(self, text: str) -> str:
@@ -116,7 +118,7 @@ class NativeArguments:
         return flow.take() + self._rest
 
     def _finish_empty(self, held: str) -> str:
-        """Returns the end of arguments that are only empty values, or the beginning of an empty value."""
+        """Returns what to send if all the text was empty values, or ended inside an empty value."""
         text = held.strip()
         while (size := _empty_size(text)) and (rest := text[size:].lstrip()):
             text = rest
@@ -132,7 +134,7 @@ class NativeArguments:
         return held
 
     def _decode_string(self, held: str) -> str:
-        """Returns the object inside a JSON string; without an object inside, the string itself."""
+        """Returns the object inside a JSON string; if it contains no object, the string unchanged."""
         text = held[held.index('"') :].strip()
         try:
             inner = json.loads(text)

@@ -27,16 +27,17 @@ _PLAIN = re.compile(_ANY + r"\Z")
 class Openers:
     """The openers of one request.
 
-    `table`: the openers by marker. `search`: finds the next marker, or text that looks like one with another
-    token or name. `may_begin`: finds text that could be the beginning of a marker. `search_inline` and
-    `may_begin_inline` ignore markers that count only at the start of a line. `has_answer_start`: some markers
-    count only at the start of the answer. `words`: one word of each marker that the prompt does not teach.
+    `table`: the openers by marker. `search`: finds the next marker, or text that looks like a marker with
+    another token or name. `may_begin`: finds text that could be the beginning of a marker. `search_inline`
+    and `may_begin_inline` ignore markers that count only at the start of a line. `has_answer_start`: some
+    markers count only at the start of the answer. `words`: one word of each marker that the prompt does not
+    teach.
     """
 
     def __init__(self, table: Table, alike: dict[str, str]) -> None:
-        """`alike`: patterns, by marker with a placeholder.
+        """`alike`: a pattern for each marker whose dialect has a placeholder.
 
-        A pattern matches any token or name in the place of the placeholder.
+        The pattern matches the marker with any token or name in the position of the placeholder.
         """
         self.table = table
         self.has_answer_start = any(opener.answer_start for pairs in table.values() for _, opener in pairs)
@@ -171,9 +172,9 @@ def _fill(opener: Opener, nonce: str) -> Opener:
 # --- quotations (law 12) ---
 #
 # A block that is part of the request's input is a quotation, not a call. A note may reach the model as JSON,
-# as HTML, in a block quote, with other line ends or in several parts, and come back as plain text. So both
-# sides are compared without white space, escapes, entities and quote marks. Brackets stay, because the same
-# words without brackets are not a call. The comparison takes linear time.
+# as HTML, in a block quote, with other line ends or in several parts, and come back as plain text. So the
+# block and the input are compared without white space, escapes, entities and quote marks. Brackets stay,
+# because the same words without brackets are not a call. The comparison takes linear time.
 
 _NESTED = 3  # levels of HTML or JSON around a text that are decoded
 _CODES = re.compile(r"(?<!\\)(?:\\+u[0-9a-fA-F]{4})+")
@@ -240,11 +241,11 @@ class Quotations:
 
 # --- code ---
 #
-# Fences are CommonMark's, also inside block quotes and lists: at least three backticks or tildes at the start
-# of a line, closed by at least as many of the same with nothing after them. Inline code follows a run of
-# backticks, up to the next run of the same length or the end of the line. If the run is the last thing on its
-# line, inline code ends at the next run of the same length or at the end of the paragraph. In doubt, text
-# counts as code, which is safe: recovery dialects are ignored in code.
+# Fences are those of CommonMark, also inside block quotes and lists. A fence begins with a line that begins
+# with at least three backticks or tildes. It ends with a line of at least as many of the same characters.
+# Inline code follows a run of backticks, up to the next run of the same length or the end of the line. If the
+# run is the last thing on its line, inline code ends at the next run of the same length or at the end of the
+# paragraph. In doubt, text counts as code, which is safe: recovery dialects are ignored in code.
 
 # Phases of a line: its prefix, the run of a fence, the text after that run, other text.
 _START, _RUN, _INFO, _REST = range(4)

@@ -187,7 +187,7 @@ def retry_prompt(choice: ToolChoice, issues: Sequence[str], form: Form | None) -
 
 
 def prefill(choice: ToolChoice, form: Form) -> str:
-    """Returns the beginning of the answer, for backends that can continue a text; "" if it is not known."""
+    """Returns the beginning that the answer must have, or "". For backends that can continue a text."""
     if form.dialect != "sentinel":
         return ""
     if choice.name:

@@ -56,7 +56,7 @@ class ToolCallParser(Scan):
 
     def __init__(
         self,
-        tools: Iterable[ToolSpec | Mapping[str, Any]],
+        tools: Iterable[ToolSpec | Mapping[str, Any]] | ToolRegistry,
         dialects: Iterable[str] | None = None,
         arguments: Literal["eager", "validated"] = "eager",
         nonce: str | None = None,
@@ -175,7 +175,7 @@ class ToolCallParser(Scan):
     def _room(self) -> int:
         """Returns how many characters may be added before a limit must be checked again.
 
-        Without a candidate, this is before a new candidate could exceed its limit.
+        If no candidate is open, even a candidate that begins in these characters cannot exceed its limit.
         """
         stride = max(1, self.limits.header - (len(self.buffer) - self.position))
         if self._start < 0:
@@ -184,7 +184,7 @@ class ToolCallParser(Scan):
         return max(0, min(stride, limit - self._held_size()))
 
     def _overflow(self) -> None:
-        """Handles a candidate that exceeds its limit: its whole text stays text."""
+        """Handles a candidate that exceeds its limit: the whole candidate becomes text."""
         self.position = len(self.buffer)
         self._machine = self._scan()
         self.call = None
@@ -343,7 +343,7 @@ class ToolCallParser(Scan):
         self._end_candidate()
 
     def _fail(self) -> None:
-        """Makes the candidate text. If it is short, it is scanned again from its second character on."""
+        """Turns the candidate into text. If it is short, it is scanned again from its second character on."""
         self.call = None
         self._to_text(self._start + 1)
         self._end_candidate()

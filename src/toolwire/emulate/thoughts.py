@@ -4,9 +4,9 @@ A thought may begin at the start of the answer, or right after another thought o
 space between them. Anywhere else its markers are ordinary text, so an answer that only mentions `<think>`
 does not change. White space around a marker belongs to the markup.
 
-A call inside a closed thought does not count: the model only considered it. Only the end of a thought shows
-whether it closes, so the text is held from the first possible call on. If the model ends its answer first,
-the held text is read as part of the answer.
+A call inside a closed thought does not count: the model only considered it. Whether a thought is closed is
+known only when its closing marker arrives, so the text is held from the first possible call on. If the answer
+ends without the closing marker, the held text is scanned for calls.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ THOUGHTS: tuple[Markers, ...] = (
     Markers("<|start|>assistant" + _ANALYSIS, *_HARMONY),
 )
 _BY_OPENER = {markers.opener: markers for markers in THOUGHTS}
-_OPENER = re.compile("|".join(map(re.escape, _BY_OPENER)))  # none is the beginning of another
+_OPENER = re.compile("|".join(map(re.escape, _BY_OPENER)))  # no opener is the beginning of another opener
 MAY_OPEN = re.compile(r"\s*(?:\Z|[" + "".join(sorted({re.escape(opener[0]) for opener in _BY_OPENER})) + "])")
 """Matches the first text of an answer if the answer may begin with a thought."""
 _BEGINNINGS = frozenset(opener[:size] for opener in _BY_OPENER for size in range(len(opener)))
@@ -93,7 +93,7 @@ def opening(scan: ToolCallParser) -> Reading:
 def thought(scan: ToolCallParser, markers: Markers) -> Reading:
     """Reads a thought and the white space after it.
 
-    Sends its text at once, up to a possible call.
+    Sends the thought as it arrives, up to a possible call.
     """
     closer = markers.closer
     yield from peek(scan)

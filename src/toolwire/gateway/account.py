@@ -12,7 +12,7 @@ from toolwire.backends.base import Batch
 from toolwire.core.errors import status_of
 from toolwire.core.events import CallBegin, Dropped, Failure, Finish, McpAsk, McpCall, Usage
 from toolwire.core.policy import Policy
-from toolwire.gateway.records import TurnSummary
+from toolwire.gateway.records import EVENT_STREAM, JSON, TurnSummary
 from toolwire.observe.tracing import Contents
 
 if TYPE_CHECKING:
@@ -120,13 +120,26 @@ class Account:
         model = f',"model":{json.dumps(self.model)}' if self.model else ""
         return f'{{{calls},"stop_after_tools_mode":"{mode}"{dropped}{model}}}'
 
-    def headers(self) -> Headers:
-        """Returns the response headers that report the calls."""
-        return _headers(*self.called())
+
+def headers(run: Run, ended: TurnSummary | None = None) -> list[tuple[bytes, bytes]]:
+    """Returns the headers of a stream; with `ended`, those of the whole answer of a turn that has ended."""
+    report = run.final_report() if ended is None else ended.report
+    if ended is not None and run.answer is not None and not run.answer.stored:
+        report = "; ".join(filter(None, (report, "store=failed")))
+    out = [
+        EVENT_STREAM if ended is None else JSON,
+        (b"x-toolwire-report", report.encode()),
+        (b"x-toolwire-turn", run.kind.encode()),
+    ]
+    if run.fell_back:
+        out.append((b"x-toolwire-model", run.model.encode("ascii", "replace")))
+    if ended is not None:
+        out += _of_calls(ended.tool_call_count, ended.tool_call_truncated, ended.stop_after)
+    return out
 
 
 @lru_cache(64)
-def _headers(count: int, truncated: bool, mode: str) -> Headers:
+def _of_calls(count: int, truncated: bool, mode: str) -> Headers:
     """Returns Toolwire's own header, and headers with the same values under the names of other proxies."""
     number, cut, stop = str(count).encode(), b"true" if truncated else b"false", mode.encode()
     return (
@@ -141,7 +154,7 @@ def summary(run: Run, failure: Failure | None, cancelled: bool, usage: Usage) ->
     """Returns the facts of a turn that has ended."""
     account, turn, plan, caller, trace = run.account, run.turn, run.plan, run.caller, run.trace
     answer, first_byte = run.answer, run.first_byte
-    count, truncated, _ = account.called()
+    count, truncated, mode = account.called()
     if trace is not None:
         trace.failure = failure
     return TurnSummary(
@@ -161,6 +174,7 @@ def summary(run: Run, failure: Failure | None, cancelled: bool, usage: Usage) ->
         tool_call_names=tuple(account.call_names),
         tool_call_ids=tuple(account.call_ids),
         tool_call_truncated=truncated,
+        stop_after=mode,
         output_mode=run.output_mode,
         input_tokens=usage.input_tokens,
         output_tokens=usage.output_tokens,

@@ -289,9 +289,10 @@ class Gateway:
         """Prepares the backend. Returns the turn in the form that the backend takes."""
         await run.in_time(backend.prepare())
         capabilities = backend.capabilities
-        if not capabilities.image_urls:
-            turn = await run.in_time(self._with_images(turn, run.trace))
-        turn = checked(turn)
+        if turn.has_media():
+            if not capabilities.image_urls:
+                turn = await run.in_time(self._with_images(turn, run.trace))
+            turn = checked(turn)
         if turn.api in capabilities.speaks:
             turn = replace(turn, thoughts="shown")  # the model shows what the client asked for
         return turn

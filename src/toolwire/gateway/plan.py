@@ -165,7 +165,7 @@ def make_plan(turn: Turn, backend: Backend, settings: ToolSettings, ids: IdFacto
         rules,
         report=report(turn, capabilities, strategy),
         choice=turn.tool_choice,
-        declared=None if speaks and turn.tool_choice.name is None else _callable(turn, offered, settings),
+        declared=_declared(turn, offered, settings, speaks, as_text),
         required=bool(offered) and turn.tool_choice.mode == "required" and not _has_own_tools(turn, speaks),
         unknown=_unknown(turn, settings),
         known_ids=frozenset([item.call_id for item in turn.items if type(item) is Call])
@@ -195,14 +195,19 @@ def _has_own_tools(turn: Turn, speaks: bool) -> bool:
     return speaks and turn.body is not None and len(turn.body.get("tools") or ()) > declared
 
 
-def _callable(turn: Turn, offered: tuple[ToolSpec, ...], settings: ToolSettings) -> ToolRegistry | None:
-    """Returns the tools that may be called; None if any tool may be called.
+def _declared(
+    turn: Turn, offered: tuple[ToolSpec, ...], settings: ToolSettings, speaks: bool, as_text: bool
+) -> ToolRegistry | None:
+    """Returns the tools that may be called; None if calls of any tool are sent to the client.
 
-    With `unknown_tool = "forward"` any tool may be called, unless `tool_choice` restricts the tools.
+    With `unknown_tool = "forward"` any tool may be called, unless `tool_choice` restricts the tools. If calls
+    are text, `_as_text` sets the tools of its scanner instead.
     """
+    if speaks and turn.tool_choice.name is None:
+        return None
     if settings.unknown_tool == "forward" and len(offered) == len(turn.tools):
         return None
-    return ToolRegistry((*offered, *turn.hidden_tools)) if offered else _NO_TOOLS
+    return ToolRegistry((*offered, *turn.hidden_tools)) if offered and not as_text else _NO_TOOLS
 
 
 def _unknown(turn: Turn, settings: ToolSettings) -> Literal["text", "forward", "error"]:
@@ -303,8 +308,7 @@ def _as_text(
         not capabilities.schema or plan.strategy == "emulated" or (constrained and not capabilities.strict)
     )
     output = prompt.output_prompt(turn.output) if worded and not required else ""
-    has_calls = any(isinstance(item, Call | Result) for item in turn.items)
-    if not offered and not output and not has_calls:
+    if not (offered or output or any(isinstance(item, Call | Result) for item in turn.items)):
         return msgspec.structs.replace(plan, turn=replace(turn, tools=(), tool_choice=ToolChoice("none")))
     dialects = capabilities.dialects or DEFAULT
     texts = turn.texts()
@@ -319,7 +323,8 @@ def _as_text(
     if not tools:
         return msgspec.structs.replace(plan, turn=asked, form=form)
     stops = turn.sampling.stop if "stop" in capabilities.fields else ()
-    asked = replace(asked, sampling=replace(turn.sampling, stop=()))
+    if turn.sampling.stop:
+        asked = replace(asked, sampling=replace(turn.sampling, stop=()))
     begun = prompt.prefill(choice, form) if required and capabilities.prefill else ""
     if constrained:  # complete calls are checked if the schema requires more than the decoder enforces
         begun = _begun(tools, form, required and capabilities.prefill)
@@ -330,11 +335,13 @@ def _as_text(
     prefilled = bool(begun) and form.dialect != BARE
     if prefilled:
         asked = replace(asked, items=(*asked.items, Message("assistant", (TextPart(begun),))))
+    registry = ToolRegistry((*tools, *map(as_function, turn.hidden_tools)))
     return msgspec.structs.replace(
         plan,
         turn=asked,
+        declared=None if plan.declared is None else registry,
         scanner=_scanner(
-            (*tools, *map(as_function, turn.hidden_tools)),
+            registry,
             texts,
             settings,
             form,
@@ -412,7 +419,7 @@ def _is_checked(tool: ToolSpec, own: bool) -> bool:
 
 
 def _scanner(
-    tools: tuple[ToolSpec, ...],
+    registry: ToolRegistry,
     quoted: Sequence[str],
     settings: ToolSettings,
     form: Form,
@@ -420,7 +427,7 @@ def _scanner(
     eager: bool,
     thoughts: Mentions | None,
 ) -> Callable[[], ToolCallParser]:
-    check = None
+    check, tools = None, registry.tools.values()
     if any(tool.strict for tool in tools):
         from toolwire.emulate.schemas.constrain import SchemaCheck
 
@@ -432,7 +439,7 @@ def _scanner(
 
     def make() -> ToolCallParser:
         return ToolCallParser(
-            tools,
+            registry,
             chosen,
             mode,
             form.nonce,

@@ -84,6 +84,8 @@ class TurnSummary(msgspec.Struct):
     duration_s: float
     report: str
     cancelled: bool
+    stop_after: str = "off"
+    """The rule that decided after which calls the answer ended (`tools.stop_after`)."""
     dropped: Mapping[str, int] = MappingProxyType({})
     """The number of dropped characters or calls, by reason."""
     cached_tokens: int = 0

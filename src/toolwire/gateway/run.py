@@ -17,7 +17,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable
-from contextlib import aclosing, nullcontext
+from contextlib import aclosing
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -26,16 +26,16 @@ from toolwire.backends.base import Backend, Batch, LiveRun, ParkingBackend
 from toolwire.core.errors import FALLS_BACK, ToolwireError
 from toolwire.core.events import Failure
 from toolwire.core.turn import Api, Turn
-from toolwire.gateway.account import Account, summary
+from toolwire.gateway.account import Account, headers, summary
 from toolwire.gateway.answers import Answering, EventsAnswer, open_answer
 from toolwire.gateway.parked import Claim, brings_results
 from toolwire.gateway.plan import Plan, make_plan
 from toolwire.gateway.queue import QueueSlot
-from toolwire.gateway.records import EVENT_STREAM, JSON, Answer, Caller, OnSlow
+from toolwire.gateway.records import Answer, Caller, OnSlow, TurnSummary
 from toolwire.gateway.rounds import ServedTurn
 from toolwire.gateway.served import TakenCalls
-from toolwire.gateway.serving import first, go_on
-from toolwire.gateway.source import Opened, RunSource, Timeouts, nothing, read_slowly, side_by_side
+from toolwire.gateway.serving import go_on, serve
+from toolwire.gateway.source import Opened, RunSource, Timeouts, failed, nothing, read_slowly, side_by_side
 from toolwire.gateway.stages import NOTHING, RequiredCall, Stages
 from toolwire.observe.trace import Trace
 from toolwire.observe.tracing import Contents
@@ -71,6 +71,8 @@ class Run:
     committed = _observed = _asked_again = False
     used = NOTHING
     """The usage of the runs before the current one."""
+    _ended: TurnSummary | None = None
+    """The summary of the turn; None until the turn has ended."""
     _others: list[str] | None = None
     _asked = ""
     """The id of the requested model."""
@@ -200,13 +202,12 @@ class Run:
         `alone`: it is the only choice, so the end of the answer follows.
         """
         trace, grace_s = self.trace, self._gateway.settings.tools.stop_grace_ms / 1000
-        assert self.plan is not None
-        with self if alone else nullcontext():  # with several choices, `_loops` enters `self` once for all
+        try:
             refusal = await self.admission() if alone and self.place is not None else None
-            source, stages = first(self, self.plan, choice, refusal)
+            source, stages = self._first(choice, refusal)
             stages.begin(parks=source.live is not None)
             try:
-                while True:
+                while not stages.over:
                     following: tuple[RunSource, Stages] | None = None
                     batch: Batch | None
                     try:
@@ -222,13 +223,8 @@ class Run:
                     if batch is None:
                         block = stages.stop()
                     elif source.is_silent and batch and type(batch[0]) is Failure:
-                        instead = await self._instead(source, batch[0], stages)
-                        if not isinstance(instead, Failure):
-                            dead, (source, stages) = source, instead
-                            stages.begin(parks=source.live is not None)
-                            await dead.close()
-                            continue
-                        block = stages.feed([instead])
+                        following, batch = await self._instead(source, batch[0], stages)
+                        block = stages.feed(batch)
                     elif stages.is_direct or stages.is_quick(batch):
                         block = stages.feed(batch)
                     else:
@@ -245,19 +241,23 @@ class Run:
                     if following is not None:
                         ended, (source, stages) = source, following
                         await ended.close()
-                    elif stages.over:
-                        source.is_complete = stages.is_complete
-                        break
+                source.is_complete = stages.is_complete
             finally:
                 await source.close()
-            if alone:
+            if alone:  # with several choices, `_loops` ends the turn once for all
                 yield await self._end()
+                assert self.answer is not None
+                self.observe(self.answer.failure)
+        except BaseException as error:
+            if alone:
+                self._broke_off(error)
+            raise
 
     async def _loops(self, choices: int) -> AsyncGenerator[bytes, None]:
         """Yields the blocks of several choices as they arrive, then the end of the answer."""
         answer = self.answer
         assert answer is not None
-        with self:
+        try:
             refusal = await self.admission() if self.place is not None else None
             if refusal is None:
                 loops = side_by_side(partial(self._loop, alone=False), choices, answer)
@@ -269,6 +269,10 @@ class Run:
             else:
                 raise ToolwireError.of(refusal)
             yield await self._end()
+            self.observe(answer.failure)
+        except BaseException as error:
+            self._broke_off(error)
+            raise
 
     async def _end(self) -> bytes:
         """Returns the last block of the answer, after the answer was stored."""
@@ -293,6 +297,17 @@ class Run:
         return Stages(plan, self.answer, self.account, self.ids, choice, alone, xml, *more)
 
     # --- which source is read ---
+
+    def _first(self, choice: int, refusal: Failure | None) -> tuple[RunSource, Stages]:
+        """Returns the first source of the turn. `refusal`: why the queue did not admit the turn."""
+        assert self.plan is not None
+        served = self.served
+        if refusal is None and served is not None and served.approved is not None:
+            return serve(self, served, served.approved, choice)
+        stages = self.stages(self.plan, choice)
+        if refusal is not None:
+            return failed(refusal), stages
+        return self.source(self.plan, self.plan.turn, choice, claim=self.claim), stages
 
     async def admission(self) -> Failure | None:
         """Waits until the queue admits the turn and returns None, or returns the failure if it refuses."""
@@ -325,12 +340,23 @@ class Run:
 
     async def _instead(
         self, source: RunSource, failure: Failure, stages: Stages
-    ) -> tuple[RunSource, Stages] | Failure:
+    ) -> tuple[tuple[RunSource, Stages] | None, Batch]:
         """Returns what the loop reads instead of a run that failed before its first event.
 
-        This is another run, with the stages that read it. If there is no alternative, the failure is
-        returned.
+        This is another run, with the stages that read it. If there is no alternative, it is None, and the
+        batch has the failure.
         """
+        found = await self._replacement(source, failure, stages)
+        if isinstance(found, Failure):
+            return None, [found]
+        instead, read_by = found
+        read_by.begin(parks=instead.live is not None)
+        return found, []
+
+    async def _replacement(
+        self, source: RunSource, failure: Failure, stages: Stages
+    ) -> tuple[RunSource, Stages] | Failure:
+        """Returns another run after a failure, with the stages that read it, or the failure to send."""
         assert self.turn is not None
         plan, choice = stages.plan, stages.choice
         if source.claim is not None and failure.kind != "timeout":  # the run died while it was parked
@@ -434,7 +460,7 @@ class Run:
             body = b""
             async for block in blocks:
                 body += block  # almost always one block, at the end
-            return Answer(self._headers(whole=True), body=body)
+            return Answer(headers(self, self._ended), body=body)
         timer = asyncio.get_running_loop().call_later(
             self._gateway.settings.server.commit_after_s, self._commit, on_slow
         )
@@ -442,7 +468,7 @@ class Run:
             first = await anext(blocks)
         finally:
             timer.cancel()
-        return Answer(self._headers(whole=False), stream=Opened(first, blocks))
+        return Answer(headers(self), stream=Opened(first, blocks))
 
     def _commit(self, on_slow: OnSlow | None) -> None:
         """Commits the answer to being a stream, because its first block is late.
@@ -455,19 +481,13 @@ class Run:
         if self.trace is not None:
             self.trace.committed = True
         if on_slow is not None:
-            on_slow(self._headers(whole=False))
+            on_slow(headers(self))
 
     # --- the end of a turn ---
 
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: object, traceback: object) -> None:
-        """Ends the turn, whether its answer is complete or broke off."""
-        assert self.answer is not None
-        if kind is None:
-            self.observe(self.answer.failure)
-        elif issubclass(kind, (asyncio.CancelledError, GeneratorExit)):
+    def _broke_off(self, error: BaseException) -> None:
+        """Ends a turn whose answer is not complete, because `error` ended the loop."""
+        if isinstance(error, asyncio.CancelledError | GeneratorExit):
             self.observe(None, cancelled=True)
         elif self.first_byte is not None:  # earlier failures are observed by `respond`
             self.observe(Failure("server", "The server had an error."))
@@ -480,19 +500,6 @@ class Run:
             if self.trace is not None:
                 self.trace.report = self._report
         return self._report
-
-    def _headers(self, whole: bool) -> list[tuple[bytes, bytes]]:
-        report = self.final_report()
-        if whole and self.answer is not None and not self.answer.stored:
-            report = "; ".join(filter(None, (report, "store=failed")))
-        headers = [
-            JSON if whole else EVENT_STREAM,
-            (b"x-toolwire-report", report.encode()),
-            (b"x-toolwire-turn", self.kind.encode()),
-        ]
-        if self.fell_back:
-            headers.append((b"x-toolwire-model", self.model.encode("ascii", "replace")))
-        return [*headers, *self.account.headers()] if whole else headers
 
     def observe(self, failure: Failure | None, cancelled: bool = False) -> None:
         """Ends the turn: releases what it holds, settles its limits and calls the observers.
@@ -509,4 +516,5 @@ class Run:
             self.place.leave()
         ran = self.plan is not None and (failure is None or self.first_byte is not None)
         usage = self.account.settled(ran, answered=failure is None)
-        self._gateway.observed(summary(self, failure, cancelled, usage))
+        self._ended = ended = summary(self, failure, cancelled, usage)
+        self._gateway.observed(ended)

@@ -1,4 +1,4 @@
-"""Which source a turn reads first, and which when the gateway serves calls itself.
+"""Which source a turn reads when the gateway serves calls itself.
 
 After a run with such calls, their round is read; after a round, the model's next run, with the results.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from toolwire.core.errors import ToolwireError
-from toolwire.core.events import Failure
 from toolwire.core.policy import NO_RULES
 from toolwire.gateway.plan import Plan
 from toolwire.gateway.rounds import Round, ServedTurn
@@ -21,16 +20,6 @@ if TYPE_CHECKING:
 
 Following = tuple[RunSource, Stages]
 """A source, and the stages that read it."""
-
-
-def first(run: Run, plan: Plan, choice: int, refusal: Failure | None) -> Following:
-    """Returns the first source of a turn. `refusal`: why the queue did not admit the turn."""
-    if refusal is None and run.served is not None and run.served.approved is not None:
-        return serve(run, run.served, run.served.approved, choice)
-    stages = run.stages(plan, choice)
-    if refusal is not None:
-        return failed(refusal), stages
-    return run.source(plan, plan.turn, choice, claim=run.claim), stages
 
 
 async def go_on(run: Run, source: RunSource, stages: Stages, taken: TakenCalls) -> Following:

@@ -185,12 +185,9 @@ class Opened:
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self._rest if self._first is None else self
 
-    def __anext__(self) -> Awaitable[bytes]:
-        return self._rest.__anext__() if self._first is None else self._take_first(self._first)
-
-    async def _take_first(self, first: bytes) -> bytes:
-        self._first = None
-        return first
+    async def __anext__(self) -> bytes:
+        first, self._first = self._first, None
+        return await anext(self._rest) if first is None else first
 
     async def aclose(self) -> None:
         await self._rest.aclose()

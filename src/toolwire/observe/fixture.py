@@ -1,6 +1,6 @@
-"""A recorded turn outside of the journal: as a fixture, which is a file that can be replayed, and masked.
+"""Writes and reads fixtures, and masks recorded turns. A fixture is a recorded turn as a file.
 
-A fixture has JSON lines:
+A fixture consists of JSON lines. `Recording` describes the rows `frame`, `batch` and `wire`.
 
     {"toolwire": "journal", "version": 1}
     {"kind": "request", …}
@@ -61,12 +61,12 @@ def read(lines: Iterable[str | bytes]) -> Recording:
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise RecordingError(f"line {number}: {type(error).__name__}: {error}") from None
     if not out.request:
-        raise RecordingError("not a fixture of Toolwire's journal: it holds no request")
+        raise RecordingError("not a fixture of Toolwire's journal: it contains no request")
     if not out.end:
-        raise RecordingError("the fixture has no end: it was not written to its last line")
+        raise RecordingError("the fixture is incomplete: its last line, the end of the turn, is missing")
     runs = out.end.get("runs", ())
     out.end["runs"] = [{"how": run, "choice": 0, "plan": 0} if isinstance(run, str) else run for run in runs]
-    return out if out.plans or out.events else computed(out)  # version 0.1 stored plans and events
+    return out if out.plans or out.events else computed(out)  # older fixtures contain plans and events
 
 
 def _check_header(given: dict[str, Json]) -> None:
@@ -74,7 +74,7 @@ def _check_header(given: dict[str, Json]) -> None:
         raise RecordingError("not a fixture of Toolwire's journal")
     if given.get("version") != HEADER["version"]:
         raise RecordingError(
-            f"a fixture of version {given.get('version')}; this Toolwire reads version {HEADER['version']}"
+            f"the fixture has version {given.get('version')}; this Toolwire reads version {HEADER['version']}"
         )
 
 
@@ -93,15 +93,16 @@ _READERS: dict[str, Any] = {
 }
 
 
-# --- without its secrets ---
+# --- masking ---
 #
-# For pages, files and exports.
+# Recordings are masked before they are shown on a page, written to a file or exported.
 
 
 def masked(recording: Recording, mask: Mask) -> Recording:
     """Returns the recording with secrets masked.
 
-    A frame or block that contains only a part of a secret is masked completely.
+    If a secret is split over several pieces, the frames and the sent blocks that contain a part of the secret
+    are masked completely.
     """
     rows = [(ms, run, event) for ms, run, events in recording.batches for event in events]
     batched, held, _ = _masked_pieces(rows, mask)
@@ -127,8 +128,8 @@ Said = tuple[float, int, dict[str, Json]]
 def _masked_pieces(rows: list[Said], mask: Mask) -> tuple[list[Said], set[float], set[float]]:
     """Masks the pieces of text in events.
 
-    Returns the masked rows, the times of the rows with a secret or a part of one, and the times of the rows
-    with only a part.
+    Returns the masked rows, the times of rows that contain a secret or a part of one, and the times of rows
+    that contain only a part, or a secret together with log probabilities.
     """
     channels: dict[tuple[Any, ...], list[int]] = {}
     for place, (_, who, event) in enumerate(rows):
@@ -142,7 +143,7 @@ def _masked_pieces(rows: list[Said], mask: Mask) -> tuple[list[Said], set[float]
         changed, touched = mask.pieces(pieces)
         for number in touched:
             ms, who, event = rows[places[number]]
-            has_tokens = "logprobs" in event  # they spell the secret
+            has_tokens = "logprobs" in event  # their tokens spell the secret
             event = {key: value for key, value in event.items() if key != "logprobs"}
             out[places[number]] = (ms, who, {**event, SAID[event["type"]]: changed[number]})
             held.add(ms)
@@ -155,9 +156,9 @@ def _masked_pieces(rows: list[Said], mask: Mask) -> tuple[list[Said], set[float]
 def _masked_wire(recording: Recording, parts: set[float], mask: Mask) -> list[tuple[float, str, str]]:
     """Returns the sent blocks with secrets masked.
 
-    `parts`: the times of events that contain only a part of a secret. The block that was sent after such an
-    event is masked completely, and so are all blocks with log probabilities, because the end of a response
-    repeats them.
+    `parts`: the times of events that contain only a part of a secret. Blocks that were sent between such an
+    event and the next event are masked completely. If there is any such event, so are all blocks with log
+    probabilities, because the end of a response repeats the tokens.
     """
     times = sorted({ms for ms, _, _ in recording.batches} | {ms for ms, _, _ in recording.events})
     out: list[tuple[float, str, str]] = []
@@ -172,7 +173,8 @@ def _masked_wire(recording: Recording, parts: set[float], mask: Mask) -> list[tu
 def _masked_frames(recording: Recording, held: set[float], mask: Mask) -> list[tuple[float, str, str]]:
     """Returns the frames with secrets masked.
 
-    `held`: the times of batches that contain a secret. The frames before such a batch are masked completely.
+    `held`: the times of batches that contain a secret or a part of one. Frames between the previous batch and
+    such a batch are masked completely.
     """
     out: list[tuple[float, str, str]] = []
     times = iter([ms for ms, _, _ in recording.batches])

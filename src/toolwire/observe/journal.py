@@ -6,7 +6,7 @@
   others. One line per turn, without messages, is written to disk. With `journal.contents = "disk"`, whole
   turns are written too; with "off" there is no journal.
 - The line of a turn is a `TurnRecord` (`journal_files.py`). `_record` fills it in from the turn's `Trace`,
-  which the gateway informs while the turn runs, and from its `TurnSummary`.
+  in which the gateway records the turn while it runs, and from its `TurnSummary`.
 - The event loop never waits for a disk: a separate thread formats and writes.
 - Secrets are masked in everything that leaves memory.
 """
@@ -53,7 +53,7 @@ LOAD_S = 10.0
 OPENED = 2
 """How many turns stay cached after they were shown, because formatting a long turn takes a moment."""
 Listener = Callable[[Callable[[], dict[str, Any]]], None]
-"""A function that is called for each change of a turn. Its argument creates the turn's line."""
+"""A function that is called for each change of a turn. Its argument is a function that returns the line."""
 Contents = Literal["memory", "disk", "gone"]
 
 
@@ -121,7 +121,8 @@ class Journal:
     ) -> Trace | None:
         """Starts to record a turn and returns its trace. Returns None if the turn cannot be recorded.
 
-        `ids` and `clock`: the turn gets its ids and the time from them, through the trace.
+        `ids` and `clock`: the functions that return new ids and the time. The turn calls them through the
+        trace, which records the results.
         """
         try:
             if len(self._running) >= MOST_RUNNING:
@@ -130,7 +131,7 @@ class Journal:
             self._running[trace.id] = trace
             return trace
         except Exception:
-            log.exception("a turn could not be watched")
+            log.exception("a turn could not be recorded")
             return None
 
     def planned(self, trace: Trace) -> None:
@@ -157,7 +158,7 @@ class Journal:
             if self.listeners:
                 self._notify(lambda: record)
         except Exception:
-            log.exception("the end of a turn could not be kept")
+            log.exception("a turn that has ended could not be added to the journal")
 
     def _notify(self, record: Callable[[], TurnRecord]) -> None:
         for listener in self.listeners:
@@ -181,8 +182,9 @@ class Journal:
     def _make_room(self, growing: Trace | None = None) -> None:
         """Drops turns of the key that uses the most, until the journal is within its limits.
 
-        If only running turns of that key are left, the turn `growing` is no longer recorded, unless it
-        belongs to another key.
+        Turns that have ended are dropped first, then running turns. If the running turn `growing`, which
+        needs the room, belongs to the same key, no running turn is dropped: the caller stops recording
+        `growing` instead.
         """
         if self._max_age_s:
             self._forget_before(time.time() - self._max_age_s)
@@ -199,7 +201,7 @@ class Journal:
             self._forget(self._running.pop(running.id))
 
     def _forget_kept(self, trace: Trace) -> None:
-        """Drops a turn that has ended. Its viewers have their own copies."""
+        """Drops a turn that has ended. Pages that show it at the moment have their own copy."""
         del self._kept[trace.id]
         self._weigh(trace, -trace.size)
         self._turns_by_key[trace.caller.key_id] -= 1

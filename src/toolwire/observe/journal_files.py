@@ -4,9 +4,9 @@
     journal/turns/ID.jsonl                    a whole turn as a fixture, with `journal.contents = "disk"`
 
 Every file starts with a line that names its format and version. A file of another version is ignored, and an
-incomplete line is skipped. All files together stay below a size limit: the oldest are deleted first. With a
-limit of days, a file is deleted when its last line is older than that; for this purpose, a new file is
-started at least once a day. Nothing here runs in the event loop: one thread calls it.
+incomplete line is skipped. All files together stay below a size limit: the oldest are deleted first. With
+`journal.max_days`, a file is deleted when its last line is older than this limit. So that files do not become
+much older, a new file is started at least once a day. One thread runs this code, never the event loop.
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ _ID = re.compile(r"turn_[0-9a-f]{1,64}")
 
 
 class TurnRecord(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """A turn's line: its result without content. `at`: Unix time. `error`: a kind of failure.
+    """The line of a turn: its result, without messages. `at`: Unix time. `error`: the kind of failure.
 
-    Text that a client chooses must also be masked in `Journal._masked`.
+    `Journal._masked` masks the fields whose text a client can choose. A new field of this kind must be added
+    there.
     """
 
     id: str
@@ -84,9 +85,9 @@ class Segments:
     def __init__(
         self, folder: Path, limit: int, max_days: float = 0, clock: Callable[[], float] = time.time
     ) -> None:
-        """`limit`: bytes of all files together.
+        """`limit`: the maximum number of bytes of all files together.
 
-        `max_days`: the age at which a turn is deleted; 0: no limit.
+        `max_days`: the age in days at which a turn is deleted; 0: no limit.
         """
         self.folder = folder
         self.max_age_s = max_days * DAY_S
@@ -231,8 +232,8 @@ def _records(path: Path) -> Iterator[TurnRecord]:
 
 # --- the writing thread ---
 #
-# The thread that reads and writes the journal's files. Callers never wait for it. If the disk is too slow,
-# turns are left out.
+# The thread that reads and writes the journal's files. Turns never wait for the thread. If the disk is too
+# slow, some turns are not written.
 
 MOST_WAITING, MOST_WAITING_BYTES = 10_000, 16 * 1024 * 1024
 """The most turns that may wait to be written, and the most bytes of whole turns."""
@@ -268,13 +269,13 @@ class JournalWriter:
         self._complained = False
 
     def put(self, record: TurnRecord, trace: Trace | None) -> None:
-        """Queues a turn without waiting. If the disk is too slow, the turn is left out."""
+        """Queues a turn without waiting. If the disk is too slow, the turn is not written."""
         if len(self._waiting) > MOST_WAITING:
-            self._complain("the disk is too slow for the journal: turns are left out")
+            self._complain("the disk is too slow for the journal: turns are not written")
             return
         if trace is not None:
             if self._whole_bytes + trace.size > MOST_WAITING_BYTES:
-                self._complain("the disk is too slow for the journal: contents of turns are left out")
+                self._complain("the disk is too slow for the journal: contents of turns are not written")
                 trace = None
             else:
                 self._whole_bytes += trace.size

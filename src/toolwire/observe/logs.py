@@ -54,10 +54,10 @@ UNMASKED = {
 }
 """Fields whose values the gateway chooses.
 
-They are not searched for secrets, because this would be most of the cost of a line.
+They are not searched for secrets, because the search would take more time than the rest of the line.
 """
 _BARE = re.compile(r"[!#-<>-~]+")
-"""A value that needs no quotes."""
+"""Matches a value that needs no quotes."""
 
 access = logging.getLogger("toolwire.access")
 
@@ -65,7 +65,7 @@ access = logging.getLogger("toolwire.access")
 class LogMessage:
     """The message of a log record with fields.
 
-    The fields are encoded as JSON only if another handler needs the message.
+    The fields are encoded as JSON only if a handler asks for the message. Toolwire's own handler does not.
     """
 
     def __init__(self, fields: dict[str, Any]) -> None:
@@ -142,7 +142,7 @@ class RequestLog:
 def turn_fields(summary: TurnSummary) -> dict[str, Any]:
     """Returns the fields of a turn's line.
 
-    Of the texts that the client sent, only the names of the model and of the tools are in it.
+    The fields contain no messages and no arguments of calls.
     """
     return {
         "event": "turn",
@@ -201,9 +201,9 @@ class TextFormatter(_Formatter):
         return f"{self.formatTime(record)} {record.levelname} {event}{_words(shown)}"
 
     def turn_line(self, s: TurnSummary, node: str, at: float) -> str:
-        """Returns the line that `format` writes for a turn, without a log record.
+        """Returns the line of a turn that `format` would return, without the cost of a log record.
 
-        Parts that are equal in many turns are cached.
+        Parts of the line that are equal in many turns are cached.
         """
         mask, model, second = self._mask, scrub(s.model[:LONGEST_MODEL]), int(at)
         run = (s.key_id, s.key_name, s.api, model, s.backend, s.strategy, s.kind, s.stream)
@@ -239,7 +239,7 @@ class JsonFormatter(_Formatter):
         return as_object(_masked(fields, self._mask), record.created)
 
     def turn_line(self, summary: TurnSummary, node: str, at: float) -> str:
-        """Returns the line that `format` writes for a turn, without a log record."""
+        """Returns the line of a turn that `format` would return, without the cost of a log record."""
         fields = turn_fields(summary)
         return as_object(_masked({"node": node, **fields} if node else fields, self._mask), at)
 
@@ -247,8 +247,8 @@ class JsonFormatter(_Formatter):
 class Handler(logging.StreamHandler[TextIO]):
     """Writes log lines to a stream. If the stream cannot be written, lines are lost.
 
-    If no other handler receives the log records of turns, the lines of turns are written without log records,
-    together once per iteration of the event loop. This takes about 15 µs of CPU per turn instead of 50.
+    If this is the only handler for the access log, it writes the lines of turns without log records, and all
+    lines of one iteration of the event loop at once. This takes about 15 µs of CPU per turn instead of 50.
     """
 
     def __init__(self, stream: TextIO) -> None:

@@ -99,7 +99,7 @@ space, the value must be quoted or must not look like a word, because prose has 
 _ASSIGNED_SIGNS = ("pass", "pwd", "secret", "token", "key", "sig")
 """Every match of `_ASSIGNED` contains one of these words.
 
-They are searched first, which is cheap.
+The words are searched first, because this is cheap.
 """
 _ASSIGNED_VALUES = ("quoted", "plain", "worded", "long", "option", "signature")
 Span = tuple[int, int]
@@ -107,7 +107,7 @@ _masks: WeakSet[Mask] = WeakSet()
 
 
 def learn(values: Iterable[str]) -> None:
-    """Adds secrets to every mask of this process, such as the key of a model that was added."""
+    """Adds secrets, such as the API key of a new model, to every mask in this process."""
     known = tuple(values)
     for mask in tuple(_masks):
         mask.learn(known)
@@ -171,7 +171,7 @@ class Mask:
     def pieces(self, pieces: Sequence[str]) -> tuple[list[str], set[int]]:
         """Masks a text that is given in pieces.
 
-        Returns the masked pieces, and the numbers of those that contained a secret or a part of one.
+        Returns the masked pieces, and the indices of the pieces that contained a secret or a part of one.
         """
         whole = "".join(pieces)
         spans = deque(self.spans(whole))
@@ -255,7 +255,8 @@ def _of_url(url: str) -> Iterator[str]:
 def _secrets_in(value: Any, is_secret: bool) -> Iterator[str]:
     """Yields the secrets in the value of an option.
 
-    `is_secret` True: every text in it. False: members with a secret's name, and passwords in URLs.
+    With `is_secret`, every text in the value is a secret. Otherwise, the secrets are the members with a
+    secret's name and the passwords in URLs.
     """
     if isinstance(value, str):
         yield from dict.fromkeys((value, value.removeprefix("Bearer "))) if is_secret else _of_url(value)

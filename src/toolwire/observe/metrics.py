@@ -1,8 +1,8 @@
 """The server's Prometheus metrics.
 
 Labels have few possible values, and a client cannot create new series: a model that is not configured counts
-as `unknown`, an error by its kind, and keys are not labels (`/v1/usage` reports keys). The gateway's current
-state (queues, parked runs) is read when the metrics are requested.
+as `unknown`, an error by its kind, and keys are not labels (`/v1/usage` returns the usage of each key). The
+gateway's current state (queues, parked runs) is read when the metrics are requested.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ UNKNOWN = "unknown"
 MOST_SERIES = 1024
 Series = tuple[Counter, Counter, dict[str, Counter], Histogram, Histogram]
 COUNTS = {
-    "cancelled": ("toolwire_requests_cancelled", "Turns cancelled because the client left."),
+    "cancelled": ("toolwire_requests_cancelled", "Turns cancelled because the client disconnected."),
     "input_tokens": ("toolwire_input_tokens", "Tokens read by models, as the backends count them."),
-    "cached_tokens": ("toolwire_cached_tokens", "Of these, tokens that a cache held."),
+    "cached_tokens": ("toolwire_cached_tokens", "Input tokens that came from a prompt cache."),
     "output_tokens": ("toolwire_output_tokens", "Tokens written by models."),
     "tool_call_count": ("toolwire_tool_calls", "Tool calls sent to clients."),
     "tool_call_truncated": (
@@ -48,7 +48,8 @@ class Metrics:
         self._models = models
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
-        Info("toolwire_build", "What runs here.", registry=registry).info({"version": version("toolwire")})
+        about = Info("toolwire_build", "The version of Toolwire.", registry=registry)
+        about.info({"version": version("toolwire")})
 
         def counter(name: str, help: str, *labels: str) -> Counter:
             return Counter(name, help, labels, registry=registry)
@@ -58,7 +59,7 @@ class Metrics:
 
         labels = ("api", "model", "strategy", "status")
         self._requests = counter("toolwire_requests", "Turns that ended.", *labels)
-        help = "Turns by how they began: new, resumed from a park, replayed."
+        help = "Turns by how they began: new, resumed or replayed."
         self._turns = counter("toolwire_turns", help, "kind")
         self._counts = {field: counter(name, help, "api", "model") for field, (name, help) in COUNTS.items()}
         self._first_byte = seconds("toolwire_first_byte_seconds", "Time to an answer's first byte.")
@@ -100,7 +101,7 @@ class Metrics:
 
     def watch_nodes(self, nodes: Nodes) -> None:
         def up() -> Iterator[Metric]:
-            yield _gauge("toolwire_redis_up", "Whether the nodes' board can be reached.", nodes.up)
+            yield _gauge("toolwire_redis_up", "Whether the nodes can reach Redis.", nodes.up)
 
         self.registry.register(_StateCollector(up))
 
@@ -136,20 +137,20 @@ def _of_gateway(gateway: Gateway, models: Container[str]) -> Iterator[Metric]:
     yield from _queues(gateway, models)
     if gateway.limits.shared is not None:
         shared = gateway.limits.shared.up
-        yield _gauge("toolwire_shared_limits_up", "Whether limits are counted by all nodes together.", shared)
+        yield _gauge("toolwire_shared_limits_up", "Whether limits in Redis can be reached.", shared)
     if gateway.store is not None:
         reachable = gateway.store.reachable
-        yield _gauge("toolwire_store_up", "Whether the store could be reached the last time.", reachable)
+        yield _gauge("toolwire_store_up", "Whether the store was reached at its last use.", reachable)
     if gateway.journal is not None:
         held = gateway.journal.held_bytes
-        yield _gauge("toolwire_journal_bytes", "What the journal holds in memory.", held)
+        yield _gauge("toolwire_journal_bytes", "Bytes of memory that the journal uses.", held)
     yield _gauge("toolwire_tasks", "Tasks of the event loop.", _tasks())
 
 
 def _queues(gateway: Gateway, models: Container[str]) -> Iterator[Metric]:
-    help = "Turns that run, where limits.backend_concurrent bounds them."
+    help = "Running turns of a model that limits.backend_concurrent limits."
     running = GaugeMetricFamily("toolwire_model_running", help, labels=("model",))
-    help = "Turns that wait for their turn there."
+    help = "Turns that wait until such a model can run them."
     waiting = GaugeMetricFamily("toolwire_model_waiting", help, labels=("model",))
     counts: dict[str, tuple[int, int]] = {}
     for model, runs, waits in gateway.queues.lines():

@@ -1,6 +1,6 @@
 """The MCP servers of a recorded turn: what they offered and returned, and what the client had approved.
 
-They replace the servers and the store when the turn is computed or run again: nothing is called.
+These classes replace the servers and the store when the turn is computed or run again. They call no server.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from toolwire.gateway.rounds import Round, ServedTurn, Step
 from toolwire.gateway.served import Action, Purpose, ServedCall, ServedTool, TakenCalls, refused_result
 
 TOOLS = "tools"
-"""The label of a round of calls among the runs of a turn."""
+"""The value of `RecordedRun.how` for a round: the gateway calls MCP tools between two runs of the model."""
 
 
 Batches = Sequence[tuple[float, int, list[dict[str, Any]]]]
-"""Rows of time, number of the run, and events."""
+"""Rows with the time, the number of the run, and its events."""
 
 
 class RecordedServers:
@@ -79,7 +79,7 @@ class RecordedServers:
 
 
 class RecordedRounds:
-    """The rounds of a recorded turn, from its events. Pure: the servers return what was recorded."""
+    """The rounds of MCP calls in a recorded turn, computed from its events. Pure: no server is called."""
 
     def __init__(self, served: Mapping[str, Any], batches: Batches, ids: IdFactory) -> None:
         self._servers = RecordedServers(served, batches)
@@ -102,7 +102,7 @@ class RecordedRounds:
         return self._round is None
 
     def taken(self) -> TakenCalls:
-        """Returns what takes the calls of the next run of the model."""
+        """Returns the `TakenCalls` that collects the MCP calls of the model's next run."""
         return TakenCalls(self._served.names)
 
     def begins(self, turn: Turn) -> Turn:
@@ -111,7 +111,10 @@ class RecordedRounds:
         return turn if ended is None else self._served.extended(turn, ended)
 
     def calls(self, before: TakenCalls | None) -> TakenCalls:
-        """Begins a round. `before`: the calls of the run before it. Returns what reads the round."""
+        """Begins a round of MCP calls, and returns the `TakenCalls` for the events of the round.
+
+        `before`: the MCP calls of the preceding run; None for the calls that the client approved.
+        """
         round = self._round if before is None else self._served.following(before)
         self._round, self._ended = None, round or Round()
         self._left = list(self._ended.steps)

@@ -1,7 +1,7 @@
 """A recorded turn as plain data.
 
-Recorded are the output of the backend and what the client received. `computed` adds what happened in between.
-A recording contains secrets: `fixture.py` masks them before anything leaves memory. Pure.
+A `Trace` has the output of the backend and what the client received. `computed` adds the steps in between. A
+recording contains secrets: `fixture.py` masks them before anything leaves memory. Pure.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ EVENTS: dict[str, type[Any]] = {
     )
 }
 STOPPED = {"type": "Stopped"}
-"""A mark in place of a batch: the gateway ended the run because the run was silent after its calls."""
+"""Replaces the events of a batch if the gateway ended the run, because the run was silent after its calls."""
 SAID = {"Text": "text", "Thought": "text", "Refusal": "text", "CallArgs": "delta"}
 """Events that contain a piece of a longer text, and the member that contains it."""
 NOTES = {
@@ -78,9 +78,9 @@ NOTES = {
     "healed": "repaired by Toolwire; the name after the colon says how",
     "retried": "the model did not comply at first, so Toolwire asked once more",
     "repetition": "ended by Toolwire, because the model repeated itself without end",
-    "fallback": "the requested model could not answer: a model of its fallback list did",
+    "fallback": "the requested model could not answer, so a model in its fallback list did",
 }
-"""What the page says about a field, by how the field was served: `healed` for `healed:moved_call:2`."""
+"""Explanations on the journal page, by how a field was served: `healed` explains `healed:moved_call:2`."""
 
 
 UNFIT = (
@@ -88,20 +88,24 @@ UNFIT = (
 )
 """The exceptions that an incomplete or invalid recording may cause.
 
-Recordings can come from anyone.
+A recording can come from an unknown author.
 """
 
 
 class RecordingError(ValueError):
-    """Raised if a fixture cannot be read. The message says why in one line."""
+    """Raised if a recording cannot be read or replayed. The message says why in one line."""
 
 
 @dataclass(slots=True)
 class Recording:
     """A recorded turn. Each row starts with the milliseconds since the request.
 
-    After that, `frames` have a label and a text, `batches` the number of the run and its events, `events` the
-    choice and one event, and `wire` a kind (`stream`, `body`, `error`) and the text that was sent.
+    After the time, the rows have:
+
+    - `frames` (the raw output of the backend): a label and a text;
+    - `batches` (the events of the backend's runs): the number of the run and some of its events;
+    - `events` (the events of the answer): the choice and one event;
+    - `wire` (what the client received): a kind (`stream`, `body`, `error`) and the text.
     """
 
     request: dict[str, Json] = field(default_factory=dict)
@@ -119,7 +123,7 @@ class Recording:
 def recording_of(trace: Trace, turn: dict[str, Json], tools: ToolSettings) -> Recording:
     """Returns the recording of a trace that has ended, or of a snapshot of a running trace.
 
-    `turn`: the line of the turn. `tools`: the settings of the server.
+    `turn`: the line of the turn. `tools`: the server's settings `[tools]`.
     """
 
     def ms(at: float) -> float:
@@ -161,7 +165,7 @@ def _request(trace: Trace, tools: ToolSettings) -> dict[str, Json]:
     if trace.raw is not None:
         try:
             out["body"] = parse(trace.raw)
-        except ToolwireError:  # the gateway refused it too: nested too deeply, or not JSON
+        except ToolwireError:  # the gateway refused the body too: nested too deeply, or not JSON
             out["raw"] = trace.raw.decode("utf-8", "backslashreplace")
     out |= {"stored": trace.stored, "tools": asdict(tools)}
     if trace.open_responses:
@@ -190,10 +194,10 @@ class Offer:
 
 
 def computed(recording: Recording) -> Recording:
-    """Returns the recording with the decoded turn, the plans, and the events of the answer added.
+    """Adds the decoded turn, the plans, and the events of the answer to the recording, and returns it.
 
-    They are computed with the same pure code that served the turn. If the current code cannot compute them,
-    they are left out.
+    The same pure code that served the turn computes them. If the current code cannot compute them, the
+    recording stays without them.
     """
     try:
         turn = turn_of(recording.request)
@@ -296,7 +300,7 @@ class _Events:
 
 
 def _compute(recording: Recording, turn: Turn) -> None:
-    """Plans the turn for each recorded offer, and runs its batches through the stages."""
+    """Plans the turn for each recorded `Offer`, and feeds the recorded batches to the gateway's `Stages`."""
     runs, computing = recording.end["runs"], _Computing(recording, turn)
     last = {run["choice"]: number for number, run in enumerate(runs)}
     heard: set[int] = set()
@@ -360,7 +364,7 @@ class _Computing:
         self.stages[choice].begin(parks=how not in ("run", "failed"))
 
     def _begin_round(self, rounds: RecordedRounds, choice: int) -> None:
-        """Begins a round of calls that the gateway served itself."""
+        """Begins a round of calls of MCP tools, which the gateway made itself."""
         before = self.stages.get(choice)
         taken = rounds.calls(None if before is None else before.taken)
         shared = (Plan("none", self._turn, NO_RULES), self.writer, self._account, self._ids, choice)

@@ -1,7 +1,7 @@
 """Runs a recorded turn with the current code: same request, backend output, ids and clock.
 
-It compares what the client received with what it would receive now. If the client disconnected, only what it
-had received until then is compared. A replay contacts no backend, fetches nothing and stores nothing.
+It compares what the client received with what the client would receive now. If the client disconnected, only
+the part that it had received is compared. A replay contacts no backend, fetches nothing and stores nothing.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ MOST_DIFFERENCES = 50
 LONGEST = 4000
 LONGEST_WIRE = 2_000_000
 LONGEST_S = 30.0
-"""The time limit of a replay, because a recording can come from anyone."""
+"""The time limit of a replay in seconds. A recording from an unknown author could be made to run forever."""
 MASKED_TOKEN = f'"token":"{MASK}"'
-"""A token of log probabilities in a recording without secrets: `token` is a secret's name too."""
+"""How a masked recording shows the tokens of log probabilities, because `token` is the name of a secret."""
 STALLED_S = 1.0
 """How long a turn may continue after the last recorded output of the backend."""
 
@@ -63,7 +63,7 @@ STALLED_S = 1.0
 class Replay:
     """The result of a replay.
 
-    `wire_then` is what the client received, `wire_now` what it would receive now.
+    `wire_then`: what the client received. `wire_now`: what it would receive now.
     """
 
     differences: list[dict[str, str]] = field(default_factory=list)
@@ -84,18 +84,16 @@ def replay(recording: Recording) -> Replay:
     Raises `RecordingError` if the recording is incomplete.
     """
     if recording.end.get("cut") or not ("body" in recording.request or "raw" in recording.request):
-        raise RecordingError("the turn was too large to be kept whole: it cannot be replayed")
+        raise RecordingError("the turn was too large to be recorded completely, so it cannot be replayed")
     if any(text == MASK or MASKED_TOKEN in str(text) for _, _, text in recording.wire):
-        left_out = (
-            "a secret was sent in pieces, or tokens with log probabilities, and masked in the recording"
-        )
-        raise RecordingError(f"{left_out}: it cannot be compared")
+        masked = "tokens with log probabilities, or a secret that was sent in pieces"
+        raise RecordingError(f"the recording cannot be compared, because it masks {masked}")
     try:
         return _judged(recording, *asyncio.run(_run(recording)))
     except RecordingError:
         raise
     except UNFIT as error:
-        unfit = "the recording does not hold what a turn needs"
+        unfit = "the recording is incomplete or invalid"
         raise RecordingError(f"{unfit}: {type(error).__name__}: {error}") from None
 
 
@@ -151,7 +149,7 @@ async def _run(recording: Recording) -> tuple[str, str, str | None]:
     try:
         await asyncio.wait({task, stalled}, timeout=LONGEST_S, return_when=asyncio.FIRST_COMPLETED)
         if not (task.done() or stalled.done()):
-            raise RecordingError("the recording does not come to an end")
+            raise RecordingError(f"the replay did not end within {LONGEST_S:g} s")
         if not task.done():  # the client disconnected, or the gateway ended the run
             rest_s = 0.05 if _interrupted(recording) else STALLED_S + _grace(recording)
             await asyncio.wait({task}, timeout=rest_s)
@@ -182,7 +180,7 @@ def _settings(recording: Recording) -> Settings:
 
 
 def _replaced(recording: Recording) -> tuple[ModelSettings, ...]:
-    """Returns the requested model as one that is not available, if a fallback of it had answered."""
+    """Returns settings in which the requested model is unavailable, if a fallback model had answered."""
     request, report = recording.request, str(recording.end["turn"].get("report") or "")
     if "model=fallback" not in report.split("; "):
         return ()
@@ -293,7 +291,7 @@ class _ReplayedBackend:
 
 
 class _ReplayedRun:
-    """A live run of one response. It is never parked."""
+    """A replayed run of the backend. It is never parked."""
 
     pending: tuple[str, ...] = ()
 
@@ -312,7 +310,7 @@ class _ReplayedRun:
 
 
 class _RecordedStore:
-    """A store that only has the recorded contents and stores nothing. `full`: storing had failed."""
+    """A store that has only the recorded contents. With `full`, storing fails, as it did in the turn."""
 
     path = ":memory:"
 
@@ -330,7 +328,7 @@ class _RecordedStore:
             raise ToolwireError("overloaded", "It could not be stored then.")
 
     async def run(self, work: object, action: str) -> dict[str, Any]:
-        """Does nothing: a replay is not counted."""
+        """Does nothing, because the usage of a replay is not counted."""
         return {}
 
 

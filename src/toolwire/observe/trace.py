@@ -1,12 +1,12 @@
 """Records one turn while it runs.
 
-Recorded are, with times: what the backend sent (raw frames, and the events of its runs) and what the client
-received (bytes), together with ids, clock readings and the outcome. What happens in between (the decoded
-turn, the plan, the events of the answer) is computed again by the same pure code when a person looks at the
-turn (`recording.py`).
+A trace has what the backend sent (raw frames, and the events of its runs) and the bytes that the client
+received, each with the time, and also the ids, the clock readings and the outcome. The steps in between (the
+decoded turn, the plan, the events of the answer) are not recorded. When a person looks at the turn,
+`recording.py` computes them again with the same pure code.
 
-Recording never raises and never changes a turn. It is limited in rows and bytes. Beyond these limits it
-stops, and the trace is marked as `cut`.
+Recording never raises and never changes a turn. A trace has a maximum number of rows and of bytes. When it
+reaches one of the two limits, recording stops and `cut` is set.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ log = logging.getLogger("toolwire.journal")
 MOST_ROWS = 50_000
 MOST_BYTES = 8 * 1024 * 1024
 ROW_BYTES, EVENT_BYTES = 150, 120
-"""How many bytes a row, and an event in a row, count in addition to their texts."""
+"""How many bytes are counted for a row, and for each event in a row, in addition to their texts."""
 EACH_BYTES = 32 * 1024
 """After how many recorded bytes the trace asks the journal for room."""
 READ = "read"
@@ -49,8 +49,9 @@ A row of any other kind is a batch of events; its kind is the number of the run.
 class RecordedRun(NamedTuple):
     """A run of the backend.
 
-    `how`: `run`, `retry`, `open`, `resume`, or `failed` if another model answered instead. `plan`: the number
-    of the plan that the run followed.
+    `how`: `run`, `retry` (the second attempt), `open` (the run can be parked), `resume` (a parked run
+    continues), `tools` (not a run of the model: the gateway calls MCP tools), or `failed` (another model
+    answered instead). `plan`: the number of the plan that the run followed.
     """
 
     how: str
@@ -61,8 +62,8 @@ class RecordedRun(NamedTuple):
 class Trace(msgspec.Struct, eq=False, weakref=True):
     """One recorded turn.
 
-    `grown` is a function that gets the trace and the bytes by which it has grown. It returns whether
-    recording may continue.
+    `grown`: a function that is called with the trace and the number of bytes by which the trace has grown. It
+    returns whether recording may continue.
     """
 
     id: str
@@ -74,7 +75,7 @@ class Trace(msgspec.Struct, eq=False, weakref=True):
     stored: bool = False
     ids: IdFactory = random_id
     clock: Callable[[], float] = time
-    """What `mint` and `now` read."""
+    """`mint` takes new ids from `ids`, and `now` takes the time from `clock`."""
     started: float = msgspec.field(default_factory=perf_counter)
     kind: str = "new"
     backend_id: str = ""
@@ -84,7 +85,7 @@ class Trace(msgspec.Struct, eq=False, weakref=True):
     stream: bool = False
     strategy: str = "none"
     report: str = ""
-    # needed to decode and plan the request again
+    # what is needed to decode and plan the request again
     offers: tuple[tuple[Strategy, Capabilities], ...] = ()
     """The backend's strategy and capabilities at each time when the turn was planned."""
     effort: str | None = None
@@ -95,7 +96,7 @@ class Trace(msgspec.Struct, eq=False, weakref=True):
     images: Mapping[str, str] | None = None
     """The images that were fetched, by URL."""
     served: Mapping[str, Any] | None = None
-    """What the MCP servers of the request offered."""
+    """The tools of the request's MCP servers and the approvals of calls, as `RecordedServers` reads them."""
     # what the backend sent and what the client received
     rows: list[tuple[float, int, Any]] = []
     runs: tuple[RecordedRun, ...] = ()
@@ -172,7 +173,7 @@ class Trace(msgspec.Struct, eq=False, weakref=True):
     def restart(self, ids: int, readings: int) -> None:
         """Records that another model answers instead of the first one.
 
-        Ids and clock readings that the turn took for the first model do not count.
+        Keeps only the first `ids` ids and `readings` clock readings: those from before the first model.
         """
         self.minted, self.clock_readings = self.minted[:ids], self.clock_readings[:readings]
         self.offers, self.runs = (), tuple(run._replace(how="failed", plan=0) for run in self.runs)
@@ -226,7 +227,7 @@ class Trace(msgspec.Struct, eq=False, weakref=True):
         try:
             has_room = self.grown(self, size) and self.size < MOST_BYTES and len(self.rows) < MOST_ROWS
         except Exception:  # recording must not disturb a turn
-            log.exception("a turn cannot be recorded further")
+            log.exception("recording failed: the rest of this turn is not recorded")
             has_room = False
         if not has_room:
             self.cut, self.recording = True, False
@@ -239,7 +240,7 @@ class Trace(msgspec.Struct, eq=False, weakref=True):
         return size
 
     def forget(self) -> None:
-        """Drops all contents. Earlier snapshots keep theirs."""
+        """Drops all contents. Earlier snapshots keep their contents."""
         self.recording = False
         self.raw = self.previous = self.references = self.images = self.served = None
         self.rows, self.runs = [], ()

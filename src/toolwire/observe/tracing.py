@@ -1,10 +1,11 @@
 """OpenTelemetry tracing: a span per turn and an event per tool call.
 
-Names follow the conventions for generative AI. Tracing is off unless `telemetry.otlp` names a collector. The
-SDK is the extra `otel`, imported only if it is used. A span is created after its turn has ended, with the
-turn's own times, and a thread of the SDK sends it, so turns never wait for it. A span has no contents unless
-`telemetry.with_contents` is set, and secrets in it are masked. The client's `traceparent` is the span's
-parent. Nothing else in the process is instrumented, and no global provider is set.
+Names follow OpenTelemetry's conventions for generative AI. Tracing is off unless `telemetry.otlp` names a
+collector. The OpenTelemetry SDK comes with the extra `otel` and is imported only if tracing is on. A span is
+created after its turn has ended, with the times of the turn. A thread of the SDK sends the span, so turns
+never wait for the collector. A span contains no messages unless `telemetry.with_contents` is set. Secrets in
+spans are masked. The client's `traceparent` is the span's parent. Nothing else in the process is
+instrumented, and no global tracer provider is set.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ PROVIDERS = {
     "openai-chat": "openai",
     "xai": "x_ai",
 }
-"""The names of providers in the conventions. Other providers keep their own name."""
+"""The conventions' names of providers, by Toolwire's names. Other providers keep Toolwire's name."""
 SAMPLING = ("temperature", "top_p", "max_tokens", "seed", "presence_penalty", "frequency_penalty")
 """Fields of `turn.Sampling` that have the same name in the conventions."""
 
@@ -239,8 +240,8 @@ def _messages(turn: Turn, contents: Contents) -> dict[str, Any]:
 # --- contents ------------------------------------------------------------
 #
 # The messages of a turn, for the debug log and for traces with `telemetry.with_contents`. They are kept only
-# if one of the two needs them (`Gateway.contents_wanted`), at most `MOST` characters each of request and
-# answer.
+# if the log or the traces need them (`Gateway.contents_wanted`). At most `MOST` characters of the request and
+# `MOST` characters of the answer are kept.
 
 MOST = 64 * 1024
 
@@ -248,8 +249,8 @@ MOST = 64 * 1024
 class Contents:
     """The messages of one turn, in the format of OpenTelemetry's conventions.
 
-    The gateway calls `saw` with every batch that it sends. `left_out`: the number of characters beyond
-    `MOST`.
+    The gateway calls `saw` with every batch that it sends. `left_out`: how many characters of the answer were
+    not kept.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
-"""Finds models on this machine: if the settings contain none, or beside those in the settings.
+"""Finds models on this machine that the settings do not contain.
 
 Each function in `LOOKS` is quick and sends no request to a model. A downloaded model comes first. The
-small default model and the scripted demo, which are for trials, come last: there is always a model.
+small default model and the scripted demo are for trials and come last. The demo is always there.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ KEYS: tuple[tuple[str, tuple[str, ...], str, dict[str, str]], ...] = (
 
 
 def embedded() -> Found:
-    """Returns the models that run inside Toolwire and were downloaded, the small default last."""
+    """Returns the downloaded models that run inside Toolwire, the small default model last."""
     from toolwire.backends.local.pull import DEFAULT, MODELS, available
 
     better = [name for name in MODELS if name != DEFAULT and available(name)]
@@ -98,7 +98,7 @@ def key_in(environ: Environment, variables: tuple[str, ...]) -> tuple[str, str]:
 
 
 def is_key(text: str) -> bool:
-    """Returns whether the text can be sent in a header."""
+    """Returns whether the text can be a key: it must fit into an HTTP header."""
     return bool(text) and text.isascii() and text.isprintable() and " " not in text
 
 
@@ -139,7 +139,11 @@ async def discover(environ: Environment | None = None) -> tuple[ModelSettings, .
 
 
 def with_discovered(settings: Settings) -> Settings:
-    """Returns the settings. If no model is configured, they contain the models of this machine."""
+    """Returns the settings with the models that were found on this machine.
+
+    These models replace the default if no model is configured. Otherwise they are added if `beside` returns a
+    function.
+    """
     if settings.models is not DEFAULT_MODELS:
         look = beside(settings)
         found = [] if look is None else asyncio.run(_all(look))
@@ -157,16 +161,17 @@ async def _all(look: Look) -> Found:
 
 
 def beside(settings: Settings) -> Look | None:
-    """Returns a function that finds models to offer beside the configured ones; None if none are offered.
+    """Returns a function that finds models to offer beside the configured models.
 
-    With "auto", they are offered only if the server is for one person: on loopback, without keys, proxies and
-    other nodes. A configured model takes precedence over a found model with the same id or the same options.
+    Returns None if the settings do not permit this. With `discover = "auto"`, they permit it only for a
+    server for one person, which listens on loopback and has no keys, trusted proxies or Redis. A configured
+    model takes precedence over a found model with the same id or the same options.
     """
     server, configured = settings.server, settings.models
     shared = server.keys or server.admin_keys or server.trusted_proxies or settings.store.redis
     alone = is_loopback(server.host) and not shared
     if any(model.found for model in configured) or configured is DEFAULT_MODELS:
-        return None  # the first run: all models are here already
+        return None  # no model is configured: `with_discovered` decides about found models
     if server.discover == "off" or (server.discover == "auto" and not alone):
         return None
     ids = {model.id for model in configured}

@@ -1,10 +1,10 @@
 """Shell commands that fit how this Toolwire was installed: to add an extra, and to run Toolwire itself.
 
 If this Toolwire did not come from a package index, the commands never install a package called `toolwire`
-from an index, because that may be another program. Where packages can be added to an environment (pip, pipx),
-the commands name the packages of the extra. Where the environment is built again (uvx, uv tool, pipx run),
-they name the wheel, folder or repository that `direct_url.json` records, or the exact version that an index
-delivered. An image is built again with the extra.
+from an index, because that may be another program. pip and pipx add packages to an environment, so these
+commands name the packages of the extra. uvx, uv tool and pipx run build the environment again, so these
+commands name the wheel, folder or repository that `direct_url.json` records, or the exact version that came
+from an index. For a container image, the command builds the image again with the extra.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 DEVELOPMENT = frozenset({"test", "lint", "dist", "docs", "lock"})
 """Extras for work on Toolwire itself."""
 IMAGE_MARK = "built-by-dockerfile"
-"""The file by which the Dockerfile marks its environment."""
+"""The file with which the Dockerfile marks the environment of its image."""
 _EXTRA = re.compile(r"""\bextra\s*==\s*["']([\w.-]+)["']""")
 _NAME = re.compile(r"[\w.-]+")
 
@@ -41,13 +41,13 @@ class Installation:
     """`image`, `uvx`, `uv tool`, `pipx`, `pipx run`, `uv` (an environment without pip), `system` or `pip`."""
     python: str
     folder: str = ""
-    """The checkout that the code runs from, if it does."""
+    """The checkout from which the code runs; "" if it does not run from a checkout."""
     source: str = ""
-    """The URL of the wheel, folder or repository that Toolwire was installed from; "" for an index."""
+    """The URL of the installed wheel, folder or repository; "" if Toolwire came from an index."""
     available: bool = True
-    """Whether the source still exists, as far as this machine can know."""
+    """False if `source` is a path on this machine that no longer exists."""
     name: str = "toolwire"
-    """The name that pipx has for the environment."""
+    """The name of the environment, which pipx needs."""
     version: str = ""
     extras: dict[str, list[str]] = field(default_factory=dict)
     """The requirements of each extra, by name."""
@@ -61,7 +61,7 @@ class Installation:
         return f"{name} @ {self.source}" if self.source else f"{name}=={self.version}"
 
     def add(self, extra: str) -> str:
-        """Returns the shell command that adds an extra; an instruction if no command is known."""
+        """Returns the shell command that adds an extra, or an instruction if no command is known."""
         if self.folder:
             return shlex.join([*self._pip(), "-e", f"{_shown(self.folder)}[{extra}]"])
         if self.kind == "image":
@@ -212,7 +212,7 @@ def _present(requirement: str) -> bool:
 
 
 def _shown(path: str) -> str:
-    """Returns a path as short as the working directory allows."""
+    """Returns the path relative to the working directory if it is inside, otherwise unchanged."""
     try:
         return os.path.relpath(path) if Path(path).is_relative_to(Path.cwd()) else path
     except OSError:  # the working directory no longer exists
@@ -220,5 +220,5 @@ def _shown(path: str) -> str:
 
 
 def _subcommand() -> str:
-    """Returns the subcommand of this process, to run it again."""
+    """Returns the subcommand with which this process was started; `serve` if there is none."""
     return sys.argv[1] if len(sys.argv) > 1 and sys.argv[1].isalpha() else "serve"

@@ -2,9 +2,9 @@
 
 Each layer (the settings page's file, the settings file, `PROXY_…` variables of older proxies, `TOOLWIRE_…`
 variables, command line) is a dict of `Given` values by path, such as ("server", "port"). A later layer
-overrides earlier ones. A model in the settings file replaces the page's model with the same id.
-`TOOLWIRE_MODELS` replaces the files' models, `TOOLWIRE_MODELS__ID` sets one model,
-`TOOLWIRE_MODELS__ID__KEY` one option.
+overrides earlier ones. A model in the settings file replaces the model with the same id in the page's file.
+`TOOLWIRE_MODELS` replaces the models of both files. `TOOLWIRE_MODELS__ID` sets one model,
+`TOOLWIRE_MODELS__ID__KEY` sets one option of a model.
 
 A mistake in one model makes this model unavailable (`ModelSettings.problem`). Any other mistake is an error.
 """
@@ -56,8 +56,8 @@ Key = tuple[str, ...]
 
 # --- flags of older proxies: environment name, path, meanings
 #
-# `meanings` translates the flag's values; None: the text is converted to the setting's type. Later rows
-# override earlier ones, but a stop flag that is off stays off.
+# `meanings` translates the flag's values. If it is None, the text is converted to the setting's type. A later
+# row overrides an earlier one, but PROXY_STOP_AFTER_TOOLS_MODE is ignored if PROXY_STOP_AFTER_TOOLS is off.
 
 _SWITCH = {**dict.fromkeys(TRUE, "true"), **dict.fromkeys(FALSE, "false")}
 _TAIL = {**dict.fromkeys(TRUE, "on"), **dict.fromkeys(FALSE, "off"), "auto": "auto"}
@@ -83,10 +83,13 @@ SEED_FLAGS: tuple[tuple[str, Key, dict[str, str] | None], ...] = (
 TABLES = [*SECTIONS, "mcp", "models", "aliases", "notices"]
 """The tables of the settings file."""
 NAMED = ("models", "mcp", "notices")
-"""Tables of named tables, such as `[models.ID]`."""
+"""Tables that contain one table for each name that the user chooses, such as `[models.ID]`."""
 
 HARMLESS: dict[Key, tuple[Any, ...]] = {("approvals", "command_line"): ("code",), ("mcp", "urls"): ([],)}
-"""What a settings file that nobody named may say about consent. It may belong to somebody else."""
+"""The values of keys about consent that are accepted from a settings file in the working folder.
+
+Such a file may belong to somebody else, because the user has not named it.
+"""
 
 
 def load(
@@ -96,10 +99,13 @@ def load(
     exposed: bool = True,
     problems: list[str] | None = None,
 ) -> Settings:
-    """Loads the settings. `path`: the value of --config. `overrides`: such as {"server.port": 0}.
+    """Loads the settings. `path`: the value of --config.
 
-    `exposed`: raise an error if other machines could reach the server and it has no keys. `problems`:
-    mistakes are added to this list instead of being raised, and each wrong value is replaced by its default.
+    `overrides`: the keys that the command line sets, such as {"server.port": 0}.
+
+    `exposed`: whether to raise an error if other machines could reach the server and it has no keys.
+    `problems`: a list. If it is given, mistakes are added to it instead of being raised, and each wrong value
+    is replaced by its default.
     """
     file: Path | None = None
     in_file: dict[Key, Given] = {}
@@ -115,7 +121,7 @@ def load(
     url = _section("store", StoreSettings, given, environ, [] if problems is not None else None).url
     page, page_where, page_problem, page_rules = _from_page(url, environ)
     if unnamed and ("store", "url") in given and given["store", "url"].where == FILE_NAME:
-        page_rules = {}  # the file with these rules is beside the store that the unnamed file chose
+        page_rules = {}  # the unnamed file chose the store, and so the folder of the file with these rules
     if page:
         given = _layered(page, in_file, environ, overrides, [] if problems is not None else None)
     sections = {name: _section(name, cls, given, environ, problems) for name, cls in SECTIONS.items()}
@@ -163,7 +169,7 @@ def _layered(
 
 
 def _drop_consent(given: dict[Key, Given], in_file: dict[Key, Given], problems: list[str] | None) -> None:
-    """Drops what a file in the working folder says about consent, and says so."""
+    """Drops keys about consent that a file in the working folder sets (see HARMLESS), and reports this."""
     dropped = [
         key
         for key, harmless in HARMLESS.items()
@@ -185,7 +191,10 @@ def _drop_consent(given: dict[Key, Given], in_file: dict[Key, Given], problems: 
 def _from_page(
     store_url: str, environ: Mapping[str, str]
 ) -> tuple[dict[Key, Given], str, str, Mapping[str, Sequence[str]]]:
-    """Returns the settings page's layer, the path of its file, why it is ignored or "", and its rules."""
+    """Returns four values: the layer of the settings page's file, its path, why it is ignored, its rules.
+
+    The path is "" if the page cannot have a file. The reason is "" if the file is not ignored.
+    """
     path = page_file.path_beside(store_url, environ)
     if path is None:
         return {}, "", "", {}
@@ -202,7 +211,7 @@ def _from_page(
 def _origins(given: Mapping[Key, Given], page_where: str) -> dict[str, str]:
     """Returns where the vault's folder and each model is set.
 
-    A model of the settings page that the environment changes belongs to the environment.
+    If the environment changes a model of the settings page, this is the environment variable.
     """
     out: dict[str, str] = {}
     for path, entry in given.items():
@@ -215,8 +224,8 @@ def _origins(given: Mapping[Key, Given], page_where: str) -> dict[str, str]:
 def find_file(path: str | None, environ: Mapping[str, str]) -> Path | None:
     """Returns the path of the settings file, or None if no file exists.
 
-    The first that exists counts: `--config`, TOOLWIRE_CONFIG, the working directory, the user's config
-    directory.
+    A file that `--config` or else TOOLWIRE_CONFIG names must exist. If neither names one, this is the file in
+    the working directory, or else the file in the user's config directory.
     """
     for named, by in ((path, "--config"), (environ.get("TOOLWIRE_CONFIG"), "TOOLWIRE_CONFIG")):
         if named:
@@ -239,7 +248,7 @@ def find_file(path: str | None, environ: Mapping[str, str]) -> Path | None:
 
 def _from_file(file: Path, problems: list[str] | None = None) -> dict[Key, Given]:
     try:
-        document = tomllib.loads(file.read_text("utf-8-sig"))  # some editors on Windows write a mark first
+        document = tomllib.loads(file.read_text("utf-8-sig"))  # with or without a byte order mark
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise ConfigError(f"{file}: line {line} is not UTF-8 text; save the file as UTF-8") from error
@@ -271,8 +280,8 @@ def _owner(key: str) -> str:
 def _flatten(path: Key, table: Mapping[str, Any], where: str, folder: Path | None = None) -> dict[Key, Given]:
     """Returns the values of a table by path. Each option of a table in `NAMED` has its own path.
 
-    A model that is not a table, or is an empty table, has the path ("models", ID, ""). The same holds for the
-    others.
+    If the value for a name is not a table, or is an empty table, its path ends with an empty string, such as
+    ("models", ID, "").
     """
     if path[0] not in NAMED or len(path) > 1:
         return {(*path, key): Given(value, where, folder=folder) for key, value in table.items()}
@@ -327,7 +336,7 @@ def _add_codex_flags(given: dict[Key, Given], environ: Mapping[str, str]) -> Non
 
 
 def _add_environment(given: dict[Key, Given], environ: Mapping[str, str], problems: list[str] | None) -> None:
-    """Adds the `TOOLWIRE_…` variables. A single key overrides a whole table."""
+    """Adds the `TOOLWIRE_…` variables. A variable for one key overrides a variable for a whole table."""
     names = [name for name in environ if name.startswith(ENVIRONMENT_PREFIX)]
     for name in sorted(names, key=lambda n: (n.count("__"), n)):
         with noted(problems):
@@ -339,7 +348,7 @@ def _add_variable(given: dict[Key, Given], name: str, text: str) -> None:
     section = parts[0].lower()
     where = f"environment {name}"
     if len(parts) == 1 and section not in TABLES:
-        return  # TOOLWIRE_CONFIG, TOOLWIRE_API_KEY and other variables of the user's
+        return  # not a setting: TOOLWIRE_CONFIG, TOOLWIRE_API_KEY or a variable of the user
     check_known(section, TABLES, where, "section")
     if len(parts) == 1:
         table = read_json(text, dict, "a JSON object", where)
@@ -357,7 +366,7 @@ def _add_variable(given: dict[Key, Given], name: str, text: str) -> None:
 def _add_named_environment(
     given: dict[Key, Given], section: str, parts: list[str], text: str, where: str
 ) -> None:
-    """Adds a variable of one named table, such as a model: all of its table, or one key."""
+    """Adds a variable for a named table, such as a model. It sets the whole table or one of its keys."""
     known = {path[1] for path in given if path[0] == section and len(path) > 2}
     named = (id for id in known if id == parts[0] or re.sub(r"\W", "_", id).upper() == parts[0].upper())
     name = next(named, parts[0].lower())
@@ -416,8 +425,8 @@ def _aliases(
 ) -> tuple[tuple[str, str], ...]:
     """Returns the aliases.
 
-    `models` None: the settings page's file is ignored, so an alias may name a model that only this file
-    contains.
+    `models`: the ids that an alias may name. None means any id: the settings page's file is ignored, and an
+    alias may name a model that only this file contains.
     """
     found = []
     for path, entry in given.items():

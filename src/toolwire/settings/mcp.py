@@ -1,4 +1,4 @@
-"""Reads the tables `[mcp.NAME]`: MCP servers, and what may be called on them.
+"""Reads the tables `[mcp.NAME]`: MCP servers, and the rules for calls of their tools.
 
 A mistake in one server makes this server unavailable (`McpServerSettings.problem`), so that the others can be
 used. Rules are checked where they are applied, in `tools/mcp`.
@@ -42,8 +42,8 @@ def read_mcp(
 ) -> McpSettings:
     """Returns the MCP servers.
 
-    `unnamed`: a settings file that was found in the working folder, without being named. It may belong to
-    somebody else, so the servers in it are not available.
+    `unnamed`: a settings file in the working folder that the user has not named. It may belong to somebody
+    else, so the servers in it are not available.
     """
     urls: tuple[str, ...] = ()
     tables: dict[str, dict[str, Given]] = {}
@@ -103,7 +103,7 @@ def _value(entry: Given, key: str, environ: Mapping[str, str], secret: set[str])
 
 
 def _table(entry: Given, key: str, environ: Mapping[str, str], secret: set[str]) -> dict[str, str]:
-    """Returns environment variables or headers, with their secrets."""
+    """Returns environment variables or headers, with secrets in place of references to them."""
     value = read_json(entry.value, dict, "a JSON object", key) if entry.text else entry.value
     if not isinstance(value, dict) or not all(isinstance(one, str) for one in value.values()):
         raise ConfigError(f"{key}: expected a table of strings")
@@ -140,7 +140,7 @@ def _check_address(command: tuple[str, ...], url: str) -> None:
 
 
 def with_page_rules(settings: McpSettings, rules: Mapping[str, Sequence[str]]) -> McpSettings:
-    """Returns the settings with the allow rules that the pages have saved, by server."""
+    """Returns the settings with the allow rules from the settings page's file. `rules`: by server name."""
     servers = (replace(one, page_allow=tuple(rules.get(one.name, ()))) for one in settings.servers)
     return replace(settings, servers=tuple(servers))
 

@@ -36,7 +36,7 @@ def read_models(
 
 
 def page_model(id: str, table: Mapping[str, Any], where: str, environ: Mapping[str, str]) -> ModelSettings:
-    """Returns a model of the settings page, after the checks for a model in a settings file."""
+    """Returns a model of the settings page, checked in the same way as a model in a settings file."""
     return _model(id, {key: Given(value, where) for key, value in table.items()}, environ)
 
 
@@ -60,7 +60,7 @@ def _model(name: str, table: dict[str, Given], environ: Mapping[str, str]) -> Mo
     hints = _option_hints(short.backend if short else kind) if kind and _has_text(table) else {}
     for key, entry in table.items():
         value = _read_option(entry.value, hints.get(key)) if entry.text else entry.value
-        options[key] = value  # if its secret is missing, the reference to it
+        options[key] = value  # if the secret is missing, the option keeps the reference to it
         with noted(problems):
             options[key], found = resolve(value, key, entry.folder, environ)
             if found:
@@ -126,7 +126,7 @@ def _expand(
 
 
 def _with_fallbacks(models: list[ModelSettings]) -> tuple[ModelSettings, ...]:
-    """Returns the models. A model whose fallback is unknown, or leads back to the model, has a problem."""
+    """Returns the models. A model gets a `problem` if a fallback is unknown or leads back to the model."""
     known = {model.id: model for model in models}
     out = []
     for model in models:
@@ -146,7 +146,7 @@ def _with_fallbacks(models: list[ModelSettings]) -> tuple[ModelSettings, ...]:
 
 
 def _circle(id: str, known: Mapping[str, ModelSettings]) -> list[str]:
-    """Returns the path of fallbacks that leads from a model back to itself; empty if there is none."""
+    """Returns the path of fallbacks that leads from a model back to itself, or [] if there is none."""
     paths, seen = [[id]], set[str]()
     while paths:
         path = paths.pop()
@@ -172,7 +172,7 @@ def _option_hints(backend: str) -> dict[str, Any]:
 def _read_option(text: str, hint: Any) -> Any:
     """Converts text from the environment to the option's type.
 
-    For other types than str, bool and numbers, the text is parsed if it looks like JSON.
+    If the type is not a string, a boolean or a number, the text is parsed if it looks like JSON.
     """
     kinds = set(get_args(hint)) if get_origin(hint) in (Union, UnionType) else {hint}
     if str in kinds or any(get_origin(kind) is Literal for kind in kinds):

@@ -1,4 +1,4 @@
-"""Reads the tables `[notices.NAME]`: messages about approval requests that wait.
+"""Reads the tables `[notices.NAME]`: where to send messages about waiting approval requests.
 
 A mistake in one table makes only this notice unavailable (`NoticeSettings.problem`).
 """
@@ -22,7 +22,7 @@ _KEYS = [one.name for one in fields(NoticeSettings)][1:-3]
 _SECRETS = ("url", "secret", "topic", "token")
 """Keys whose value may be `env:NAME` or `file:PATH`."""
 _FOREIGN = {"webhook": ("topic", "token"), "ntfy": ("secret",)}
-"""By kind: keys that it does not have."""
+"""The keys that a notice of this kind cannot have, by kind."""
 _HINTS = get_type_hints(NoticeSettings)
 _RANGES: dict[str, Range] = {
     name: hint.__metadata__[0]
@@ -40,8 +40,8 @@ def read_notices(
 ) -> tuple[NoticeSettings, ...]:
     """Returns the notices.
 
-    `unnamed`: a settings file that was found in the working folder, without being named. It may belong to
-    somebody else, who must not receive messages, so the notices in it are not available.
+    `unnamed`: a settings file in the working folder that the user has not named. It may belong to somebody
+    else, who must not receive messages, so the notices in it are not available.
     """
     tables: dict[str, dict[str, Given]] = {}
     for path, entry in given.items():
@@ -121,7 +121,10 @@ def _check(notice: NoticeSettings) -> None:
 
 
 def _host(key: str, url: str, *, origin: bool) -> str:
-    """Returns the host of an address. `origin`: it has no path. Never shows it: it may be a secret."""
+    """Returns the host of an address. `origin`: the address must have no path.
+
+    Errors do not quote the address, because it may be a secret.
+    """
     try:
         parts = urlsplit(url)
         fits = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
@@ -137,6 +140,6 @@ def _host(key: str, url: str, *, origin: bool) -> str:
 
 
 def unencrypted(url: str) -> bool:
-    """Whether others in the network can read what is sent to this address."""
+    """Returns whether others in the network can read what is sent to this address."""
     parts = urlsplit(url)
     return parts.scheme == "http" and not is_loopback(parts.hostname or "")

@@ -1,10 +1,10 @@
-"""The settings that the settings page changes, in a file of their own: `settings.page.toml`.
+"""The file that the settings page writes: `settings.page.toml`.
 
-The file lies beside the store and contains only `vault.root`, models, and allow rules for MCP servers. It is
-the lowest layer of the settings: the settings file, the environment and the command line override it. The
-rules add to those of a server that is configured elsewhere: this file can neither add a server nor loosen
-its deny and ask rules. A key that a person pastes is in a private file of its own, and the settings contain
-only its path.
+The file is in the store's folder and contains only `vault.root`, models, and allow rules for MCP servers.
+It is the lowest layer of the settings: the settings file, the environment and the command line override it.
+Its allow rules are added to the rules of a server that is configured elsewhere. The file cannot add a server,
+and its rules do not change the deny and ask rules of a server. An API key that a person pastes into the page
+is in a private file of its own; the settings contain only the path of that file.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ SECRETS_NAME = "page-secrets"
 LARGEST = 1024 * 1024
 HEADER = """\
 # Toolwire's settings page writes this file. Your own toolwire.toml, the environment and the command line
-# override it. A model with the same id in toolwire.toml replaces the one here. Rules of MCP servers are those
-# for which you chose "Always allow exactly this call"; they add to yours.
+# override it. A model with the same id in toolwire.toml replaces the one here. The rules for MCP servers are
+# calls for which you chose "Always allow exactly this call". They are added to your own rules.
 
 """
 
@@ -43,7 +43,7 @@ class PageSettings:
     root: str = ""
     models: dict[str, dict[str, Any]] = field(default_factory=dict)
     rules: dict[str, list[str]] = field(default_factory=dict)
-    """Allow rules, by the name of the MCP server. They are no layer of the settings: they add to others."""
+    """Allow rules, by the name of the MCP server. They are added to the server's other rules."""
 
     def tables(self) -> dict[str, dict[str, Any]]:
         """Returns the settings as the tables of a settings file."""
@@ -52,7 +52,7 @@ class PageSettings:
 
 
 def path_beside(store_url: str, environ: Mapping[str, str]) -> Path | None:
-    """Returns the file's path, beside the store; None if the store is not a file of this machine."""
+    """Returns the path of the settings page's file, or None if the store is not a file on this machine."""
     written = store_url.removeprefix("sqlite:///")
     if written == store_url or written in ("", ":memory:"):
         return None
@@ -63,7 +63,10 @@ def path_beside(store_url: str, environ: Mapping[str, str]) -> Path | None:
 
 
 def read(path: Path) -> PageSettings:
-    """Returns the content of the file, empty if it does not exist. Raises PageFileError if it is damaged."""
+    """Returns the content of the file; if there is no file, empty settings.
+
+    Raises PageFileError if the file is damaged.
+    """
     try:
         with path.open("rb") as file:
             raw = file.read(LARGEST + 1)
@@ -84,12 +87,12 @@ def read(path: Path) -> PageSettings:
     )
     rules = _rules(document.pop("mcp", {}))
     if document or vault or not isinstance(root, str) or not tables or rules is None:
-        raise PageFileError("contains something else than vault.root, models and mcp.NAME.allow")
+        raise PageFileError("contains something other than vault.root, models and mcp.NAME.allow")
     return PageSettings(root, models, rules)
 
 
 def _rules(tables: Any) -> dict[str, list[str]] | None:
-    """Returns the rules of each server; None if there is something else."""
+    """Returns the rules of each server, or None if the tables contain anything else."""
     found: dict[str, list[str]] = {}
     for name, table in tables.items() if isinstance(tables, dict) else (("", None),):
         given = table.get("allow") if isinstance(table, dict) and len(table) == 1 else None
@@ -100,7 +103,10 @@ def _rules(tables: Any) -> dict[str, list[str]] | None:
 
 
 def write(path: Path, settings: PageSettings) -> None:
-    """Replaces the file in one step. A damaged file is kept beside it. Raises PageFileError."""
+    """Replaces the file in one step. If the old file is damaged, it is kept under another name.
+
+    Raises PageFileError if the file cannot be written.
+    """
     lines = [HEADER]
     if settings.root:
         lines += ["[vault]\n", f"root = {to_toml(settings.root)}\n\n"]
@@ -127,7 +133,7 @@ def _keep_damaged(path: Path) -> None:
 
 
 def _write_private(path: Path, text: str) -> None:
-    """Writes a file that only this user can read, so that readers see the old or the new content."""
+    """Writes a file that only this user can read. Readers see either the old or the new content."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
@@ -143,7 +149,10 @@ def _write_private(path: Path, text: str) -> None:
 
 
 def keep_secret(path: Path, id: str, secret: str) -> str:
-    """Writes a secret to a private file beside the page's file. Returns its reference, `file:PATH`."""
+    """Writes a secret to a private file and returns the reference to it, `file:PATH`.
+
+    `path`: the settings page's file. The secret's file is in a folder beside it. `id`: the id of the model.
+    """
     folder = path.parent / SECRETS_NAME
     name = f"{re.sub(r'[^A-Za-z0-9_-]', '_', id)[:60]}-{secrets.token_hex(8)}.key"
     try:

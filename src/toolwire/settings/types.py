@@ -17,7 +17,10 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 
 class ConfigError(Exception):
-    """Raised for invalid settings. The one-line message says where, which key, and what was expected."""
+    """Raised for invalid settings.
+
+    The one-line message says where the mistake is, in which key, and what was expected.
+    """
 
 
 class Range(NamedTuple):
@@ -40,13 +43,13 @@ class ServerSettings:
     origins: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
     discover: Literal["auto", "on", "off"] = "auto"
-    """Whether models found on this machine are offered too; auto: only if the server is for one person."""
+    """Whether to offer the models found on this machine. auto: only if the server is for one person."""
     open_responses: bool = False
     """Whether responses contain keys that only the Open Responses specification requires."""
     advertise: str = ""
-    """The address at which other nodes reach this node: `host:port` or a URL; "": `host` and `port`."""
+    """The address for other nodes: `host:port` or a URL. If it is empty, they use `host` and `port`."""
     node_secret: str = ""
-    """A secret that all nodes share, by which they recognize requests from each other."""
+    """The secret with which the nodes sign their requests to each other. It is the same on all nodes."""
     tls_cert: str = ""
     """A PEM file with the certificate and its chain. With `tls_key`, the server uses TLS."""
     tls_key: str = ""
@@ -81,7 +84,7 @@ class JournalSettings:
     contents: Literal["memory", "disk", "off"] = "memory"
     max_mb: Annotated[float, Range(0, 1_000_000)] = 256.0
     max_days: Annotated[int, Range(0, 36_500)] = 0
-    """After how many days a turn is deleted; 0: only when there is no more room."""
+    """After how many days a turn is deleted. 0: only when the journal has reached `max_mb`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,35 +108,37 @@ class ApprovalSettings:
 
 @dataclass(frozen=True, slots=True)
 class NoticeSettings:
-    """Where a message goes when an approval request waits: the table `[notices.NAME]`."""
+    """A notice, from the table `[notices.NAME]`: where to send messages about waiting approval requests."""
 
     name: str
     kind: Literal["webhook", "ntfy"] = "webhook"
     url: str = ""
-    """webhook: receives the messages. ntfy: the address of the server."""
+    """webhook: the address that receives the messages. ntfy: the address of the ntfy server."""
     secret: str = ""
-    """webhook: signs the messages, and the receiver's answers."""
+    """webhook: the secret that signs the messages and the receiver's answers."""
     topic: str = ""
     token: str = ""
     """ntfy: an access token. It should be able to write to the topic, but not to read it."""
     level: Literal["notice", "link", "buttons"] = "notice"
-    """notice: the message says who asks for what; link: it has a link that decides; buttons: and buttons."""
+    """notice: the message says who asks for which tool. link: it also has a link to a page for the decision.
+    buttons: it also has this link, and buttons.
+    """
     detail: Literal["name", "full"] = "name"
-    """full: the message has the arguments, and what the call would touch."""
+    """full: the message also has the call's arguments, and says what the call would touch."""
     approve: bool = False
-    """Whether a button may also approve, if the message has the whole call."""
+    """Whether messages that show the whole call may have a button that approves it."""
     pages: str = ""
-    """The address of Toolwire's web pages, as the person who gets the message opens them."""
+    """The address at which the person who gets the message can open Toolwire's web pages."""
     after_s: Annotated[float, Range(0, 3600)] = 10.0
     """How long a question waits before the message is sent."""
     terminal: bool = False
-    """Whether messages are also sent for questions of chat, ask and note in a terminal."""
+    """Whether to send messages also for questions that `toolwire chat`, `ask`, `note` or `tour` shows."""
     hidden: tuple[str, ...] = field(default=(), repr=False)
     """Values that are never shown: secret, topic and token, and a url that came from `env:` or `file:`."""
     problem: str = ""
     """Why no messages are sent, such as a missing secret; "" if the settings are valid."""
     where: str = field(default="", compare=False)
-    """Where it is configured: a file or an environment variable."""
+    """Where the notice is configured: a file or an environment variable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,14 +146,14 @@ class StoreSettings:
     url: str = "sqlite:///~/.local/share/toolwire/toolwire.db"
     redis: str = ""
     retention_days: Annotated[int, Range(0, 36_500)] = 0
-    """After how many days stored responses and unchanged conversations are deleted; 0: never."""
+    """After how many days stored responses and unchanged conversations are deleted. 0: never."""
 
 
 @dataclass(frozen=True, slots=True)
 class LimitSettings:
-    """Limits; 0: no limit.
+    """Limits. 0 means no limit.
 
-    The first four limits are the defaults for each key, which may have its own.
+    The first four limits apply to each key that has no such limit of its own.
     """
 
     requests_per_minute: Annotated[int, Range(0, 10_000_000)] = 0
@@ -170,7 +175,7 @@ class LimitSettings:
 class TelemetrySettings:
     """OpenTelemetry traces.
 
-    `otlp`: the URL of a collector (OTLP over HTTP); "": no traces are sent.
+    `otlp`: the URL of a collector (OTLP over HTTP). If it is empty, no traces are sent.
     """
 
     otlp: str = ""
@@ -185,7 +190,7 @@ class ModelSettings:
     """A model: the table `[models.ID]`.
 
     `options`: the keys of the model's backend, checked by that backend's options class. `secret`: the names
-    of options whose value came from `env:` or `file:`. They are never shown.
+    of options whose value came from `env:` or `file:`. These values are never shown.
     """
 
     id: str
@@ -199,7 +204,7 @@ class ModelSettings:
     where: str = field(default="", compare=False)
     """Where the model is configured: a file or an environment variable."""
     found: bool = field(default=False, compare=False)
-    """Whether Toolwire found the model on this machine, so that it is not configured."""
+    """Whether Toolwire found the model on this machine. Such a model is not in the settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,27 +215,27 @@ class McpServerSettings:
     command: tuple[str, ...] = ()
     url: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
-    """The environment of the command. Besides this, it gets only `PATH`, locale and time zone variables."""
+    """Environment variables for the command. It also gets `PATH`, locale and time zone, but no others."""
     headers: Mapping[str, str] = field(default_factory=dict)
     tools: tuple[str, ...] = ("*",)
-    """Patterns of the tools that are offered at all."""
+    """Patterns for names of tools. Only tools that match a pattern are offered."""
     default: Literal["ask", "allow", "deny"] = "ask"
-    """What becomes of a call that no rule fits."""
+    """What happens to a call to which no rule applies."""
     deny: tuple[str, ...] = ()
     ask: tuple[str, ...] = ()
     allow: tuple[str, ...] = ()
     page_allow: tuple[str, ...] = ()
-    """Further allow rules, which the pages have saved (`settings/page_file.py`)."""
+    """Further allow rules, which the web pages have saved (`settings/page_file.py`)."""
     share: Literal["run", "ask"] = "run"
-    """"ask": a second question shows the result before the model sees it."""
+    """"ask": after each call, a second question shows the result before the model gets it."""
     api: bool = False
     """Whether API clients may use the server, by its name, in the Responses tool `mcp`."""
     start_s: Annotated[float, Range(0.1, 3600)] = 30.0
     call_s: Annotated[float, Range(0.1, 86400)] = 60.0
     ad_hoc: bool = False
-    """Named on a command line or by a client, not in the settings."""
+    """Whether a command line or a client names the server, and not the settings."""
     folder: str = field(default="", compare=False)
-    """The working folder of the command: that of the settings file; "" for the person's home folder."""
+    """The working folder of the command: the settings file's folder, or "" for the user's home folder."""
     secret: tuple[str, ...] = field(default=(), repr=False)
     """Values that came from `env:` or `file:`, and all headers. They are never shown."""
     problem: str = ""
@@ -240,9 +245,9 @@ class McpServerSettings:
 
     @property
     def source(self) -> str:
-        """What pins and remembered approvals are bound to.
+        """The identity of the server, which is stored with pins (`tools/mcp/pins.py`) and approvals.
 
-        Two servers that were named ad hoc may have the same name, so theirs contains the address too.
+        Two ad hoc servers may have the same name, so the identity of an ad hoc server contains its address.
         """
         if not self.ad_hoc:
             return f"mcp:{self.name}"
@@ -252,14 +257,14 @@ class McpServerSettings:
 
 @dataclass(frozen=True, slots=True)
 class McpSettings:
-    """MCP servers. `urls`: what API clients may name as `server_url` in the Responses tool `mcp`."""
+    """MCP servers. `urls`: patterns of URLs that API clients may use in the Responses tool `mcp`."""
 
     servers: tuple[McpServerSettings, ...] = ()
     urls: tuple[str, ...] = ()
 
 
 DEFAULT_MODELS = (ModelSettings("demo", "scripted"),)
-"""The models if none is configured: only the demo, which needs no key, account or network."""
+"""The models if the settings have none: only the demo, which needs no key, account or network."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +282,7 @@ class Settings:
     notices: tuple[NoticeSettings, ...] = ()
     models: tuple[ModelSettings, ...] = ()
     aliases: tuple[tuple[str, str], ...] = ()
-    """Other names of models: a name or pattern, and the id of the model. The first match counts."""
+    """Other names of models: a name or pattern, and the id of the model. The first match is used."""
     file: str = ""
     """The path of the settings file; "" if there is none."""
     page_file: str = field(default="", compare=False)
@@ -291,7 +296,10 @@ class Settings:
 SECTIONS: dict[str, type[Any]] = {
     one.name: type(one.default) for one in fields(Settings) if is_dataclass(one.default) and one.name != "mcp"
 }
-"""The plain tables of the settings file, by name. `mcp`, `models` and `aliases` have names of their own."""
+"""The tables of the settings file with fixed keys, by name.
+
+The tables `mcp`, `models`, `notices` and `aliases` are not here, because users choose names in them.
+"""
 
 
 @lru_cache(1024)
@@ -315,7 +323,7 @@ def is_loopback(host: str) -> bool:
 
 MASK = "***"
 _SECRET_NAME = re.compile(r"(?i)(^|[_-])(api_?keys?|keys?|tokens?|secrets?|passwords?|authorization|cookie)$")
-_PUBLIC_NAMES = ("env_key", "max_per_key", "tls_key")  # names or numbers of secrets, not secrets
+_PUBLIC_NAMES = ("env_key", "max_per_key", "tls_key")  # their values are not secrets
 _URL_PASSWORD = re.compile(r"(?<=://)([^/@:\s]*):([^/@\s]*)@")
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -373,7 +381,7 @@ def _mcp_lines(server: McpServerSettings) -> list[str]:
 
 
 def _masked(name: str, value: Any) -> Any:
-    """Returns the value with secrets masked: values of keys for secrets, and passwords in URLs."""
+    """Returns the value with its secrets masked: all values of secret keys, and passwords in URLs."""
     if name == "headers" or (name not in _PUBLIC_NAMES and _SECRET_NAME.search(name)):
         return _hide(value)
     if isinstance(value, Mapping):

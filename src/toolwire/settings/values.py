@@ -1,6 +1,7 @@
 """Values of settings: where they are written, conversion to their types, and secrets.
 
-A mistake is a ConfigError with a one-line message: where, which key, what was expected.
+A mistake raises a ConfigError. Its one-line message says where the mistake is, in which key, and what was
+expected.
 """
 
 from __future__ import annotations
@@ -26,9 +27,10 @@ SECRET_KEYS = (*KEY_LISTS, "store.url", "store.redis", "server.node_secret", "te
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A value and where it is written.
+    """A value, and where it is written.
 
-    `text`: whether it is a string that must still be converted to the type of its key.
+    `text`: whether the value is a string that must still be converted to the type of its key. `folder`: the
+    folder of the settings file, to which relative paths refer.
     """
 
     value: Any

@@ -44,9 +44,9 @@ class Cursor(Protocol):
 
 
 class Connection(Protocol):
-    """The connection that work functions get.
+    """The connection that `Engine.run` passes to its work function.
 
-    Outside a transaction each statement commits by itself.
+    Outside a transaction, each statement commits by itself.
     """
 
     def execute(self, query: str, parameters: Sequence[Any] = ..., /) -> Cursor: ...
@@ -61,7 +61,7 @@ class Engine(ABC):
     """
 
     name: str
-    """The name in messages: the file, or the server's address without the password."""
+    """The store's name in messages: the file, or the server's address without the password."""
     path: str
     """The path of the file; ":memory:" if there is no file on this machine."""
     reachable = True
@@ -75,9 +75,9 @@ class Engine(ABC):
 
     @abstractmethod
     async def run(self, work: Callable[[Connection], T], action: str) -> T:
-        """Runs `work` in a thread and returns its result; None if that is a cursor.
+        """Runs `work` in a thread and returns its result, or None if the result is a cursor.
 
-        `action`: a verb for error messages. Work with the action "read" may be run a second time after an
+        `action`: a verb for error messages. If the action is "read", `work` may run a second time after an
         error.
         """
 

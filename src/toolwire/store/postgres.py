@@ -1,10 +1,10 @@
 """The store in PostgreSQL, for several nodes: threads share a small pool of connections.
 
-- A connection that PostgreSQL has closed is replaced before it is used, so no request fails when PostgreSQL
-  was restarted.
+- A connection that PostgreSQL has closed is replaced before it is used, so no request fails after a restart
+  of PostgreSQL.
 - While PostgreSQL cannot be reached, each caller gets an error at once. The pool exists only while PostgreSQL
-  is reachable. Without a pool, the next caller tries to connect, at most every `LOOK_AGAIN_S`.
-- A caller waits at most `ANSWER_S`, and so does its thread.
+  is reachable. Without a pool, the next caller tries to connect, at most once in `LOOK_AGAIN_S` seconds.
+- A caller and its thread wait at most `ANSWER_S` seconds, except for the first connection (`OPENING_S`).
 - Only reads are tried again, so nothing is written twice.
 - The first node creates or migrates the tables, under a lock. The others wait for it.
 """
@@ -50,7 +50,7 @@ This connection may migrate the tables, or wait for another node that does.
 """
 LOOK_AGAIN_S = 0.5
 MALFORMED = "store.url: expected postgresql://USER:PASSWORD@HOST:PORT/DATABASE, special characters as %XX"
-_MIGRATING = 0x746F6F6C77697265  # the number of the advisory lock, "toolwire"
+_MIGRATING = 0x746F6F6C77697265  # the number of the advisory lock: "toolwire" in ASCII
 _DEFAULTS: dict[str, Any] = {
     "connect_timeout": CONNECT_S,
     "application_name": "toolwire",
@@ -162,8 +162,8 @@ class PostgresEngine(Engine):
     def _connected(self) -> Pool:
         """Opens one connection, then the pool.
 
-        The pool connects in its own threads and does not report why a connection failed. The first connection
-        does.
+        An error of the first connection shows why it failed. The pool would not report this, because it
+        connects in its own threads.
         """
         with _DeadlineConnection.connect(**self._given) as self._first:
             self._prepare(self._first)
@@ -242,7 +242,7 @@ def _version(raw: _DeadlineConnection) -> int:
 
 
 def _parsed(url: str) -> dict[str, Any]:
-    """Returns the parts of the URL. Errors do not quote it, because it may contain a password."""
+    """Returns the parts of the URL. Errors do not quote the URL, because it may contain a password."""
     try:
         given = conninfo_to_dict(url)
     except psycopg.Error:
@@ -253,7 +253,7 @@ def _parsed(url: str) -> dict[str, Any]:
 
 
 def _temporary(error: BaseException) -> bool:
-    """Returns whether the error may go away: unreachable, full, busy, shutting down, read-only."""
+    """Returns whether a later attempt may succeed: PostgreSQL is unreachable, busy, full or read-only."""
     return isinstance(error, psycopg.OperationalError | psycopg.errors.ReadOnlySqlTransaction)
 
 
@@ -276,7 +276,7 @@ class _DeadlineConnection(psycopg.Connection[Any]):
     def _limited(self, gen: PQGen[T]) -> PQGen[T]:
         """Runs psycopg's generator until the deadline.
 
-        psycopg resumes it when there is data, and every 0.1 s.
+        psycopg resumes the generator when there is data, and every 0.1 s.
         """
         ready: Any = None
         try:

@@ -240,7 +240,8 @@ def newest() -> int:
 def missing(version: int, store: str) -> tuple[str, ...]:
     """Returns the statements that migrate a store of this version to the newest version.
 
-    Raises an error if the version is newer than this Toolwire knows, or too old.
+    Raises an error if this Toolwire does not know the version: it is newer than `newest()` or older than
+    `FIRST`.
     """
     reason = ""
     if version > newest():

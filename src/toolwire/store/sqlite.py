@@ -24,7 +24,7 @@ T = TypeVar("T")
 LOCKED_S = 2.0
 """How long to wait for a file that another process has locked."""
 ROOM = 1024 * 1024
-"""How many free bytes a disk needs for the store to open, which creates -wal and -shm files."""
+"""How many bytes must be free on the disk before the store is opened, which creates -wal and -shm files."""
 
 
 class SqliteEngine(Engine):
@@ -74,7 +74,7 @@ class SqliteEngine(Engine):
 
 
 class SqliteConnection(sqlite3.Connection):
-    """A connection whose transactions take the write lock at once and always end."""
+    """A connection. Each transaction takes the write lock at its start, and is rolled back after an error."""
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -173,7 +173,7 @@ def _try_to_write(connection: SqliteConnection) -> None:
         with connection.transaction():
             connection.execute(f"PRAGMA user_version = {_version(connection)}")
     except sqlite3.OperationalError as error:
-        if not _code(error).startswith(_IN_USE):  # otherwise another process is writing
+        if not _code(error).startswith(_IN_USE):  # if the file is in use, another process is writing
             raise
 
 

@@ -3,9 +3,9 @@
 Keys, usage, approvals, conversations and sessions have their own modules, which run their SQL through
 `Store.run` on the tables of `schema.py`.
 
-- A key can only read and change its own rows.
-- A write that fails raises.
-- Responses and conversations are deleted when they are older than `retention_days`; 0: never.
+- A request can read and change only the rows of its own API key.
+- A write that fails raises an error.
+- Responses and conversations are deleted when they are older than `retention_days`. 0 means never.
 - Decided approval requests are always deleted after 30 days (`tools/approvals.py`).
 """
 
@@ -106,7 +106,7 @@ class Store:
     async def run(self, work: Callable[[Connection], T], action: str) -> T:
         """Runs `work` in a thread and returns its result.
 
-        `action`: a verb for error messages. Work with the action "read" may be run a second time after an
+        `action`: a verb for error messages. If the action is "read", `work` may run a second time after an
         error.
         """
         return await self._engine.run(work, action)
@@ -156,7 +156,7 @@ class Store:
     ) -> Page | None:
         """Returns a page of the items of a stored request, or None if there is no such response.
 
-        Raises an error if there is no item `after`.
+        Raises an error if no item has the id `after`.
         """
         stored = await self.get(id, key_id)
         if stored is None:
@@ -212,8 +212,8 @@ def _put(connection: Connection, stored: StoredResponse) -> None:
         ids = {item["id"] for item in stored.input_items if isinstance(item.get("id"), str)}
         output = _output_ids().decode(stored.response).output or ()
         ids.update(item.id for item in output if item.id is not None)
-        # An item refers to its newest response, which is deleted last. Sorted, so that writers cannot
-        # deadlock.
+        # An item refers to its newest response, which is deleted last. The ids are sorted, so that writers
+        # cannot deadlock.
         connection.executemany(_PUT_ITEM, [(stored.key_id, id, stored.id) for id in sorted(ids)])
 
 
@@ -292,10 +292,11 @@ _UNTOUCHED = "SELECT id FROM conversations WHERE updated_at < ? LIMIT ?"
 
 
 class Retention:
-    """Deletes responses by creation time, and conversations by last change, every hour.
+    """Deletes old responses and old conversations every hour.
 
-    A response is kept as long as a younger response continues it. Several nodes may run this at the same
-    time.
+    A response is old if it was created more than `days` ago, a conversation if its last change was more than
+    `days` ago. A response is kept as long as a younger response continues it. Several nodes may run this at
+    the same time.
     """
 
     def __init__(self, run: Run, days: float, clock: Callable[[], float]) -> None:
@@ -336,7 +337,7 @@ class Retention:
 
 
 def _delete_responses(connection: Connection, before: float) -> int:
-    """Deletes old responses of conversations, beginning with the newest of each.
+    """Deletes old responses: in each chain of `previous_response_id`, the newest response first.
 
     Returns the number of deleted rows.
     """

@@ -1,4 +1,4 @@
-"""Shows an approval request as rows of (style, text), for a terminal or as plain text. Pure.
+"""Approval requests as rows of (style, text), for a terminal or as plain text. Pure.
 
 A card shows the model, the tool, its arguments, and what would be shared or changed. All of this is untrusted
 text, so `core/display.py` removes control characters from it.
@@ -28,7 +28,7 @@ from toolwire.tools.contract import (
 
 Style = Literal["title", "label", "plain", "dim", "path", "warning", "added", "removed", "hunk"]
 Edited = tuple[Mapping[str, Any], Mapping[str, Any]]
-"""The arguments of a call: as the model asked for them, and as they ran."""
+"""The arguments of a call: those that the model asked for, and those with which the call ran."""
 Row = tuple[Style, str]
 
 MOST_LINES = 40
@@ -41,8 +41,8 @@ def card(
 ) -> list[Row]:
     """Returns the card of an approval request as rows; the first row is the title.
 
-    `place` is shown before the title, such as "1 of 2". With `whole`, nothing is shortened. `here`: the
-    question is shown where it was asked.
+    `place`: a text before the title, such as "1 of 2". `whole`: nothing is shortened. `here`: the question is
+    shown in the terminal in which it was asked.
     """
     name = one_line(approval.tool, 80)
     title = (
@@ -69,9 +69,9 @@ def card(
 
 
 def who(approval: Approval, here: bool = False) -> str:
-    """Returns who asks, and where: "claude-desktop via MCP".
+    """Returns who asks, and where, such as "claude-desktop via MCP".
 
-    `here`: the question is shown in the place where it was asked.
+    `here`: the question is shown in the terminal in which it was asked.
     """
     return f"{one_line(approval.model, 80)} {place_of(approval.surface, here)}"
 
@@ -98,7 +98,7 @@ def body(shown: Preview, *, whole: bool = False) -> list[Row]:
     rows: list[Row] = [("plain", one_line(shown.summary, 400))] if shown.summary else []
     if shown.content:
         lines = clean(shown.content).splitlines()
-        rows.append(("label", "Result, text of the server"))
+        rows.append(("label", "Result, as the server sent it"))
         rows += [("plain", f"  {line}") for line in (lines if whole else lines[:MOST_LINES])]
         rows += _more(0 if whole else len(lines) - MOST_LINES, "line")
     if shown.touched:
@@ -131,7 +131,7 @@ def clipped(approval: Approval) -> bool:
 
 
 def _facts(shown: Preview, whole: bool) -> list[Row]:
-    """Returns rows for the facts of a call. What a server says of itself is marked as its words."""
+    """Returns rows for the facts of a call. Marks text that a server wrote about itself."""
     rows: list[Row] = []
     for label, text in shown.facts:
         name, is_cut = one_line(label, 40), not whole and len(text) > MOST_ARGUMENT
@@ -219,8 +219,8 @@ def called(calls: Iterable[ToolCall]) -> list[Row]:
 def did(outcome: Outcome) -> list[Row]:
     """Returns rows for the outcome of a call.
 
-    They show what was shared or changed and what could not be read; if the call did not run, the notice. If
-    the person edited the arguments, they also show the arguments that ran.
+    If the call ran, the rows show what was shared or changed, and what could not be read. Otherwise they show
+    the notice. If the person edited the arguments, the rows also show the arguments that ran.
     """
     if outcome.edited is not None:
         edited, (asked, ran) = replace(outcome, edited=None), outcome.edited

@@ -1,4 +1,4 @@
-"""A conversation as a Markdown note, in the form that ChatGPT MD reads and writes. Pure.
+"""Reads and writes a conversation as a Markdown note, in the format of the plugin ChatGPT MD.
 
     ---
     model: qwen
@@ -17,10 +17,11 @@
 
     ### role::user
 
-When a note is read, each `<hr>` of that class begins a message, and so does a heading `role::…` without an
-`<hr>` before it. Text without a role is the user's. A comment (`=begin-chatgpt-md-comment` …
-`=end-chatgpt-md-comment`) is not sent to the model: tool calls are written as comments. When a note is
-written, the model's answers are escaped, so that they cannot contain the beginning of a message.
+In a note that is read, each `<hr>` of this class begins a message, and so does each heading `role::…` without
+an `<hr>` before it. Text without a role is the user's. A comment, which is between
+`=begin-chatgpt-md-comment` and `=end-chatgpt-md-comment`, is not sent to the model. In a note that is
+written, tool calls are comments, and the model's answers are escaped, so that no part of them is read as the
+beginning of a message.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ CLASS = "__chatgpt_plugin"
 RULE = f'<hr class="{CLASS}">'
 HEADING = 3
 OPTIONS = ("temperature", "top_p", "max_tokens", "presence_penalty", "frequency_penalty", "seed")
-"""Properties of a note that are sent to the model unchanged."""
+"""Properties of a note that are sent to the model as options."""
 Role = Literal["user", "assistant", "system"]
 _ROLES: Mapping[str, Role] = {
     "user": "user",
@@ -76,7 +77,7 @@ class NoteConversation:
 
 
 def parse(text: str) -> NoteConversation:
-    """Parses a note. A text without any marker is a conversation with one message of the user."""
+    """Parses a note. A text without `<hr>` and `role::` is one message of the user."""
     text = text.replace("\r\n", "\n").removeprefix("\ufeff")
     head = frontmatter(text)
     sections, heading = _sections(text[head.end :])
@@ -130,7 +131,7 @@ def _without_comments(text: str) -> str:
 
 
 def _without_rule(lines: list[str]) -> None:
-    """Removes the rule at the end of a message, which belongs to the next heading."""
+    """Removes a horizontal rule at the end of a message, because it belongs to the next heading."""
     while lines and not lines[-1].strip():
         lines.pop()
     if lines and _ANY_RULE.fullmatch(lines[-1]):
@@ -164,9 +165,9 @@ def _harmless(name: str) -> str:
 
 
 class Guard:
-    """Escapes a model's text, so that it cannot begin a message or a comment in a note.
+    """Escapes a model's text, so that no part of it begins a message or a comment in a note.
 
-    This holds for `parse` and for the plugin ChatGPT MD.
+    Neither `parse` nor the plugin ChatGPT MD finds a marker of a message or comment in the escaped text.
     """
 
     def __init__(self) -> None:
@@ -174,7 +175,7 @@ class Guard:
         self._at_start = True
 
     def feed(self, text: str) -> str:
-        """Returns the text that can be written now. An end that could become a marker is held back."""
+        """Returns the text that can be written now. Holds back an end that could begin a marker."""
         self._held += prose(text.replace("\r", ""))
         keep = len(self._held)
         start = self._held.rfind("\n") + 1
@@ -185,7 +186,7 @@ class Guard:
         return self._write(ready)
 
     def finish(self) -> str:
-        """Returns the text that was held back. The next text counts as the start of a line."""
+        """Returns the text that was held back. Text that is fed after this begins a new line."""
         ready, self._held = self._held, ""
         written = self._write(ready)
         self._at_start = True
@@ -220,9 +221,9 @@ def _overlap(text: str, mark: str) -> int:
 def render(
     messages: Sequence[Mapping[str, Any]], model: str, edited: Mapping[str, cards.Edited] | None = None
 ) -> str:
-    """Returns a conversation as a new note, with its tool calls as comments, but not their results.
+    """Returns a conversation as a new note. Tool calls become comments; their results are left out.
 
-    `edited`: by call id, the arguments of calls that a person edited, as asked and as run.
+    `edited`: by call id, the calls whose arguments a person has edited.
     """
     quoted = "'" + _harmless(model) + "'"
     out, first = [f"---\nmodel: {quoted}\n---\n"], True
@@ -242,7 +243,7 @@ def render(
 
 
 def _comment(function: Mapping[str, str], edited: cards.Edited | None) -> str:
-    """Returns a call as a comment: the arguments that ran. What a person replaced is struck through."""
+    """Returns a call as a comment with its arguments. Values that a person replaced are struck out."""
     lines = [f"Tool call: {_harmless(function['name'])}"]
     for name, asked, ran in cards.changes(function["arguments"], edited):
         values = [f"~~{_in_comment(asked)}~~"] if asked is not None and asked != ran else []
@@ -252,6 +253,6 @@ def _comment(function: Mapping[str, str], edited: cards.Edited | None) -> str:
 
 
 def _in_comment(text: str) -> str:
-    """Returns the text on one line, changed so that it ends neither the comment nor the message."""
+    """Returns the text on one line, without anything that would end the comment or the message."""
     flat = clean(text).replace("\n", "\\n").replace(CLASS, CLASS.strip("_"))
     return flat.replace("chatgpt-md-comment", "chatgpt-md comment").replace("~~", "~ ~")

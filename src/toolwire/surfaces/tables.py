@@ -31,9 +31,9 @@ def model_rows(catalog: Catalog) -> list[dict[str, Any]]:
 
 
 def dialect(capabilities: Capabilities, strategy: Strategy) -> str:
-    """Returns the dialects of a model, joined with "+"; "" if its calls are not text.
+    """Returns the dialects of a model, joined with "+"; "" if the model does not write its calls as text.
 
-    The prompt teaches the first dialect. Toolwire recognizes calls in the others too.
+    The prompt teaches the model the first dialect. Toolwire also recognizes calls in the other dialects.
     """
     if strategy not in ("emulated", "constrained"):
         return ""

@@ -1,6 +1,6 @@
-"""Public test doubles: a scripted model and a fake upstream.
+"""Public test doubles: a model that follows a script, and a fake model server.
 
-`toolwire.conform.judge` checks what they produce.
+`toolwire.conform.judge` can check the answers that they produce.
 """
 
 from __future__ import annotations

@@ -4,8 +4,9 @@
         ...  # send requests to upstream.base_url
         assert upstream.requests[0].body["messages"]
 
-An answer is a list of chat chunks as OpenAI sends them. Each of `QUIRKS` changes it into the same answer from
-a server with that deviation. Faults of the connection (interruptions, resets, silence) are fields of `Reply`.
+An answer is a list of chat chunks as OpenAI sends them. Each function in `QUIRKS` changes these chunks to
+those that a server with one deviation would send. Faults of the connection (interruptions, resets, silence)
+are fields of `Reply`.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def answer(
 ) -> list[Chunk]:
     """Returns the chunks of a correct answer, with texts in pieces of `size` characters.
 
-    `finish` None: `tool_calls` if there are calls, otherwise `stop`.
+    If `finish` is None, the finish reason is `tool_calls` if there are calls, otherwise `stop`.
     """
     out = [chunk({"role": "assistant", "content": "" if text else None, "refusal": None})]
     for key, whole in (("reasoning_content", thought), ("content", text), ("refusal", refusal)):
@@ -73,7 +74,7 @@ def answer(
 
 
 def completion(chunks: Sequence[Chunk]) -> dict[str, Any]:
-    """Returns the answer that `chunks` stream, as a body that is not streamed."""
+    """Returns the same answer as `chunks`, in the form of a response that is not streamed."""
     return fold_chat(chunks)
 
 
@@ -87,7 +88,10 @@ def _calls(entry: Chunk) -> list[dict[str, Any]]:
 
 
 def _split(chunks: list[Chunk]) -> tuple[list[Chunk], list[Chunk], list[Chunk]]:
-    """Returns the chunks before the finish, those with calls, and those from the finish on."""
+    """Returns three lists of chunks: with calls in the second, all other chunks in the first and third.
+
+    The third list begins with the chunk that has the finish reason.
+    """
     rest = [entry for entry in chunks if not _calls(entry)]
     ends = [
         at for at, entry in enumerate(rest) if any(choice["finish_reason"] for choice in entry["choices"])
@@ -99,7 +103,7 @@ def _split(chunks: list[Chunk]) -> tuple[list[Chunk], list[Chunk], list[Chunk]]:
 def _each_call(change: Callable[[dict[str, Any], dict[str, str]], None]) -> Quirk:
     """Returns a quirk that applies `change(call, seen)` to every entry of `tool_calls`.
 
-    `seen`: the call's id, name and arguments so far.
+    `seen`: the id, name and arguments of this call in the entries so far, including this one.
     """
 
     def quirk(chunks: list[Chunk]) -> list[Chunk]:
@@ -150,7 +154,7 @@ def _legacy(choice: dict[str, Any]) -> None:
 
 
 def _interleaved(chunks: list[Chunk]) -> list[Chunk]:
-    """Starts all calls first, then sends the pieces of all calls in turn."""
+    """Sends the first chunk of every call, then the second chunk of every call, and so on."""
     before, of_calls, after = _split(chunks)
     queues: dict[int, list[Chunk]] = {}
     for entry in of_calls:
@@ -238,7 +242,7 @@ QUIRKS: dict[str, Quirk] = {
         one for entry in chunks for one in (entry, chunk({"content": "other"}, index=1)) if one["choices"]
     ],
 }
-"""Deviations of real servers, by name."""
+"""Functions that imitate the deviations of real servers, by name."""
 
 
 def with_quirk(name: str, chunks: Sequence[Chunk]) -> list[Chunk]:
@@ -251,7 +255,7 @@ Ending = Literal["eof", "cut", "reset", "hang"]
 
 
 def _bytes(value: Any) -> bytes:
-    """Returns bytes and text unchanged, everything else as JSON."""
+    """Returns bytes unchanged, text in UTF-8, and everything else as JSON."""
     if isinstance(value, bytes):
         return value
     return value.encode() if isinstance(value, str) else json.dumps(value).encode()
@@ -261,10 +265,10 @@ def _bytes(value: Any) -> bytes:
 class Reply:
     """One scripted answer.
 
-    `ending`: `eof` ends the body properly, `cut` closes the connection in the middle, `reset` aborts it,
-    `hang` sends nothing more. `write_size`: writes the body in pieces of that many bytes (0: one write per
-    frame). `gate`: an event to wait for before the last frame. `refuse_reused`: closes a connection that was
-    already used for a request.
+    `ending`: `eof` ends the body properly, `cut` closes the connection before the body has ended, `reset`
+    aborts the connection, `hang` keeps it open and sends nothing more. `write_size`: the body is written in
+    pieces of that many bytes (0: one write for each entry of `frames`). `gate`: an event to wait for before
+    the last write. `refuse_reused`: closes a connection that was already used for a request.
     """
 
     frames: tuple[bytes, ...] = ()
@@ -314,10 +318,11 @@ _MODELS = {"object": "list", "data": [{"id": "fake", "object": "model", "created
 
 
 class FakeUpstream:
-    """Sends its replies in order and repeats the last reply.
+    """A server that sends its replies in order and repeats the last reply.
 
-    `pages`: the answers of other paths, by path: a text, or a value for JSON; None: a 404. `port` 0: any free
-    port. `gone`: set when a client disconnects before its answer has ended.
+    `pages`: what other paths return, by path: a text, a value that is sent as JSON, or None for status 404.
+    `port`: 0 means any free port. `gone`: an event that is set when a client disconnects before its answer
+    has ended.
     """
 
     def __init__(self, *script: Script, pages: Mapping[str, Any] | None = None, port: int = 0) -> None:

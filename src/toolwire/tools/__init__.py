@@ -1,1 +1,1 @@
-"""The tool runtime: tools on a person's own data, which run only with that person's consent."""
+"""The tool runtime: tools on a vault and on MCP servers, which run only with a person's consent."""

@@ -1,10 +1,10 @@
 """Asks a person, waits for the decision, and stores questions and decisions.
 
 Law 11: consent comes first. A question is stored before it is asked, and a decision is about exactly what was
-shown. If no decision comes in time, if the surface is lost or if an error occurs, the answer
-is no, stored as `expired`. The decision may come from the surface that asked, the inbox or a shell, in this
-process or another. An approval or a grant in the store counts only with a proof (`consent.py`), because other
-programs can write to the store.
+shown. If no decision comes in time, if the surface is lost or if an error occurs, the answer is no, stored as
+`expired`. The decision may come from the surface that asked, the inbox or a command, in this process or
+another. An approval or a grant in the store counts only with a proof (`consent.py`), because other programs
+can write to the store.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ AGREED, KEPT = "agreed", "kept"
 """Events of the audit log: a person agreed to a tool's definition, or keeps the tool withheld."""
 NOT_AS_SHOWN = "The decision does not match what was shown. Open the approval request again."
 MOST_NOTE = 200
-"""The most characters of a note, or of who decided, in the audit log."""
+"""The maximum length in the audit log of a note, and of the name of who or what decided."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
     """What is asked about one call.
 
-    `source` and `pin`: those of an MCP server's tool; else the source of the conversation counts. `rule`: the
-    rule that allows the call, so that nobody is asked.
+    `source` and `pin`: those of the tool, if it is a tool of an MCP server. If they are empty, those in
+    `Asking` count. `rule`: the rule that allows the call, so that nobody is asked.
     """
 
     tool: str
@@ -79,14 +79,14 @@ class Surface(Protocol):
 
 
 class Notifier(Protocol):
-    """Sends notices about waiting questions (`surfaces/notices`). It never delays them and never raises."""
+    """Sends notices about waiting questions (`surfaces/notices`). Never delays a question, never raises."""
 
     def asked(self, approvals: Sequence[Approval]) -> None:
         """Called when questions begin to wait."""
         ...
 
     def over(self, approvals: Sequence[Approval]) -> None:
-        """Called when nobody waits for their decisions any more."""
+        """Called when this process no longer waits for the decisions."""
         ...
 
 
@@ -114,7 +114,7 @@ class Approvals:
         """Grants that were revoked in this process. They never count again, whatever the store says."""
         self._forgot_at = -inf
         self._taken: set[str] = set()
-        """Questions whose decision a later call took in this process. It never counts again."""
+        """Questions whose decision a call in this process has taken. Such a decision never counts again."""
         self._deciding = asyncio.Lock()
         self._finding = asyncio.Lock()
 
@@ -130,15 +130,16 @@ class Approvals:
         """Asks several questions at once. Returns them in order, with the decisions.
 
         Rules and remembered grants answer without asking. A question has the status `refused` if too many
-        questions of this session already wait. With `wait_s`, a question whether a call may run is still
-        `pending` if there is no decision in that time, and stays so: see `_kept`.
+        questions of this session already wait. With `wait_s`, a question about running a call can outlive the
+        call: if it is not decided within this time, it stays `pending`, and a later, identical call can take
+        the decision (`_kept`). A question about sharing a result then expires after `wait_s`.
         """
         approvals = [self._made(asking, question, wait_s) for question in questions]
         rules = {one.id: it.rule for one, it in zip(approvals, questions, strict=True) if it.rule}
         try:
             return await self._asked(approvals, rules, surface, wait_s)
         except BaseException:
-            # No question stays pending if nobody waits for its decision, unless it is to be found again.
+            # No question stays pending if nobody waits for its decision, unless a later call can find it.
             await asyncio.shield(self._lapse([one for one in approvals if one.requester]))
             raise
 
@@ -149,7 +150,10 @@ class Approvals:
         surface: Surface | None,
         wait_s: float | None,
     ) -> list[Approval]:
-        """`rules`: by id of the question, the rule that allows the call."""
+        """Asks the questions that neither a rule nor a grant answers, and returns all of them.
+
+        `rules`: by the question's id, the rule that allows the call.
+        """
         await self._forget()
         grants = await self.valid_grants() if len(rules) < len(approvals) else []
         covered = {id: f"rule {rule}" for id, rule in rules.items()} | {
@@ -171,7 +175,7 @@ class Approvals:
         return [decided.get(one.id) or replace(one, status="refused") for one in approvals]
 
     async def _forget(self) -> None:
-        """Deletes old decisions, now and then."""
+        """Deletes old decisions, at most once in `FORGET_EVERY_S`."""
         now = self._clock()
         if not self._forgot_at <= now < self._forgot_at + FORGET_EVERY_S:
             self._forgot_at = now
@@ -187,7 +191,7 @@ class Approvals:
             return asked
         if found.status == "approved" and not await self.proofs.proves_decision(asked, found):
             log.warning(
-                "the store says that %s was approved, but there is no proof: it does not count", asked.id
+                "the store says that %s was approved, but without a proof: this does not count", asked.id
             )
             await self.records.void(asked.id, self._clock(), self._forged)
             return replace(asked, status="expired", decided_at=self._clock())
@@ -235,7 +239,7 @@ class Approvals:
         return self._anew(approval)
 
     def _anew(self, approval: Approval) -> Approval:
-        """Returns the same question, asked now, with an id and a token of its own."""
+        """Returns the same question, asked now, with a new id and a new token."""
         now, lifetime_s = self._clock(), approval.expires_at - approval.created_at
         asked = replace(approval, id=self._ids("appr_"), created_at=now, expires_at=now + lifetime_s)
         return replace(asked, token=self.proofs.token(asked))
@@ -243,11 +247,11 @@ class Approvals:
     # --- questions that outlive their request ---
 
     async def _kept(self, made: Approval, surface: Surface | None, wait_s: float) -> Approval:
-        """Asks a question for at most `wait_s`, and leaves it pending if there is no decision.
+        """Waits at most `wait_s` for the decision, and leaves the question pending if there is none.
 
-        An identical call, now or later, finds the question again. A decision counts for one call: the first
-        that takes it. In the store, this is a condition of one UPDATE, so that two processes cannot both have
-        it; a process also remembers what it took, because other programs can write to the store.
+        An identical call, at the same time or later, finds the question again. The decision counts only for
+        the first call that takes it. One UPDATE in the store takes it, so that two processes cannot both take
+        it. A process also remembers which decisions it took, because other programs can change the store.
         """
         until = asyncio.get_running_loop().time() + wait_s
         while True:
@@ -273,7 +277,8 @@ class Approvals:
     async def _found_again(self, made: Approval) -> Approval | None:
         """Returns the question of an earlier, identical call, if its decision has not been taken yet.
 
-        An approval counts only with a proof, so one that was given to an earlier process needs the code.
+        An approval counts only with a proof that this process accepts. If the process that asked has ended,
+        the person's approval usually needs the approval code for that (`consent.py`).
         """
         for found in await self.records.kept(made, self._clock()):
             is_same = _content(found) == _content(made) and found.id not in self._taken
@@ -282,9 +287,9 @@ class Approvals:
         return None
 
     async def _settle(self, approvals: Sequence[Approval], surface: Surface | None) -> None:
-        """Asks on the surface, and waits until all questions are decided or expired.
+        """Asks on the surface, waits for the decisions, and expires the questions without a decision.
 
-        If the surface fails, the questions expire.
+        If the surface fails, the questions expire too.
         """
         try:
             await self._shown(approvals, surface)
@@ -292,7 +297,10 @@ class Approvals:
             await asyncio.shield(self._lapse(approvals))
 
     async def _shown(self, approvals: Sequence[Approval], surface: Surface | None) -> None:
-        """Asks on the surface, and waits until all questions are decided, or need not be any more."""
+        """Asks on the surface. Waits until all questions are decided or have expired.
+
+        Stops waiting earlier if the surface says that the undecided questions expire now.
+        """
         others = asyncio.ensure_future(self.decided(approvals))
         if self.notices is not None:
             self.notices.asked(approvals)
@@ -316,7 +324,7 @@ class Approvals:
             await asyncio.gather(others, return_exceptions=True)
 
     async def decided(self, approvals: Sequence[Approval]) -> None:
-        """Waits until each question was decided, by any process, or has expired."""
+        """Waits until every question has expired or was decided by some process."""
         while True:
             news = self._news
             await self.records.expire(self._clock(), self._line)
@@ -328,7 +336,7 @@ class Approvals:
                     await news.wait()
 
     async def _lapse(self, approvals: Sequence[Approval]) -> None:
-        """Expires those of the questions that were not decided."""
+        """Expires the questions that were not decided."""
         for one in approvals:
             await self.records.decide(one.id, one.token, "expired", self._clock(), "", None, self._line)
 
@@ -411,7 +419,7 @@ class Approvals:
         await self.records.note((self._clock(), asking.owner, event, *call, "", 0, *where))
 
     async def refused(self, asking: Asking, tool: str, arguments: str, note: str, by: str = "") -> None:
-        """Adds a call that was refused without a question to the audit log. `by`: the rule that did it."""
+        """Adds a call that was refused without a question to the audit log. `by`: the rule that denies it."""
         call = ("", asking.session, asking.surface, asking.model, tool[:80], _sha(arguments))
         where = (note[:MOST_NOTE], asking.source, asking.pin, by[:MOST_NOTE])
         await self.records.note((self._clock(), asking.owner, "refused", *call, "", 0, *where))
@@ -440,7 +448,7 @@ _dumps = partial(json.dumps, sort_keys=True, ensure_ascii=False, default=str)
 
 
 def _content(approval: Approval) -> str:
-    """Returns what two identical calls have in common: the arguments, and what the person is shown."""
+    """Returns a text that identical calls share: the arguments, and what the person is shown."""
     return _dumps([dict(approval.arguments), approval.shown.to_json()])
 
 

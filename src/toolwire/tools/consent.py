@@ -8,7 +8,7 @@ An approval or a grant counts only with a proof over everything that was asked a
 - `code`: an Ed25519 signature. Its private key is derived from the approval code, which only the person
   knows. The store has the public key. Other processes and later runs accept these proofs.
 - `link`: an HMAC with the secret of a link that was sent to the person (`links.py`). The process that asks
-  derives this secret from its key; the store has only its hash. It proves a decision about one question.
+  derives this secret from its key; the store has only its hash. The proof is valid for one question.
 
 A denial needs no proof.
 """
@@ -68,7 +68,7 @@ def hide_memory() -> None:
 
 
 def sealed(key: bytes, content: bytes, bound_to: str) -> str:
-    """Encrypts `content`. Only `unsealed` with the same key and the same `bound_to` returns it."""
+    """Encrypts `content`. Only `unsealed` with the same key and the same `bound_to` can decrypt it."""
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
     nonce = secrets.token_bytes(12)
@@ -106,8 +106,9 @@ def question_text(approval: Approval) -> str:
 def shown_token(approval: Approval) -> str:
     """Returns the token of a question as it is shown: a hash of all that it asks.
 
-    A decision that comes from a page contains it. Every process can compute it, so it reveals a change in the
-    store also for the questions of other processes, whose own token only they can check.
+    A decision that comes from a page contains this token. Every process can compute it, and so notices if a
+    question in the store has changed. The field `Approval.token` can only be checked by the process that
+    asked.
     """
     return hashlib.sha256(_written("shown", question_text(approval), approval.token).encode()).hexdigest()
 
@@ -124,7 +125,7 @@ def decision_text(approval: Approval, decision: Decision, by: str) -> str:
 def grant_text(grant: Grant) -> str:
     """Returns everything that a grant allows.
 
-    A vault's grant is written as in Toolwire 0.2, which signed the path alone, so that it stays valid.
+    For a vault, only the path of the source is included, so that grants of earlier versions stay valid.
     """
     pinned = (grant.pin,) if grant.pin else ()
     source = grant.source.removeprefix("vault:")
@@ -175,9 +176,9 @@ def _hex(value: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LinkKey:
-    """The secret of a link. Who has it can decide one question, once.
+    """The secret of a link. Anyone who has it can decide one question, once.
 
-    `by`: how the audit log names the link, such as "link phone". `id`: of its row in the store.
+    `by`: the name of the link in the audit log, such as "link phone". `id`: the id of the link in the store.
     """
 
     secret: str
@@ -234,7 +235,7 @@ class ApprovalCode:
         row = await self._store.run(lambda c: c.execute(query, (_RECORD,)).fetchone(), "read")
         try:
             return CodeRecord(**json.loads(row[0])) if row is not None else None
-        except (ValueError, TypeError):  # no Toolwire wrote this
+        except (ValueError, TypeError):  # another program wrote this
             return None
 
     async def trusted(self) -> str:
@@ -258,8 +259,8 @@ class ApprovalCode:
     async def set(self, code: str, by: str, *, old: Signer | None = None, replace: bool = False) -> Signer:
         """Stores a new code and returns its signer.
 
-        An existing code is replaced only with the `old` signer, or with `replace`, which is for a session
-        that may decide. Grants that were signed with the former code are no longer valid.
+        An existing code is replaced only with the `old` signer, or with `replace`, which is for pages on
+        which the person may decide. Grants that were signed with the former code are no longer valid.
         """
         if not SHORTEST_CODE <= len(_plain(code)) <= LONGEST_CODE:
             message = f"Choose an approval code with {SHORTEST_CODE} to {LONGEST_CODE} characters."
@@ -308,7 +309,7 @@ def _plain(code: str) -> str:
 # --- proofs ---
 
 Lasts = Literal["until_revoked", "until_exit", "never"]
-"""How long a grant is valid: until revoked, until the program that asked for it exits, or not at all."""
+"""How long a grant is valid: until it is revoked, until the server that asked for it ends, or not at all."""
 
 
 class Proofs:
@@ -334,7 +335,7 @@ class Proofs:
     def link(self, approval: Approval, by: str, approves: bool) -> LinkKey:
         """Returns the secret of a link to a question of this process.
 
-        `approves`: whether it may approve. The secret of a link that may only deny proves no approval.
+        `approves`: whether the link may approve. The secret of a link that may only deny proves no approval.
         """
         key = _mac(self.key, _written("link", approval.token, by, approves))
         return LinkKey(base64.urlsafe_b64encode(key).decode().rstrip("="), by)
@@ -360,7 +361,7 @@ class Proofs:
         raise ToolwireError("permission", OTHER_PROGRAM, code=NEEDS_CODE)
 
     def of_grant(self, grant: Grant, signer: Signer | None) -> str:
-        """Returns the proof of a grant. Without a signer, the proof is valid until this server ends."""
+        """Returns the proof of a grant. Without a signer, the proof is made with the server's key."""
         text = grant_text(grant)
         return signer.sign(text) if signer is not None else self._own(text)
 

@@ -1,9 +1,9 @@
 """The types of the tool runtime: tools, and what a person sees before a call does anything.
 
-A call needs one or two grants: `run` allows what the preview shows, and `share` allows the model to see the
-results, of a search or of an MCP server with `share = "ask"`. What the model learns before a grant does not
-depend on the contents of notes: only `Naming.paths`, which sees nothing but the text of the call, may fail a
-call without a question.
+A call needs one or two grants. `run` allows what the preview shows. `share` allows the model to see the
+results; only searches and the tools of MCP servers with `share = "ask"` need it. What the model learns before
+a grant does not depend on the contents of notes. Therefore a call may only be refused without a question for
+reasons that are in the text of the call or in the rules (`Naming.paths`, `Ruled`).
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ Json = Any
 Arguments = Mapping[str, Json]
 Stage = Literal["run", "share"]
 Effect = Literal["search", "read", "write", "call"]
-"""`call`: the tool of an MCP server, of which only the server knows what it does."""
+"""`call`: a call of an MCP server's tool. Only the server knows what this call does."""
 Status = Literal["pending", "approved", "denied", "expired", "refused"]
 """The status of a question.
 
-`refused` is never stored: the person was not asked, because too many questions wait.
+`refused` is never stored: the person was not asked, because too many questions were already waiting.
 """
 Scope = Literal["once", "session", "folder", "tool"]
 Progress = Callable[[float, float | None, str | None], Awaitable[None]]
-"""Takes how much is done, of how much, and a message."""
+"""A function that gets the progress of a call: how much is done, the total or None, and a message or None."""
 
 
 def same_arguments(one: Arguments, other: Arguments) -> bool:
@@ -61,9 +61,9 @@ class ToolFailed(Exception):
 class Touched:
     """One thing that a call would share or change.
 
-    `key` is a path, or a position among results. `size`: the bytes that would be shared or written; for a
-    file that is not open yet, its size. `missing`: the person cannot pick it, because it does not exist or
-    for the `reason` given. `marked`: the texts in the snippet that match a search.
+    `key`: a path, or the position in a list of results. `size`: how many bytes would be shared or written;
+    for a file to read, the size of the file. `missing`: whether the person cannot pick it, because it does
+    not exist or because of `reason`. `marked`: the texts in the snippet that match a search.
     """
 
     key: str
@@ -78,7 +78,7 @@ class Touched:
 SERVER, TOOL_NAME = "Server", "Tool"
 SAID, HINTS = "The server says", "Its hints"
 FOREIGN = (SAID, HINTS)
-"""Labels of `Preview.facts` whose text a server wrote about itself. Nobody has checked it."""
+"""Labels of those `Preview.facts` that a server wrote about itself. Nobody has checked these facts."""
 
 
 def server_tool_words(server: str, tool: str) -> tuple[str, str]:
@@ -91,10 +91,11 @@ class Preview:
     """What a call would touch.
 
     `pick`: the person chooses among `touched`. `problem`: why the call cannot work. The person is still
-    asked. If they approve, nothing runs and the model gets this text. `action`: what an approval does, as on
-    its button: "Search", "Create note". If the person picks from a list, `approve_label` makes this text.
-    `facts`: what the person should know of the call, as (label, text), such as the server that runs it.
-    `content`: the text that the model would see, if an approval shares a result.
+    asked. If the person approves, nothing runs and the model gets `problem` as the result. `action`: what an
+    approval does, as the button says it: "Search", "Create note". If the person picks from a list,
+    `approve_label` creates the text of the button. `facts`: what the person should know about the call, as
+    pairs of label and text, such as the server that runs it. `content`: if an approval shares a result, the
+    text that the model would see.
     """
 
     touched: tuple[Touched, ...] = ()
@@ -123,8 +124,8 @@ class Preview:
 class Ran:
     """The whole result of a call that has run.
 
-    `found`: results that the person sees first: the model gets those that the person picks, or none.
-    `shared`: the paths whose content is in the result; None means all that were granted. `unread`: paths that
+    `found`: results that the person sees first. The model gets only the results that the person picks.
+    `shared`: the paths whose content is in the result; None: all granted paths. `unread`: paths that
     could not be read, with their reasons. `raw`: the result as an MCP server sent it
     (`mcp_types.CallToolResult`).
     """
@@ -186,7 +187,7 @@ class Naming(Protocol):
     def paths(self, arguments: Arguments) -> tuple[str, ...]:
         """Returns the paths that the call names. Touches no file.
 
-        Raises `ToolFailed`, which the model sees, if the text of the call alone shows that it cannot work.
+        Raises `ToolFailed`, which the model sees, if the text alone shows that the call cannot work.
         """
         ...
 
@@ -211,9 +212,9 @@ class Reporting(Protocol):
 
 @runtime_checkable
 class Ruled(Protocol):
-    """A tool with rules that decide calls, before a person does and again before the call runs.
+    """A tool with rules. They judge a call before a person is asked, and again before the call runs.
 
-    Its arguments are run exactly as they are shown: defaults of its schema are not filled in.
+    A call runs with exactly the arguments that are shown: defaults of the schema are not filled in.
     """
 
     @property
@@ -238,7 +239,7 @@ class Decision:
     """A person's decision.
 
     `arguments`: the arguments as edited by the person; None if they are unchanged. `remember`: the scope of
-    a new grant.
+    the grant that the decision creates; `once` creates no grant.
     """
 
     approved: bool
@@ -256,7 +257,7 @@ class Decision:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is about this call alone, as it was shown: nothing is edited or remembered."""
+        """Whether the decision is about this call alone, as it was shown: nothing is edited or remembered."""
         return self == Decision(self.approved, self.reason, picked=self.picked)
 
     def to_json(self) -> dict[str, Json]:
@@ -267,7 +268,8 @@ class Decision:
 class Approval:
     """A stored question to a person.
 
-    `token` lets the process that asks recognize its own question, unchanged (`consent.Proofs.token`).
+    `token`: with it, the process that asks can check that the question is its own and unchanged
+    (`consent.Proofs.token`).
     """
 
     id: str
@@ -293,7 +295,7 @@ class Approval:
     requester: str = ""
     """The process that waits for the decision."""
     used_at: float | None = None
-    """When an approval that outlived its request was redeemed by a later, identical call."""
+    """When a call took the decision; only for a question that can outlive its call (`Approvals.ask`)."""
     proof: str = ""
     """Proves that an approval comes from the person (`tools/consent.py`)."""
 
@@ -353,7 +355,7 @@ class ToolCall:
 class Asking:
     """The conversation that a question comes from, and the source of its tools.
 
-    All records of a question have these fields.
+    The approval, the grant and the lines of the audit log repeat these fields.
     """
 
     session: str
@@ -380,7 +382,7 @@ class Outcome:
     shared: tuple[str, ...] = ()
     """Paths whose content the model sees, or that were changed."""
     unread: tuple[tuple[str, str], ...] = ()
-    """Granted or missing paths that could not be read, each with its reason."""
+    """Paths in the call that could not be read, each with the reason."""
     raw: Any = None
     """The result or error as an MCP server sent it (`mcp_types.CallToolResult` or `ErrorData`)."""
     edited: tuple[Arguments, Arguments] | None = None
@@ -455,16 +457,16 @@ _PLACES = {
     "mcp": ("via MCP", "via MCP"),
     "api": ("via the Responses API", "via the Responses API"),
 }
-"""By surface: where a question comes from, as shown elsewhere and as shown on this surface."""
+"""By surface: the words for where a question comes from, on other surfaces and on the surface itself."""
 
 
 def place_of(surface: str, here: bool = False) -> str:
-    """Returns where a question comes from: "via MCP". `here`: the question is shown where it was asked."""
+    """Returns where a question comes from: "via MCP". `here`: the same surface shows the question."""
     return _PLACES.get(surface, (f"in {surface}", f"in {surface}"))[here]
 
 
 def problem_note(shown: Preview, model: str) -> str:
-    """Returns what approving a call that cannot work means; "" for a call that can work."""
+    """Returns what happens if the person approves a call that cannot work; "" for a call that can work."""
     if not shown.problem:
         return ""
     approving = f"If you approve, nothing is run or changed, and {model} gets this reason."

@@ -1,10 +1,11 @@
 """Runs one turn's tool calls: asks for all of them together, then runs them in order.
 
-Law 11: what is granted is exactly what runs. The rules of a tool decide first, and are judged again before
-the run: a call that they deny never runs, whoever has approved it. The audit log has every decision, every
-run, and every call that was refused without a question. Before a grant the model learns nothing about the
-notes. Under a standing grant (a remembered one, or a rule) no person looks at the call. A change that fails
-then gets the same answer whatever the cause, because the cause could reveal content.
+Law 11: what is granted is exactly what runs. The rules of a tool judge a call before the person is asked, and
+again just before the call runs: a call that a rule denies never runs, even if a person has approved it. The
+audit log has every decision, every run, and every call that was refused without a question. Before a grant
+the model learns nothing about the notes. Under a standing grant (a remembered grant, or a rule) no person
+looks at the call. If such a call fails to change a note, the model gets the same error for every cause,
+because the cause could reveal content.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class Toolbox:
         return [{"type": "function", "function": one} for one in functions]
 
     def arguments(self, name: str, written: str) -> Arguments:
-        """Returns the arguments of a call. Those of Toolwire's own tools get the schema's defaults.
+        """Returns the arguments of a call. For Toolwire's own tools, the schema's defaults are filled in.
 
         `written`: the JSON text that the model wrote. Raises `ToolFailed` if it is invalid.
         """
@@ -135,7 +136,10 @@ class Toolbox:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns a JSON object. Programs differ in which of two equal keys counts, so it may have none."""
+    """Returns a JSON object. Raises `ToolFailed` if it has the same key twice.
+
+    Programs differ in which of the two values they use.
+    """
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ToolFailed("the arguments have the same key twice")
@@ -150,7 +154,7 @@ def _finite(written: str) -> float:
 
 
 class _RuledOut(ToolFailed):
-    """Raised if a rule forbids a call that was already approved. `rule`: as it is written."""
+    """Raised if a rule forbids a call that was already approved. `rule`: the rule as it is written."""
 
     def __init__(self, rule: str, why: str) -> None:
         super().__init__(RULED_OUT, why)
@@ -159,7 +163,7 @@ class _RuledOut(ToolFailed):
 
 @dataclass(slots=True)
 class _Planned:
-    """A call that could run, and what it would touch. `rule`: the rule that allows it, or ""."""
+    """A call that could run, and what it would touch. `rule`: the rule that allows the call, or ""."""
 
     call: ToolCall
     tool: Tool
@@ -189,7 +193,7 @@ class Executor:
     surface: Surface | None
     progress: Progress | None = None
     wait_s: float | None = None
-    """How long a call waits for its decision, if a later, identical call may take the decision."""
+    """How long a call waits for its decision, if a later, identical call can take it (`Approvals.ask`)."""
 
     async def execute(self, calls: Sequence[ToolCall], asking: Asking) -> list[Outcome]:
         """Returns the outcome of every call, in order. Mistakes of a tool or a model never raise."""
@@ -308,7 +312,7 @@ class Executor:
 
 
 def _judge(tool: Tool, arguments: Arguments, rule: str) -> None:
-    """Judges a call again, just before it runs: since the question, rules or arguments may have changed.
+    """Applies the rules to a call again, because rules or arguments may have changed since the question.
 
     `rule`: the rule that allowed the call when it was planned. Raises if the call may not run.
     """
@@ -322,7 +326,10 @@ def _judge(tool: Tool, arguments: Arguments, rule: str) -> None:
 
 
 def _logged(error: Exception) -> tuple[str, None, str]:
-    """Returns event, result and note of a failure for the audit log: no message, it may contain content."""
+    """Returns the event, the result and the note for the audit log about a call that failed.
+
+    The note is not the error's message, because a message may contain content.
+    """
     if isinstance(error, _RuledOut):
         return "refused", None, f"rule {error.rule}"
     may_have_run = isinstance(error, ToolFailed) and error.may_have_run
@@ -332,7 +339,8 @@ def _logged(error: Exception) -> tuple[str, None, str]:
 def _counts(found: Preview, decision: Decision) -> dict[str, int]:
     """Returns how many results there were and how many the model gets; empty if there was no choice.
 
-    A rule for a folder must not reveal how many results are outside of it. A person may do so.
+    If a standing grant decided, both numbers count only the shared results, so that a rule for a folder does
+    not reveal how many results are in other folders.
     """
     if not found.pick:
         return {}
@@ -343,7 +351,7 @@ def _counts(found: Preview, decision: Decision) -> dict[str, int]:
 def _note(
     planned: _Planned, decision: Decision, shown: Preview, picked: Sequence[str] | None
 ) -> dict[str, str]:
-    """Returns a note for the model about changes of its call; no note if nothing was changed."""
+    """Returns a note for the model about what was changed in its call; empty if nothing was changed."""
     edited = decision.arguments
     if decision.within and isinstance(planned.tool, Narrowing):
         return {"note": f"Only notes that match {' or '.join(decision.within)} were searched."}

@@ -1,9 +1,9 @@
-"""Links that decide one question: sent to a person in a notice, used once.
+"""Links in notices, with which a person decides one question, once.
 
-The process that asks derives a link's secret from its key (`consent.py`); the store has only the hash of the
-secret. Whoever has the secret can read the question and decide it, until the question is decided or expires.
-A link that was tried with `MOST_WRONG` wrong secrets is void. A link cannot edit a call, and its approval
-counts only once.
+The process that asks derives a link's secret from its own key (`consent.py`); the store has only the hash of
+the secret. Anyone who has the secret can read the question, and can decide it until it is decided or expires.
+After `MOST_WRONG` attempts with wrong secrets, a link is void. A decision by a link cannot edit the call and
+creates no grant for later calls.
 """
 
 from __future__ import annotations
@@ -25,9 +25,12 @@ from toolwire.tools.contract import Approval, Decision
 from toolwire.tools.requester import has_ended
 
 LinkKind = Literal["link", "button", "webhook"]
-"""Where a link is: on a page that the person opens, behind a button of a message, or with a webhook."""
+"""How a link is used: the person opens its page or presses a button in a message, or a webhook answers."""
 _IN_MESSAGES = ("button", "webhook")
-"""The kinds that answer the message itself. A secret fits one kind, whatever the store says of its link."""
+"""The kinds that answer without the link's page.
+
+A secret is valid for one kind only, even if another program changes the kind in the store.
+"""
 MOST_WRONG = 5
 WRONG_S = 0.5
 """How long the answer to a wrong secret takes."""
@@ -38,7 +41,7 @@ VOID = "This link is void, because somebody tried it with wrong secrets. Decide 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A link as the store has it. `notice`: the name of the settings' table that it was sent by."""
+    """A link as the store has it. `notice`: NAME of the settings' table `[notices.NAME]` that sent it."""
 
     id: str
     approval_id: str
@@ -54,7 +57,7 @@ class Link:
 
     @property
     def by(self) -> str:
-        """How the audit log names it: "link phone"."""
+        """The name of the link in the audit log: "link phone"."""
         return f"{self.kind} {self.notice}"
 
 
@@ -82,7 +85,7 @@ class Links:
         return key
 
     async def opened(self, id: str, secret: str) -> tuple[Link, Approval]:
-        """Returns the link and its question. Raises `ToolwireError` if it is wrong, void or over."""
+        """Returns the link and its open question. Raises `ToolwireError` if the link cannot be used."""
         row: Any = await self._store.run(lambda c: c.execute(_GET, (id[:80],)).fetchone(), "read")
         if row is None:
             await asyncio.sleep(WRONG_S)
@@ -105,7 +108,7 @@ class Links:
         raise ToolwireError("gone", over(approval))
 
     async def tried(self, link: Link) -> None:
-        """Counts an answer that was not valid. The last one that is allowed makes the link void."""
+        """Counts a wrong secret or a wrong signature. After `MOST_WRONG` of them, the link is void."""
         row = await self._store.run(lambda c: c.execute(_WRONG, (link.id,)).fetchone(), "write")
         if row is not None and row[0] == MOST_WRONG:
             approval = await self._approvals.records.get(link.approval_id)
@@ -119,8 +122,8 @@ class Links:
     ) -> Approval:
         """Decides a question by a link that `opened` has returned.
 
-        `shown`: the token of the question as the link's page showed it; an approval on the page needs it. A
-        message with an answer shows what the process that asks knows, so its answers need none.
+        `shown`: the token of the question as the link's page showed it. Only an approval on the page needs
+        it. Buttons and webhooks do not, because the process that asks wrote their messages itself.
         """
         if decision.approved and not link.approves:
             raise ToolwireError("permission", "This button can only deny. Open the link, or use the inbox.")

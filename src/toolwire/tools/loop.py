@@ -1,8 +1,9 @@
 """A conversation with any model of the gateway, with rounds of tool calls in each turn.
 
-Text is streamed. A turn ends with the model's answer, when its budget is spent, or when the person stops it.
-A stopped turn keeps the text so far. The results of tools go back in the tool role, between marks that are
-new for every result. The marks say that the text between them is data, not instructions (law 12).
+Text is streamed. A turn ends when the model answers without calls, when the budget of the turn is spent, or
+when the person stops the turn. A stopped turn keeps the text so far. The results of tools go back in the tool
+role, between marks that are new for every result. The marks say that the text between them is data, not
+instructions (law 12).
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ LEAST_S = 30.0
 class Budget:
     """The budget of one turn.
 
-    `seconds`: how long the model and the tools may take. The time that the person takes does not count.
+    `rounds`: how often the model may call tools. `seconds`: how long the model may take in all its answers.
+    The time of the tools and of the person does not count. `shared_bytes`: the size of all results.
     """
 
     rounds: int = 8
@@ -71,7 +73,7 @@ class Did:
 class Ended:
     """The event that a turn has ended, and why. `words`: details.
 
-    `length`: the answer was cut, at the token limit unless `words` say otherwise.
+    `length`: the answer was cut off, at the token limit if `words` is empty.
     """
 
     why: Literal["done", "length", "budget", "failed"]
@@ -145,7 +147,7 @@ class Conversation:
                             yield happening
                 calls = answer.calls() if self.executor is not None else ()
             except TimeoutError:
-                ended = Ended("budget", "the time of one turn is used up", answer.usage)
+                ended = Ended("budget", "the time for one turn is used up", answer.usage)
             except ModelFailed as error:
                 ended = Ended("failed", str(error), answer.usage)
             finally:  # also when the turn is stopped
@@ -153,13 +155,13 @@ class Conversation:
                 self.messages += [message] if message is not None else []
             spent += time.monotonic() - started
             if ended is None and last and (calls or not answer.said):
-                ended = Ended("budget", "the tools of one turn are used up", answer.usage)
+                ended = Ended("budget", "the budget for tools in one turn is used up", answer.usage)
             elif ended is None and not calls:
                 why: Literal["length", "done"] = "length" if answer.finish == "length" else "done"
                 ended = Ended(why, REPEATED if answer.repeats else "", answer.usage)
             # Every call gets a placeholder as its result at once: without a result the conversation could not
             # continue.
-            not_run = "not run: the tools of this turn are used up" if last else "interrupted"
+            not_run = "not run: the budget for tools in this turn is used up" if last else "interrupted"
             self.messages += [_result(call, json.dumps({"error": not_run})) for call in calls]
             if ended is not None:
                 yield ended

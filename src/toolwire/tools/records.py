@@ -1,7 +1,7 @@
 """Approvals, grants and the audit log as rows of the store.
 
-An approval is stored before anyone is asked, and is decided once. One transaction stores the decision, its
-line of the audit log and the grant.
+An approval is stored before anyone is asked, and is decided once. One transaction stores the decision, the
+line of the audit log about it, and the grant.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Records:
     async def add(self, approvals: Sequence[Approval], most: int | None = None) -> int:
         """Stores the questions of one session, in order, and returns how many it stored.
 
-        `most`: how many questions of the session may wait at once.
+        `most`: how many questions of the session may wait at once; None: any number.
         """
         return await self._store.run(lambda connection: _add(connection, approvals, most), "write")
 
@@ -89,8 +89,8 @@ class Records:
     ) -> bool:
         """Decides a pending approval and stores its grant. Returns whether this was possible.
 
-        It is not possible if the approval is no longer pending, if the token is wrong, or if the `link` was
-        used.
+        It is not possible if the approval is no longer pending, if the token is wrong, or if the `link` is
+        wrong, expired or already used.
         """
         values = (status, at, by, None if decision is None else json.dumps(asdict(decision)), proof)
         where = "id = ? AND token = ? AND status = 'pending'"
@@ -105,8 +105,9 @@ class Records:
         return await self._store.run(work, "write")
 
     async def kept(self, like: Approval, now: float) -> list[Approval]:
-        """Returns the kept questions that may be the same as this one, and whose decision nobody has taken.
+        """Returns earlier questions about calls that may be identical to the call of the question `like`.
 
+        Only questions that outlive their calls are returned, and only until a call has taken the decision.
         The caller compares the arguments and the previews.
         """
         same = ("owner", "surface", "model", "source", "pin", "tool", "stage")
@@ -118,12 +119,12 @@ class Records:
         return [_approval(row) for row in await self._rows(query, *values, now, MOST_LISTED)]
 
     async def take(self, id: str, at: float) -> bool:
-        """Takes a decision for a call. Returns whether this was possible: it is possible once."""
+        """Takes a decision for a call. Returns False if another call has already taken it."""
         query = "UPDATE approvals SET used_at = ? WHERE id = ? AND used_at IS NULL"
         return await self._store.run(lambda c: c.execute(query, (at, id)).rowcount == 1, "write")
 
     async def expire(self, now: float, line: Line) -> int:
-        """Expires every pending approval whose time is over. Returns the number of expired approvals."""
+        """Expires every pending approval whose lifetime is over. Returns the number of expired approvals."""
         values, where = ("expired", now, None, None, ""), "status = 'pending' AND expires_at <= ?"
         return await self._store.run(lambda c: _settle(c, values, where, (now,), line), "write")
 
@@ -135,7 +136,7 @@ class Records:
     async def forget(self, before: float) -> int:
         """Deletes the approvals that were decided before this time. Returns their number.
 
-        What these approvals showed and their links are deleted too. The audit log keeps its lines.
+        This also deletes what these approvals showed, and old links. The audit log keeps its lines.
         """
         query = "DELETE FROM approvals WHERE status != 'pending' AND decided_at < ?"
 

@@ -1,7 +1,7 @@
 """The process that waits for a decision.
 
-A question records it as `HOST/PID/STARTED`, so that the questions of a dead process can be closed. The host
-includes the namespace of process ids, which containers have.
+A question records this process as `HOST/PID/STARTED`, so that the questions of a dead process can be closed.
+`HOST` includes the namespace of process ids, because each container can have its own.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _host() -> str:
 def _started(pid: int) -> str:
     """Returns the kernel's start time of a process; "" if it is unknown.
 
-    It distinguishes the process from a later one with the same id.
+    The start time distinguishes the process from a later process with the same id.
     """
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]

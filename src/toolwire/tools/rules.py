@@ -1,10 +1,11 @@
 """`--allow` rules: which calls run without asking a person.
 
-A rule is `TOOL`, or `TOOL:GLOB` for matching paths only. A rule for a search limits it to matching paths and
-shares the matching results. If a call lets the person pick files or results, the rule picks those that match.
-Any other call is approved only if everything that it touches matches.
+A rule is `TOOL`, or `TOOL:GLOB` for matching paths only. A rule for a search limits the search to matching
+paths and shares the matching results. If a call lets the person pick files or results, the rule picks those
+that match. Any other call is approved only if everything that it touches matches.
 
-For the tools of MCP servers, `SERVER__TOOL`, a rule has the words of an allow rule: `tools/mcp/policy.py`.
+A rule for a tool of an MCP server begins with `SERVER__TOOL`. Conditions can follow, as in an allow rule of
+the settings (`tools/mcp/policy.py`).
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Rule:
     glob: str = ""
     pattern: re.Pattern[str] | None = None
     words: policy.Rule | None = None
-    """The rule, if it is for tools of MCP servers."""
+    """The parsed rule, if it is for tools of MCP servers."""
 
     def allows(self, path: str) -> bool:
         return self.pattern is None or fits(self.pattern, path)
@@ -82,7 +83,7 @@ def decision(rules: Sequence[Rule], approval: Approval, effect: Effect | None) -
     """
     shown, call = approval.shown, policy.Call(approval.tool, approval.arguments)
     for rule in rules:
-        # A rule knows nothing of the result, so it does not share one that a person is to see first.
+        # A rule cannot judge a result, so it does not share a result that the person should see first.
         fitting_call = rule.words is not None and not rule.words.misfit(call, surely=True)
         if fitting_call and approval.stage == "run":
             return Decision(True, standing=True), f"rule {rule.written}"
@@ -94,7 +95,7 @@ def decision(rules: Sequence[Rule], approval: Approval, effect: Effect | None) -
     if not meant:
         pass
     elif shown.pick:
-        # A search that finds nothing has still run.
+        # The results of a search are always decided: those that fit are shared, which may be none.
         if fitting or not shown.touched or whole or approval.stage == "share":
             return Decision(True, picked=fitting, standing=True), by
     elif (shown.touched or whole or searches) and len(fitting) == len(shown.touched):

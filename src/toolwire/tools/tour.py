@@ -1,4 +1,4 @@
-"""The sample vault of a tour, in a folder of its own, with the tools on it."""
+"""The sample vault of `toolwire tour`, in a temporary folder, and the vault tools for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An open vault, and the tools that list: folders, tags, links, properties, tasks, daily notes."""
+"""`Library`, an open vault, and the tools that list what is in it, such as folders, tags and tasks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 class Library:
     """An open vault with its index.
 
-    `refresh` updates the index from the files; nothing else happens without a grant.
+    `refresh` updates the index from the files. It needs no grant, because the index stays on this machine.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Library:
 
 
 async def in_thread(do: Callable[[], T]) -> T:
-    """Runs `do` in a thread and returns its result. Turns a refused path into `ToolFailed`.
+    """Runs `do` in a thread and returns its result. Raises `ToolFailed` instead of `PathRefused`.
 
     If the index cannot be used, only the person sees its path, not the model.
     """

@@ -1,7 +1,7 @@
 """The vault tools that search, read and change notes. `vault_lookups.py` has the other tools.
 
 No note is opened before its call is granted, with one exception: for a change, the old text is read to show a
-diff. Before approval only the person sees that diff. `vault_search` and `file_read` have the names and
+diff. Before the approval, only the person sees this diff. `vault_search` and `file_read` have the names and
 schemas that vault plugins already use.
 """
 
@@ -100,7 +100,7 @@ class VaultSearch(VaultTool):
 
 
 def _snippet(hit: Hit) -> str:
-    """Returns what a result shares of its note: the headings, unless the excerpt begins with them."""
+    """Returns the excerpt of a result, after the headings above it unless the excerpt begins with them."""
     begins = len(hit.headings) == 1 and hit.excerpt.lstrip("# ").startswith(hit.headings[0])
     return hit.excerpt if begins or not hit.headings else f"{' › '.join(hit.headings)}\n\n{hit.excerpt}"
 
@@ -171,7 +171,7 @@ class FileRead(VaultTool):
                 read[one.path] = note
                 if isinstance(note, NoteText):
                     left = 0 if note.truncated else left - len(note.text.encode("utf-8", "replace"))
-        # These could not be picked because they are unreadable; saying so shares no content.
+        # The person could not pick these files, because they are unreadable. To say so reveals no content.
         for one in shown.touched:
             if one.missing and one.path not in read:
                 kind = "size" if one.reason else "missing"
@@ -249,8 +249,8 @@ class _ChangeTool(VaultTool):
         change = await in_thread(lambda: self.plan(arguments))
         path = arguments["filePath"]  # not as spelled on disk: grants must not depend on the note
         same = not change.creates and not change.diff
-        # A call that expects a certain old text must change something: under a standing grant its success
-        # would confirm a guess and leave no trace.
+        # A call that expects a certain old text must change something. Otherwise its success under a standing
+        # grant would confirm a guess about the note without leaving a trace.
         if same and (not self.whole or _base(arguments) is not None):
             raise ToolFailed(f"{printable(path)}: the note already has this text; nothing would change")
         verb = "creates" if change.creates else "changes"
@@ -338,7 +338,7 @@ def tools_of(library: Library) -> list[Tool]:
 
 
 def described() -> dict[str, Tool]:
-    """Returns the tools by name, without a vault, for callers that only describe them."""
+    """Returns the tools by name, without a vault, for callers that only describe the tools."""
     return {tool.name: tool for tool in tools_of(None)}  # type: ignore[arg-type]
 
 

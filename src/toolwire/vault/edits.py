@@ -1,12 +1,12 @@
 """Changes notes in two steps: plans a change, which can be shown, and applies the plan.
 
 - A plan has the hash of the note that it was made from. If the note has changed since, the plan is refused,
-  so that no other change is lost.
+  so that the change in between is not lost.
 - A note is replaced as a whole: a new file is written beside it, synced, and renamed. If the process is
   killed, either the old or the new note exists, never half of one. Creating a note never replaces another.
 - Line ends, byte order mark and mode stay as they were. An edit changes no other byte of the note.
-- Temporary files begin with a dot (`TEMPORARY`), so no vault shows them, and are locked while they are
-  written. `Edits` removes those of a killed process when it is created.
+- The names of temporary files begin with a dot (`TEMPORARY`), so no vault shows these files. They are locked
+  while they are written. A new `Edits` object removes the temporary files of processes that were killed.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Edits:
     # --- checks of the request alone; no file is touched ---
 
     def check_write(self, path: str, content: str) -> None:
-        """Raises `PathRefused` for a write that is invalid for any note."""
+        """Raises `PathRefused` for a write that is invalid, whatever the vault contains."""
         self.vault.policy.segments(path, extensions=SEARCHED)
         self._check_size(path, len(content.encode("utf-8", "surrogatepass")))
         if "\0" in content:
@@ -79,7 +79,7 @@ class Edits:
             raise PathRefused(path, too_large(size, self.vault.limits.file_bytes), "size")
 
     def check_edit(self, path: str, edits: Sequence[Edit]) -> None:
-        """Raises `PathRefused` for edits that are invalid for any note."""
+        """Raises `PathRefused` for edits that are invalid, whatever the note contains."""
         self.vault.policy.segments(path, extensions=SEARCHED)
         for number, (old, new) in enumerate(edits, 1):
             if not unix(old):
@@ -106,7 +106,7 @@ class Edits:
         return self._change(raw, before, text)
 
     def plan_edit(self, path: str, edits: Sequence[Edit], base_sha256: str | None = None) -> Change:
-        """Plans replacements in an existing note, in order; each old text must occur exactly once."""
+        """Plans replacements in an existing note, in their order. Each old text must occur exactly once."""
         self.check_edit(path, edits)
         raw = self._raw(path, base_sha256)
         if raw is None:

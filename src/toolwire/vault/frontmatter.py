@@ -1,6 +1,6 @@
 """Reads the properties at the head of a note, in linear time. Never raises.
 
-A head consists of `key: value` lines that are not indented. A value is a scalar, a list of dashes or a list
+A head consists of `key: value` lines that are not indented. A value is a scalar, a list with dashes or a list
 in brackets, read by the lenient rules of `core/yaml.py`. A value of another shape (a nested mapping, a block
 of text) is kept as text. If a line fits none of these forms, the head is not frontmatter but part of the
 note's text.
@@ -76,7 +76,7 @@ def _properties(lines: list[str]) -> dict[str, Value] | None:
 
 
 def _continues(line: str) -> bool:
-    """Whether a line belongs to the key above it: it is indented, an item or blank."""
+    """Whether a line belongs to the key above it: the line is indented, an item of a list, or blank."""
     return not line.strip() or line[0] in " \t" or _ITEM.fullmatch(line.rstrip()) is not None
 
 

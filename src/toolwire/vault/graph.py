@@ -1,8 +1,8 @@
 """Queries for links, tags, folders, tasks and properties; and the paths of daily notes.
 
-A link leads to the note at its path, relative to the root or to the folder of the linking note. If there is
-none, it leads to the note whose path ends with the link's path and that is nearest to the root, as with
-Obsidian's shortest links. All results are sorted and have at most `most` entries.
+A link leads to the note at the link's path, relative to the root or else to the folder of the linking note.
+If there is no such note, the link leads to the note whose path ends with the link's path and that is nearest
+to the root, as with Obsidian's shortest links. All results are sorted and have at most `most` entries.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Graph:
     def links(self, path: str, most: int = MOST) -> list[Row]:
         """Returns the links of a note, in the order of its text.
 
-        In each link, `path` is the linked note or None, and `attachment` says whether the target is another
-        file.
+        In each link, `path` is the path of the linked note or None. `attachment`: whether the target is a
+        file that is not a note.
         """
         asked = (
             "SELECT target, heading, alias, line, embed FROM links JOIN notes ON notes.id = note "
@@ -59,7 +59,7 @@ class Graph:
         return self.index.ask(question)
 
     def backlinks(self, path: str, most: int = MOST) -> list[Row]:
-        """Returns the links to a note, sorted by path and line."""
+        """Returns the links from other notes to a note, sorted by path and by the order in the text."""
         asked = (
             "SELECT path, target, line, alias, heading, embed FROM links JOIN notes ON notes.id = note "
             "WHERE links.name_key = ? ORDER BY path, number"
@@ -116,7 +116,7 @@ class Graph:
     def tasks(self, status: str = "all", under: str = "", most: int = MOST) -> list[Row]:
         """Returns the tasks of the folder or note `under`. `status`: `open`, `done` or `all`.
 
-        Raises `PathRefused` if there is neither such a folder with notes nor such a note.
+        Raises `PathRefused` if `under` is neither a note nor a folder that contains notes.
         """
         path = storable(under).rstrip("/")
         prefix = f"{path}/" if path else ""
@@ -199,7 +199,7 @@ def daily_path(vault: Vault, day: date) -> str:
 
 
 def _daily_settings(vault: Vault) -> dict[str, Any]:
-    """Reads `.obsidian/daily-notes.json`, the only hidden file that is read.
+    """Reads `.obsidian/daily-notes.json`. Toolwire reads no other hidden file of a vault.
 
     Returns an empty dict if there is none.
     """

@@ -1,4 +1,4 @@
-"""The index: a vault's notes in SQLite, updated by the files' times and sizes.
+"""An index of a vault's notes in SQLite. The files' times and sizes show which notes have changed.
 
 A database that is damaged or has another format is replaced by a new one. Damage is noticed when a query
 fails. Only one process writes at a time, and readers never wait. `refresh.py` defines the tables.
@@ -31,13 +31,13 @@ T = TypeVar("T")
 # --- location ---
 #
 # An index has a private folder in the user's cache, named after the vault and its policy. The name of a
-# database is never used twice: a rebuild begins a new file and points `current` at it. A process that still
-# has the old file open can continue to read it and cannot harm the new one. Only the process that holds the
-# lock on the file `lock` writes; the system releases the lock when the process ends.
+# database is never used twice: a rebuild creates a new file and writes its name to the file `current`. A
+# process that still has the old database open can continue to read it and cannot harm the new one. Only the
+# process that holds the lock on the file `lock` writes; the system releases the lock when the process ends.
 
 _GENERATION = re.compile(r"index-[0-9a-f]{16}\.db")
 FORGOTTEN_S = 7 * 24 * 3600.0
-"""The age at which an index for other patterns is removed.
+"""The age in seconds at which another index of the same vault, for other patterns, is removed.
 
 Such an index may contain notes that are excluded now.
 """
@@ -63,9 +63,9 @@ class Location:
             raise self.unusable(error) from None
 
     def unusable(self, error: Exception) -> PathRefused:
-        """Returns the error for a folder that cannot hold an index."""
+        """Returns the error for a folder in which the index cannot be stored."""
         why = getattr(error, "strerror", None) or error
-        reason = f"the index cannot be kept here: {why} (XDG_CACHE_HOME may name another folder)"
+        reason = f"the index cannot be stored here: {why} (XDG_CACHE_HOME can name another folder)"
         return PathRefused(str(self.folder), reason, "index")
 
     def current(self) -> Path | None:
@@ -187,8 +187,8 @@ class Index:
     def ask(self, question: Callable[[sqlite3.Connection], T]) -> T:
         """Runs a query and returns its result.
 
-        If the index is damaged, it is rebuilt once, and the query runs again. Raises `PathRefused` if no
-        index can be kept.
+        If the index is damaged, it is rebuilt once, and the query runs again. Raises `PathRefused` if the
+        index cannot be stored.
         """
         with self._usable():
             try:
@@ -275,7 +275,7 @@ class Index:
     def refresh(
         self, progress: Progress | None = None, cancelled: Cancelled = lambda: False, wait: bool = True
     ) -> Refresh:
-        """Updates the index from the files. Raises `PathRefused` if no index can be kept.
+        """Updates the index from the files. Raises `PathRefused` if the index cannot be stored.
 
         `cancelled`: the refresh stops when this returns True. `wait=False`: if another process is updating
         the index, returns at once with `busy`.
@@ -330,7 +330,7 @@ def damaged(error: sqlite3.DatabaseError) -> bool:
 # --- watch ---
 #
 # Updates an index while a program runs, by polling. It needs no system service and no dependency. A poll
-# walks the folder's entries; the pause grows with the time that it took, so polling uses little CPU.
+# walks the folder's entries; the pause after a poll grows with its duration, so polling uses little CPU.
 
 log = logging.getLogger("toolwire.vault")
 INTERVAL_S = 2.0
@@ -355,7 +355,7 @@ async def watch(
                 if done.touched and changed is not None:
                     changed(done)
             except (OSError, sqlite3.Error, PathRefused) as error:
-                # Every query raises this error too.
+                # An error of the kind `index` is raised by every query too, so the user sees it anyway.
                 known = isinstance(error, PathRefused) and error.kind == "index"
                 level = logging.INFO if known else logging.WARNING
                 log.log(level, "the index of the vault could not be updated: %s", error)
@@ -367,7 +367,8 @@ async def watch(
 async def stoppable(refresh: Callable[[], T], stop: threading.Event) -> T:
     """Runs `refresh` in a thread and returns its result.
 
-    If the caller is cancelled, this sets `stop` and waits until the refresh has stopped at the next note.
+    If the caller is cancelled, this sets `stop` and waits until `refresh` has returned, which it does at the
+    next note.
     """
     work = asyncio.ensure_future(asyncio.to_thread(refresh))
     try:

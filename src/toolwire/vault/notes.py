@@ -24,7 +24,7 @@ from toolwire.vault.policy import NOTES, SEARCHED, extension, key
 from toolwire.vault.words import composed, folded
 
 CHUNK = 6000
-"""How many characters a chunk has at most."""
+"""A chunk has at most this many characters, unless one line is longer or the note has very many chunks."""
 MOST_CHUNKS = 1 << 12
 
 
@@ -69,7 +69,7 @@ class Task(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Note:
     title: str
-    """The title in the frontmatter; if that is empty, the name of the file."""
+    """The title in the frontmatter; empty if there is none."""
     properties: Mapping[str, Value]
     headings: list[Heading]
     chunks: list[NoteChunk]
@@ -231,7 +231,7 @@ def _chunks(text: str, headings: list[Heading], lines: _Lines) -> list[NoteChunk
 def _cut(
     text: str, headings: tuple[str, ...], start: int, end: int, line: int, found: list[NoteChunk]
 ) -> None:
-    """Adds the text from `start` to `end` to `found` as chunks, split between lines if long."""
+    """Adds the text from `start` to `end` to `found`: as one chunk, or if long, split between lines."""
     while True:
         stop = end
         if end - start > CHUNK and len(found) < MOST_CHUNKS - 1 - MOST_CHUNKS // 2:

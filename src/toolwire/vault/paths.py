@@ -1,4 +1,4 @@
-"""Confinement: no path leads out of the vault. POSIX only.
+"""Opens the files of a vault so that no path leads out of the vault. POSIX only.
 
 The vault is opened once, as the descriptor of its folder. Every file is opened from there, name by name.
 
@@ -6,10 +6,10 @@ The vault is opened once, as the descriptor of its folder. Every file is opened 
   even if an entry is replaced meanwhile.
 - An entry must be a regular file. This is checked before it is opened, because opening a device can have side
   effects, and again afterwards.
-- Opening never waits (O_NONBLOCK).
-- A path means the entry with the same spelling, else the only entry that is equal after Unicode normalization
-  (NFC), because macOS keeps decomposed names (NFD) and models write composed ones. Results are spelled as on
-  disk.
+- Opening never waits, for example for the other end of a pipe (O_NONBLOCK).
+- If a folder has no entry with exactly the given name, the name means the only entry that is equal after
+  Unicode normalization (NFC): macOS stores decomposed names (NFD), but models write composed names. Results
+  contain the names as on disk.
 - Only the vault's descriptor stays open after a call.
 """
 
@@ -183,7 +183,7 @@ class Vault:
             raise _refusal(error, path) from None
 
     def _respelled(self, folder: int, name: str, path: str) -> str:
-        """Returns the only entry that equals the name after normalization; without one, the name itself.
+        """Returns the only entry that equals the name after normalization, or the name itself if none does.
 
         Raises `PathRefused` if several entries equal the name.
         """
@@ -265,7 +265,7 @@ class Vault:
     ) -> NoteText:
         """Returns the text of a file, or its lines from `start_line` to `end_line`.
 
-        A text of more than `max_bytes` is cut after a whole line.
+        A text of more than `max_bytes` is cut after the last line that fits, or else within its first line.
         """
         first = 1 if start_line is None else start_line
         if first < 1 or (end_line is not None and end_line < first):
@@ -343,9 +343,9 @@ class Vault:
             os.close(fd)
 
     def _names(self, fd: int, prefix: str, skip: Skip) -> list[str]:
-        """Returns the sorted names in a folder. The names of folders end with a slash.
+        """Returns the sorted names in a folder.
 
-        So a walk through the vault is in path order.
+        The names of folders end with a slash, so that a walk through the vault is in path order.
         """
         room = self.limits.path_bytes - len(prefix.encode())
         found = []

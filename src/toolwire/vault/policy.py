@@ -159,7 +159,7 @@ def _any(patterns: Iterable[str]) -> re.Pattern[str] | None:
 
 
 class PathPolicy:
-    """The rules, with the patterns and limits of one vault."""
+    """Applies the rules, the patterns and the limits of one vault to paths."""
 
     def __init__(
         self, include: Iterable[str] = (), exclude: Iterable[str] = (), limits: VaultLimits | None = None
@@ -175,7 +175,7 @@ class PathPolicy:
     ) -> tuple[str, ...]:
         """Returns the names in a path. Raises `PathRefused` if the policy refuses the path.
 
-        `folder`: the path is that of a folder; the empty path is the vault itself.
+        `folder`: whether the path is that of a folder. The empty path is the vault itself.
         """
         if not isinstance(path, str):
             raise PathRefused(printable(path), "a path must be text")
@@ -217,6 +217,6 @@ class PathPolicy:
         return True
 
     def described(self) -> str:
-        """Returns a text that is the same for equal policies."""
+        """Returns a text that identifies the policy: equal policies have the same text."""
         patterns = sorted(map(key, self.include)), sorted(map(key, self.exclude))
         return repr((*patterns, self.limits.file_bytes, self.limits.depth))

@@ -1,13 +1,14 @@
-"""The tables of the index, and one pass that updates them from the files.
+"""The tables of the index, and `Refresher`, which updates them from the files.
 
-- The rows of a note are written in one transaction. A refresh of up to `BATCH` changes is one transaction. A
-  first build has one for each `BATCH` notes, so that a killed build continues where it stopped.
-- A refresh walks the vault and the table side by side, both ordered by path, and keeps neither in memory. A
-  file is read again if its time, size or inode differs, or if it changed shortly before it was read.
-- The full-text table stores no text. To delete a row, its words are computed again from the stored text, by
-  the same code. `FORMAT` and the fingerprint of a sample note show when that code has changed; then the index
-  is rebuilt.
-- The id of a row consists of the note's id and the chunk's number.
+- All rows of a note are written in one transaction. A refresh commits after about `BATCH` changes and at its
+  end, so that a first build that was killed continues where it stopped.
+- A refresh walks the vault and the table of notes side by side, both ordered by path, and keeps neither list
+  in memory. A file is read again if its time, size or inode differs from the table, or if the file changed
+  shortly before it was read.
+- The full-text table stores no text. To delete a row, the same code computes the row's words again from the
+  table `texts`. `FORMAT` and the fingerprint of a sample note show when that code has changed. The index is
+  then rebuilt.
+- The id of a full-text row consists of the note's id and the chunk's number.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ PAGE = 1000
 RACY_NS = 1_000_000_000
 """If a file changed less than this before it was read, the next refresh reads it again.
 
-A later change may have the same time stamp.
+The file may have changed again after it was read, with the same time stamp.
 """
 SHIFT = 13
 """The number of bits in a row's id that hold the chunk's number."""
@@ -100,7 +101,8 @@ _SAMPLE = (
 def words_rows(path: str, text: str, note: Note) -> Iterator[tuple[str, str, str, str, str, str]]:
     """Yields the row of each chunk for the full-text table.
 
-    Every row has the note's own fields, so that a query can match a word of the title and one of the body.
+    Every row repeats the note's title, aliases, tags and folder, so that a query can match one word in the
+    title and another word in the body.
     """
     folder, _, name = path.rpartition("/")
     name = name[: -len(extension(name))]
@@ -161,7 +163,7 @@ class _Known(NamedTuple):
 
 @dataclass(slots=True)
 class Refresher:
-    """One refresh. The caller holds the lock.
+    """One refresh of the index. The caller holds the lock of the index.
 
     `pending`: changes since the last commit. `next`: the id of the next new note. `held`: characters of text
     in the rows that are not written yet.

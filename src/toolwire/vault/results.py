@@ -1,4 +1,4 @@
-"""The results of a search: each found note with its best chunk and a short preview."""
+"""The results of a search: each note with its best chunk (a section of the note) and a preview."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Hit:
     """A note that was found.
 
     `excerpt`: the preview with its line breaks. `matches`: how often the query's words and phrases occur in
-    the note's name and text. `marked`: the texts in the preview that match, as whole words. `line`: the line
-    of the best match in the preview. `first_line` and `last_line`: the lines of the chunk. `fields`: the
-    parts of the note that match, such as `title` or `body`.
+    the note's name and text. `marked`: the texts in the preview that match, as whole words. `line`: the
+    number of the note's line with the best match. `first_line` and `last_line`: the first and last line of
+    the chunk. `fields`: the parts of the note that match, such as `title` or `body`.
     """
 
     path: str
@@ -55,8 +55,8 @@ class Hit:
 class Found:
     """The result of a search.
 
-    `total`: at least this many notes match. `truncated`: more notes match than `hits` shows. `relaxed`: no
-    note has all words, so notes with any of them are shown.
+    `total`: at least this many notes match. `truncated`: more notes match than `hits` has. `relaxed`: no note
+    has all words, so `hits` has notes with any of the words.
     """
 
     query: str
@@ -126,7 +126,7 @@ def hit(connection: sqlite3.Connection, row: int, patterns: Patterns, score: flo
 
 
 def _marked(preview: str, patterns: Patterns) -> tuple[str, ...]:
-    """Returns the texts in a preview that match, each once. A match inside a word is the whole word."""
+    """Returns the texts in a preview that match, each once. A match in a word is extended to the word."""
     compared = folded(preview)
     found: dict[str, None] = {}
     for pattern in patterns:
@@ -141,7 +141,10 @@ def _marked(preview: str, patterns: Patterns) -> tuple[str, ...]:
 
 
 def _in_word(text: str, position: int) -> bool:
-    """Whether a word of ASCII letters continues here. Words of other scripts may have no spaces."""
+    """Whether a position is inside a word of ASCII letters and digits.
+
+    Words of other scripts do not count, because such scripts may have no spaces between words.
+    """
     around = text[position - 1 : position + 1]
     return around.isascii() and around.isalnum()
 
@@ -194,8 +197,8 @@ def excerpt(text: str, compared: str, start: int, stop: int, patterns: Patterns)
 def _best_match(compared: str, start: int, stop: int, patterns: Patterns) -> tuple[int, int] | None:
     """Returns the match that the preview should show first, or None if nothing matches.
 
-    It is the match after which the length of a preview contains the most different patterns, then the most
-    matches.
+    It is the match with the most different patterns in the `WIDTH * 3 // 4` characters from its start. Among
+    equals, it is the one with the most matches in these characters.
     """
     matches: list[tuple[int, int, int]] = []
     for number, pattern in enumerate(patterns):

@@ -1,18 +1,20 @@
 """Search: ranked notes for a query.
 
-Each step runs only if the steps before it did not fill the answer:
+The search looks for, in this order, until it has enough notes:
 
-1. All words in one chunk, ranked by BM25. Title, aliases, headings, tags and path count as part of the chunk.
-2. The same, with the last word as a prefix.
+1. All words in one chunk (a section of a note), ranked by BM25. Title, aliases, headings, tags and path count
+   as part of the chunk.
+2. All words in one chunk, where the last word may be the beginning of a longer word.
 3. All words in one note, in different chunks.
-4. If nothing is found: one word within the names of notes, then any of the words (`relaxed`).
+4. If nothing is found: the text of a query with one term in the names of notes, then any of the words
+   (`relaxed`).
 
 Terms without words (signs, emoji) are compared with the stored texts. Results are ordered by step, rank and
 path, so that the same index gives the same answer.
 
-For a word that most rows have, FTS5 uses `FLOOR` as its idf (inverse document frequency). If all words are
-that frequent, the ranks are tiny but still ordered by the columns' weights. In the score, `LEAST_IDF`
-replaces that idf.
+For a word in half of the rows or more, FTS5 uses `FLOOR` as the idf (inverse document frequency). If all
+words are that frequent, the ranks are tiny but still ordered by the columns' weights. The score is computed
+with `LEAST_IDF` instead of `FLOOR`.
 """
 
 from __future__ import annotations
@@ -38,8 +40,8 @@ MOST_RESULTS = 50
 MOST_ROWS = 6_000
 """How many matching rows a search ranks.
 
-If more rows match, the search ranks at most this many with a match in title, aliases, headings or tags, and a
-quarter as many of all matching rows.
+If more rows match, the search ranks at most this many of the rows that match in title, aliases, headings or
+tags, and a quarter as many of all matching rows.
 """
 MOST_CANDIDATES = 2000
 MOST_SCANNED = 500
@@ -63,7 +65,7 @@ def search(
 ) -> Found:
     """Searches the index in its current state.
 
-    `within`: says whether a path is searched and counted; None for all paths.
+    `within`: a function that returns whether a path is searched and counted; None for all paths.
     """
     began = time.perf_counter()
     parsed = parse_query(query)
@@ -156,7 +158,7 @@ class _Search:
     def _ranked(self, match: str, step: str, verified: bool = True) -> None:
         """Adds notes in the order of their best rows until the answer is full.
 
-        `match`: an FTS5 expression. `verified`: only notes that contain the query's literal texts.
+        `match`: an FTS5 expression. `verified`: adds only notes that contain the query's literal texts.
         """
         if not match:
             return
@@ -230,7 +232,7 @@ class _Search:
         return found is not None
 
     def _names(self, group: Group) -> None:
-        """Adds notes whose name contains the text."""
+        """Adds notes whose name contains a term of the group."""
         # SQLite's index on the names is far smaller than the table, so reading it is faster.
         names = "SELECT id FROM notes INDEXED BY notes_by_name WHERE instr(name_key, ?) > 0"
         query = f"SELECT id FROM notes WHERE id IN ({names}){self.where_note} ORDER BY length(name_key), path"
@@ -245,7 +247,7 @@ class _Search:
     def _any(self, query: Query) -> None:
         """Adds notes with any of the words.
 
-        Very frequent words count only if there are no others.
+        Very frequent words count only if there are no rarer words.
         """
         words = tuple((term,) for term in query.loosened())
         if len(words) < 2:
@@ -285,7 +287,7 @@ class _Search:
     # --- filters ---
 
     def _filters(self, within: Callable[[str], bool] | None) -> tuple[str, tuple[Any, ...]]:
-        """Returns the SQL condition on a row for tags and paths, and its values."""
+        """Returns the SQL condition for the query's tags and paths and for `within`, and its values."""
         query, note = self.query, f" AND rowid >> {SHIFT}"
         out, values = "", []
         if within is not None:

@@ -1,13 +1,14 @@
 """Splits texts and search queries into words as the index does (FTS5's `unicode61`).
 
-A word is a run of letters and digits, without case and without the accents of Latin letters. Scripts without
+A word is a run of letters and digits. Case and the accents of Latin letters are ignored. Scripts without
 spaces (Chinese, Japanese, Thai, …, and Korean with its particles) are indexed letter by letter and searched
 as a phrase of letters, so that any part of a text is found, even a short one.
 
-A query has words, "phrases", `-without`, `tag:` or `#tag`, `path:` and `OR`; any text is a valid query. All
-groups must match (AND); within a group one term is enough (OR). A term is a sequence of words: `node.js` is
-the phrase "node js". A term with a meaningful sign (`C++`, `$x`, `->`) is looked up by its words and then
-compared letter by letter; a term without words is only compared.
+A query has words, "phrases", `-without`, `tag:` or `#tag`, `path:` and `OR`; any text is a valid query. Terms
+that are joined by `OR` form a group. A note matches if it matches at least one term of every group. A term is
+a sequence of words: `node.js` is the phrase "node js". A term with a meaningful sign (`C++`, `$x`, `->`) is
+looked up by its words, and then the texts are compared letter by letter. A term without words is only
+compared.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def folded(text: str) -> str:
 def indexed(text: str) -> str:
     """Returns the text for the index: folded, with spaces around letters of unspaced scripts.
 
-    Signs are left out, because FTS5's old Unicode tables treat newer ones, such as emoji, as letters.
+    Signs are left out, because FTS5's old Unicode tables treat newer signs, such as emoji, as letters.
     """
     return text if text.isascii() else _UNSPACED.sub(" \\g<0> ", _SIGNS.sub(" ", folded(text)))
 
@@ -86,7 +87,7 @@ def tokens(text: str) -> list[str]:
 MOST_LETTERS = 1000
 MOST_TERMS = 32
 PREFIX_LETTERS = 3
-"""A last word with fewer letters counts as a prefix only if nothing else is found."""
+"""If a query's last word has fewer letters, it counts as a prefix only if nothing else is found."""
 _PART = re.compile(r'(-(?=[\w"#]))?(?:(tag|path|file|folder):)?(?:"([^"]*)(?:"|\Z)|(\S+))', re.I)
 _WRAPPING = ".,;:!?\"'`’‘“”«»()[]{}…、。，！？「」"
 _MEANINGFUL = re.compile(rf"[^\w\s{re.escape(_WRAPPING)}\-–—/]")
@@ -98,7 +99,7 @@ class Term:
     """One term of a query.
 
     `words`: the words as the index has them. `literal`: folded text that the note must contain, or empty.
-    `prefix`: the last word may continue.
+    `prefix`: the last word may be the beginning of a longer word.
     """
 
     words: tuple[str, ...]
@@ -112,9 +113,9 @@ class Term:
 
     @property
     def pattern(self) -> re.Pattern[str]:
-        """Returns a pattern of the term in folded text.
+        """Returns a pattern that finds the term in folded text.
 
-        It matches the literal, or the words with no letters between them.
+        The pattern matches `literal`, or the words with no letters or digits between them.
         """
         if self.literal:
             return re.compile(re.escape(self.literal))

@@ -4,10 +4,10 @@ It returns immutable records of the calls, and the deltas that a server may send
 
 - Arguments are never parsed or changed, and payloads are never mutated. Deltas are increments, which a client
   concatenates; records hold the whole text.
-- Records only grow: a closing event or a final message adds what is missing. Nothing is sent twice.
+- Records only grow: a closing event or a final message adds what is missing. No text is in two deltas.
 - Records are in order of creation. The calls of different choices are kept apart.
-- No payload makes it raise or loop. Unknown payloads are ignored; a payload whose reading fails is counted in
-  `unreadable`.
+- No payload makes the aggregator raise an error or loop forever. Unknown payloads are ignored. `unreadable`
+  counts the payloads that cannot be read.
 - Results of tools are not calls. The failed start-up probes of Codex ("resources/list failed") are counted in
   `phantoms`.
 
@@ -28,12 +28,12 @@ from toolwire.core.partial_call import PartialCall
 from toolwire.wire import payloads
 
 CallIdFactory = Callable[[int, int], str]
-"""A function from the index of a choice and the number of a call in it to a unique id."""
+"""A function that returns a unique id for a call, by the choice's index and the call's number in it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCallDelta:
-    """The next piece of a call to send. `id` and `name` are set only in the call's first delta."""
+    """The next piece of a call, to be sent to the client. Only a call's first delta has `id` and `name`."""
 
     index: int
     id: str | None = None
@@ -144,7 +144,10 @@ def extract_use_tool_blocks(text: str, start: int = 0) -> tuple[tuple[TextBlock,
 
 
 class _Choice:
-    """The calls of one choice. `held`: events of final messages that no update has returned as deltas."""
+    """The calls of one choice.
+
+    `held`: by the number of a call, the events of final messages that no update has returned as deltas yet.
+    """
 
     def __init__(self) -> None:
         self.assembler = CallAssembler(names=EVERY_NAME, ordered=False)
@@ -285,7 +288,7 @@ class ToolCallAggregator:
             return ""
 
     def _blocks(self, text: str) -> list[TextBlock]:
-        """Returns the calls in a text: `<use_tool>` blocks, or else what the matchers find."""
+        """Returns the `<use_tool>` blocks of a text. If there are none, returns what the matchers find."""
         if not text:
             return []
         found = list(extract_use_tool_blocks(text)[0])

@@ -25,13 +25,14 @@ _surrogate = re.compile(rb"\\u[dD](?:[89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|[
 
 
 WINDOW = 1024 * 1024
-"""How many bytes are examined at once. Other threads can run in between."""
+"""The number of bytes that are examined at once. Other threads can run between two of these steps."""
 
 
 def parse(raw: bytes, *, nodes: int = 0, messages: int = 0, tools: int = 0) -> dict[str, Any]:
     """Returns the request body as a dict. Raises `ToolwireError` with a one-line message.
 
-    `nodes`, `messages` and `tools` are the maximum numbers of JSON values, messages and tools; 0: no limit.
+    `nodes` is the maximum number of JSON values, `messages` that of entries in `messages` or `input`, and
+    `tools` that of entries in `tools` or `functions`. 0 means no limit.
     """
     if nodes and len(raw) > nodes and _bound(raw, nodes) > nodes and _values(raw, nodes) > nodes:
         limit = f"{nodes:,} JSON values, this server's limit (limits.body_nodes)"
@@ -88,7 +89,7 @@ def _values(raw: bytes, limit: int) -> int:
 
 
 def _unreadable(raw: bytes, error: Exception) -> ToolwireError:
-    """Returns what is wrong with a body that the decoder refused."""
+    """Returns the error for a body that the decoder refused."""
     if isinstance(error, UnicodeDecodeError):
         return _invalid("the body is not valid UTF-8")
     if isinstance(error, RecursionError):
@@ -116,7 +117,7 @@ def _reason(raw: bytes, error: Exception) -> str:
     """Returns why the body is not JSON.
 
     msgspec reports a lone surrogate near the end as truncation, and a byte order mark as an invalid
-    character.
+    character. This function recognizes both.
     """
     if not raw.strip():
         return "the body is empty"

@@ -2,7 +2,7 @@
 
 A rule is a function of (path, value) that raises `ToolwireError` if the value is wrong. The tables in
 `chat/decode.py` and `responses/decode.py` give a rule to each field that OpenAI checks; `check` applies such
-a table to a body. Null means absent. A path consists of known field names and indexes. An error message
+a table to a body. Null counts as absent. A path consists of known field names and indexes. An error message
 shortens and escapes a client's value and never contains its keys. `leftover` notes the members of objects
 that are not read, so that the report can name them.
 """
@@ -46,7 +46,7 @@ def json_type(value: Any) -> str:
 
 
 def shown(value: Any) -> str:
-    """Returns a client's value for an error message: shortened, control characters escaped."""
+    """Returns a client's value for an error message: shortened, and with control characters escaped."""
     text = value if isinstance(value, str) else str(value)
     cut = text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 1] + "…"
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in cut)
@@ -108,7 +108,7 @@ def object_(path: str, value: Any) -> None:
 
 
 TYPE_OF: dict[Rule, type] = {boolean: bool, string: str, array: list, object_: dict}
-"""The rules that only demand a type. A value of this type need not be given to the rule."""
+"""The rules that only check a value's type, with this type. Such a rule need not run for a value of it."""
 
 
 def strings(path: str, value: Any) -> None:
@@ -217,7 +217,7 @@ COMMON: dict[str, Rule] = {
 HOLDERS: dict[str, str] = {"text": "format", "reasoning": "effort", "stream_options": "include_usage"}
 """Fields whose members are reported one by one.
 
-The value is the member that stands for the field itself in the report.
+The value is the member that the report calls by the name of the field alone: `text` means `text.format`.
 """
 MOST_NOTES = 16
 """The maximum number of unread fields that one report names."""
@@ -231,7 +231,8 @@ _INDEX = re.compile(r"\[\d+\]")
 def check(body: Mapping[str, Any], rules: Mapping[str, Rule]) -> frozenset[str]:
     """Applies the rules to the fields of the body. Returns the names of all fields that are not null.
 
-    A camelCase alias is returned under OpenAI's name.
+    For the fields in `HOLDERS`, it also returns the names of their non-empty members, such as
+    `text.verbosity`. A camelCase alias is returned under OpenAI's name.
     """
     sent = []
     for name, value in body.items():
@@ -249,7 +250,7 @@ def check(body: Mapping[str, Any], rules: Mapping[str, Rule]) -> frozenset[str]:
 
 
 def is_safe(name: str) -> bool:
-    """Returns True if a client's field name may appear in the report, an HTTP header."""
+    """Returns True if a client's field name may appear in the report, which is an HTTP header."""
     return all(map(_SAFE.match, name.split(".", 1)))
 
 

@@ -7,7 +7,7 @@
 | image_url, input_image            | ImagePart; the URL may be a string or in an object         |
 | any other (audio, files, unknown) | OtherPart, unchanged, for backends that speak the same API |
 
-An empty string becomes no part, so that a message without content is the same in every spelling.
+An empty text becomes no part. So the content "", an empty list and a list with an empty text are read alike.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _OF_FILE = frozenset({"type", "file_id", "file_data", "file_url", "filename"})
 def read(value: Any, path: str, notes: list[Note]) -> tuple[tuple[Part, ...], str | None]:
     """Returns the parts and the refusal (None: no refusal) of the content at `path`.
 
-    Members that are not read are added to `notes`.
+    Adds a note to `notes` for each member that is not read.
     """
     if type(value) is str:
         return ((TextPart(value),) if value else ()), None
@@ -111,7 +111,7 @@ _OF_SCHEMA = frozenset({"type", "name", "schema", "strict", "description"})
 
 
 def read_format(value: Any, path: str, api: Api, notes: list[Note]) -> OutputFormat:
-    """Returns the output format at `path`. Members that are not read are added to `notes`."""
+    """Returns the output format at `path`. Adds a note to `notes` for each member that is not read."""
     object_(path, value)
     kind = required_string(value, "type", path)
     leftover(value, _OF_SCHEMA | {"json_schema"}, path, notes)
@@ -133,7 +133,7 @@ def read_format(value: Any, path: str, api: Api, notes: list[Note]) -> OutputFor
 def echo(output: OutputFormat) -> dict[str, Any]:
     """Returns the format as a Responses object repeats it.
 
-    The description is omitted if the client sent none.
+    The description is omitted if the client sent no description.
     """
     if output.type != "json_schema":
         return {"type": output.type}

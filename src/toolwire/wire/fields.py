@@ -1,10 +1,10 @@
 """The request fields of all APIs, and the report on how each was served.
 
 Law 10: no field is ignored silently. The table `FIELDS` and the backend's capabilities decide how a known
-field is served: `honoured`, `constrained` or `emulated` (by Toolwire instead of the backend), `ignored` or
-`refused`. An unknown field is `passed` to a server that accepts it, or `ignored`. The report names the fields
-that were not simply honoured. An unknown field is named only if its name is safe for a header, and at most
-`MOST_NOTES` of them are. Pure.
+field is served: `honoured`, `constrained` (the model's decoder enforces it), `emulated` (Toolwire does what
+the field asks for, instead of the backend), `ignored` or `refused`. An unknown field is `passed` to a server
+that accepts it; otherwise it is `ignored`. The report names the fields that were not simply honoured. It
+names at most `MOST_NOTES` unknown fields, and only those whose names are safe for a header. Pure.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ FIELDS = {name: (rule, apis) for rule, apis, names in _SERVED for name in names.
 """How each known field is served, and the APIs that have it. On any other API the field is ignored.
 
 - `gateway`: by Toolwire.
-- `stored`: on Responses by Toolwire; on chat by a backend that lists the field in its capabilities.
-- `tools`, `choice`, `format`: depends on the strategy of the plan.
-- `backend`: by a backend that lists the field.
-- `tokens`: by a backend that lists `logprobs`, if the text is not scanned for calls.
+- `stored`: on Responses by Toolwire; on chat by a backend whose capabilities list the field.
+- `tools`, `choice`, `format`: the tool-calling strategy of the plan decides.
+- `backend`: by a backend whose capabilities list the field.
+- `tokens`: by a backend whose capabilities list `logprobs`, if the text is not scanned for calls.
 """
 TOKENS = frozenset(name for name, (rule, _) in FIELDS.items() if rule == "tokens")
 ALIKE = {
@@ -79,7 +79,7 @@ ALIKE = {
     "output_config.effort": "reasoning_effort",
     "metadata.user_id": "user",
 }
-"""Pairs of fields with the same meaning: a backend that honours the value also honours the key."""
+"""Fields with the same meaning: if a backend's capabilities list the value, it also honours the key."""
 _KNOWN = frozenset(FIELDS)
 _THOUGHTS: dict[Api, str] = {
     "chat": "messages.reasoning_content",
@@ -115,7 +115,7 @@ def _case(turn: Turn, can: Capabilities, strategy: Strategy) -> _Case:
 def report(turn: Turn, capabilities: Capabilities, strategy: Strategy) -> tuple[tuple[str, str], ...]:
     """Returns (field, disposition) for each sent field that was not simply honoured."""
     can, known = capabilities, turn.sent & _KNOWN
-    if turn.api in can.speaks:  # the backend gets the request itself, but for these
+    if turn.api in can.speaks:  # the backend gets the client's own body, without the fields in NEVER_PASSED
         return tuple(note for note in turn.notes if note[0] in NEVER_PASSED)
     served = _served(known, _case(turn, can, strategy))
     strict = custom = False
@@ -149,7 +149,7 @@ def unknown(names: Iterable[str], passes: frozenset[str] = frozenset()) -> dict[
 
 
 def passed(turn: Turn, capabilities: Capabilities) -> Mapping[str, Any]:
-    """Returns the fields that the decoder did not read and the backend forwards.
+    """Returns the fields, with their values, that the decoder did not read and the backend forwards.
 
     The report calls these fields honoured or passed.
     """

@@ -11,8 +11,8 @@ legal history every call of a step has exactly one result, directly after that s
 | a result before its call                    | the result moves to the step of its call | moved_result     |
 | the same result again                       | the first one counts                     | duplicate_result |
 | several different results for one call      | the last one counts                      | duplicate_result |
-| no result, and the conversation goes on     | a result that says so is added           | missing_result   |
-| no result for any call of the last step     | left open                                | –                |
+| no result, and the conversation goes on     | the result `NO_RESULT` is added          | missing_result   |
+| no result for any call of the last step     | these calls stay without results         | –                |
 | a call id again, after its result           | call and result get a new id             | reused_id        |
 | a call id again, same name and arguments    | the later call is dropped                | duplicate_call   |
 | a call id again, other name or arguments    | refused                                  | –                |
@@ -20,13 +20,13 @@ legal history every call of a step has exactly one result, directly after that s
 | a legacy result (a name, no id)             | answers the nearest open call before it  | –                |
 |                                             | with that name, or is refused            |                  |
 
-A call moves down to its result, with the reasoning directly before it, and not the result up to its call: a
-client that ends with a result wants an answer to that result, and a model that finds the user's question at
-the end makes the same call again. Messages never change their order. A moved call joins the step directly
-before its result, or becomes a new step.
+If a message is between a call and its result, the call moves down to the result, together with the reasoning
+directly before the call. The result does not move up, because the client wants an answer to this result: a
+model that finds the user's question at the end of the history makes the same call again. Messages never
+change their order. A moved call joins the step directly before its result, or becomes a new step.
 
-Repairs add no facts. Each one is reported as a note: the field, then `healed:` and the name from the table,
-then `:n` if it happened n > 1 times.
+A repair adds no facts to the history. Each kind of repair is reported as one note: the field, then `healed:`
+and the name from the table, then `:n` if the repair was made n > 1 times.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ class Paired(NamedTuple):
 def pair(items: Sequence[Item], paths: Sequence[str], field: str = "input") -> Paired:
     """Returns the items with calls and results paired, and notes on the repairs.
 
-    `paths` has one entry per item: for a call or result the path of the field that holds its id
-    (`input[2].call_id`; for a legacy result the path of its name), "" for other items and for stored ones.
-    `field` is the top-level field that holds the items.
+    `paths` has one entry per item. For a call or a result, the entry is the path of the field that holds its
+    id, such as `input[2].call_id`; for a legacy result, it is the path of its name. For any other item, and
+    for an item of an earlier response, it is "". `field` is the top-level field that holds the items.
     """
     if _PAIRED.isdisjoint(map(type, items)):
         return Paired(tuple(items), ())
@@ -84,9 +84,10 @@ def pair(items: Sequence[Item], paths: Sequence[str], field: str = "input") -> P
 
 
 def _distinct(items: Sequence[Item]) -> tuple[Sequence[Item], int]:
-    """Gives a new id to each call whose id already has a result.
+    """Gives a new id to each call whose id belongs to an earlier call that already has a result.
 
-    Some servers restart at `call_0`. Returns the items, and the number of calls that got a new id.
+    Some servers number the calls of each answer from `call_0`. Returns the items, and the number of calls
+    that got a new id.
     """
     now: dict[str, str] = {}  # client's id → current id of that call
     called: set[str] = set()
@@ -216,7 +217,7 @@ class _Pairing:
         self._write([step for step in steps if step.items])
 
     def _steps(self) -> tuple[list[int], dict[str, int]]:
-        """Returns the step of each item, and by call id the new step of each answered call.
+        """Returns the step of each item, and the new step of each call that has a result, by the call's id.
 
         Steps are numbered from 0. A call's new step is the one directly before its result.
         """

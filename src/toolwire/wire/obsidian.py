@@ -9,9 +9,10 @@ themselves pass unchanged. A call that was cut off gets no block.
     </use_tool>
 
 Members are in the order of the arguments. Strings are XML-escaped; other values are written as the model
-wrote them, escaped. Arguments that this form cannot express (not a JSON object, a key that is not an XML name
-or that the form itself uses) are written as `<use_tool name="n">…</use_tool>`: JSON with its angle brackets
-and ampersands as \\u escapes, anything else XML-escaped.
+wrote them, escaped. This form cannot express arguments that are not a JSON object, or that have a key `name`,
+a key `args` or a key that is not an XML name. Such arguments are written as
+`<use_tool name="n">…</use_tool>`: JSON with its angle brackets and ampersands as \\u escapes, any other text
+XML-escaped.
 """
 
 from __future__ import annotations

@@ -6,9 +6,10 @@ sequence of steps is legal on the wire:
     (Open(item) (Delta(item) | Sign(item))* Close(item))* (End | Fail)
 
 One item is open at a time. Text after a call opens a new item; a call closes open text. An empty text
-produces no step. A call that ends without arguments gets "{}". Events that come too late (after the end, or
-for a call that is no longer open) are dropped and counted. A run that stops without a `Finish` or `Failure`
-becomes a failure. `Usage` and `Dropped` are recorded and produce no steps.
+produces no step, unless a text is open and the empty text has log probabilities. A function call that ends
+without arguments gets "{}". Events that come too late (after the end, or for a call that is no longer open)
+are dropped and counted. A run that stops without a `Finish` or `Failure` becomes a failure. `Usage` and
+`Dropped` are recorded and produce no steps.
 """
 
 from __future__ import annotations
@@ -57,7 +58,10 @@ WHOLE_KINDS: tuple[ItemKind, ...] = ("redacted", "block")
 """Items that arrive whole, and are opened and closed at once."""
 CALL_KINDS: tuple[ItemKind, ...] = ("function", "custom")
 MCP_CALL: ItemKind = "mcp_call"
-"""A call that the gateway makes itself: open until its result is known. `mcp` is any other such item."""
+"""A call that the gateway makes itself; the item is open until the result is known.
+
+All other items about MCP servers are of the kind `mcp`.
+"""
 EMPTY_ARGUMENTS = "{}"
 CUT = frozenset({"length", "content_filter"})
 """Finish reasons of an answer that is not complete."""
@@ -69,7 +73,8 @@ CUT = frozenset({"length", "content_filter"})
 class Item(msgspec.Struct, frozen=True, gc=False):
     """A message, reasoning or call in a run's output.
 
-    `index` counts all items of the run from 0, `call_index` only its calls.
+    `index` is the item's number among all items of the run, `call_index` its number among the calls. Both
+    begin at 0.
     """
 
     kind: ItemKind
@@ -94,8 +99,8 @@ class Delta(msgspec.Struct, frozen=True, gc=False):
 class Sign(msgspec.Struct, frozen=True, gc=False):
     """An addition at the end of an open item.
 
-    This is the signature of a thought, a citation of a text, or the whole content of a redacted thought or a
-    block.
+    This is the signature of a thought, a citation of a text, or the whole content of a redacted thought or of
+    a `Block`.
     """
 
     item: Item
@@ -103,7 +108,7 @@ class Sign(msgspec.Struct, frozen=True, gc=False):
 
 
 class Close(msgspec.Struct, frozen=True, gc=False):
-    """`result`: of a call of an MCP server."""
+    """An item ends. `result` is the result of a call of an MCP server; None for any other item."""
 
     item: Item
     status: ItemStatus
@@ -111,7 +116,11 @@ class Close(msgspec.Struct, frozen=True, gc=False):
 
 
 class End(msgspec.Struct, frozen=True, gc=False):
-    """The run ended normally. `reason` is `tool_calls` if there was a call, and `stop` if there was none."""
+    """The run ended without a failure.
+
+    `reason` is the backend's reason if that is in `CUT`. Otherwise, it is `tool_calls` if there was a call,
+    and `stop` if there was none.
+    """
 
     reason: FinishReason
     stop: str | None = None
@@ -161,8 +170,12 @@ _ROWS: dict[str, tuple[Actions, Actions, Actions, Actions]] = {
 def _expanded() -> dict[str, dict[str, Actions]]:
     """Returns the table by state (`idle`, the kind of the open item, `ended`) and symbol.
 
-    It differs from `_ROWS` in three cases: content of the open item's own kind is a DELTA, a signature signs
-    an open thought, as a citation does an open text, and only its result completes a call of an MCP server.
+    It differs from `_ROWS` in these cases:
+
+    - Content of the same kind as the open item is a DELTA of this item.
+    - A signature is added to an open thought and closes it. A citation is added to an open text.
+    - Only its result completes a call of an MCP server. Any other event that closes this call closes it as
+      incomplete.
     """
     columns: dict[str, int] = {"idle": 0, "ended": 3, **dict.fromkeys((*CONTENT_KINDS, *WHOLE_KINDS), 1)}
     columns.update(dict.fromkeys((*CALL_KINDS, "mcp", MCP_CALL), 2))
@@ -195,7 +208,7 @@ _SYMBOLS: dict[type[Any], str] = {
     McpResult: "mcp_result",
     Failure: "failure",
 }
-"""The symbols of events that always have the same one."""
+"""The symbol of each type of event that has only one symbol."""
 
 
 # --- engine ---
@@ -249,9 +262,10 @@ class Order:
         return steps
 
     def finish(self) -> list[Step]:
-        """Returns the steps after the backend has stopped.
+        """Returns the last steps, after the backend has stopped.
 
-        There are none if the run ended with `Finish` or `Failure`. Otherwise the run ends as a failure.
+        If no `Finish` or `Failure` has ended the run, these steps end it as a failure. Otherwise, the list is
+        empty.
         """
         if self.row is ENDED:
             return []

@@ -106,7 +106,8 @@ def _growing(node: Payload, whole: bool) -> list[Fragment]:
 def _agent_call(node: Payload, whole: bool) -> list[Fragment]:
     """Reads Codex's call of a dynamic tool, whose arguments are already parsed.
 
-    This is `item/tool/call`, its item, or the older `dynamic_tool_call_request`.
+    The object is a request `item/tool/call`, the item of such a request, or the older event
+    `dynamic_tool_call_request`.
     """
     call_id, arguments = _text(node, *AGENT_ID_KEYS), _arguments(node.get("arguments"))
     return [Fragment(None, call_id, _text(node, "tool"), arguments, complete=True)]
@@ -141,8 +142,8 @@ def _chat(node: Payload, whole: bool) -> list[Fragment]:
 def _distinguish(entries: list[Fragment]) -> None:
     """Makes every entry of a final message a separate call.
 
-    If an earlier entry has the same id or index, this id or index is removed, so that the position of the
-    entry identifies the call.
+    If an earlier entry has the same index, this entry's index is removed. If an earlier entry has the same
+    id, this entry's id and index are removed. The entry is then identified by its id or its position.
     """
     ids: set[str | None] = {None}
     indexes: set[int | None] = {None}
@@ -210,9 +211,10 @@ _READ_WHOLE = ("output_item.added", "output_item.done", *GROWING, *ITEM_KINDS)
 
 
 def nodes(payload: Any, choice: int) -> Iterator[tuple[Payload, int]]:
-    """Yields the payload and every object in its envelopes, outermost first, with its choice.
+    """Yields the payload and every object in its envelopes, outermost first, each with its choice's index.
 
-    The envelopes of an object that a shape reads whole are not searched.
+    `choice`: the index of the payload's first choice. Does not search in a tool's result, or in an object
+    that a shape reads as a whole.
     """
     seen: set[int] = set()
     queue: list[tuple[Any, int, bool]] = [(payload, choice, False)]
@@ -254,8 +256,8 @@ def content(payload: Any) -> str:
 def _text_of(node: Payload, steps: Iterator[int]) -> Any:
     """Returns the content or text of the object itself.
 
-    If the object has none, returns that of the first object in its envelopes that has some. Returns None if
-    none has.
+    If this is empty or missing, returns the first content or text that is found in the object's envelopes, or
+    None.
     """
     own = node.get("content") or node.get("text")
     if own or not any(key in node for key in ENVELOPES):

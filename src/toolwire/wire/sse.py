@@ -1,9 +1,10 @@
 """Reads and writes server-sent events, and the JSON in them.
 
-- A frame is written whole. A comment never contains a line break, so it cannot end a frame early.
+- A frame (the bytes of one event or comment) is written whole. A comment never contains a line break, so it
+  cannot end a frame early.
 - JSON encoding never fails on a text: a lone surrogate, which UTF-8 cannot represent, becomes U+FFFD.
 - The reader returns the same events however the bytes are split (even inside a UTF-8 character, or between CR
-  and LF), in linear time, and holds no more than its limit.
+  and LF). It works in linear time and keeps no more bytes than its limit.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ json_bytes = msgspec.json.Encoder().encode
 
 
 def scrub(text: str) -> str:
-    """Returns the text as valid Unicode: surrogate pairs are joined, lone ones become U+FFFD."""
+    """Returns the text as valid Unicode: surrogate pairs are joined, lone surrogates become U+FFFD."""
     if text.isascii():
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
@@ -55,7 +56,8 @@ def _scrubbed(value: Any) -> Any:
 def joined(parts: list[str]) -> str:
     """Joins the parts of a text.
 
-    Each part is scrubbed separately, so that the result equals what a client concatenates from the deltas.
+    `scrub` is applied to each part separately, so that the result equals what a client concatenates from the
+    deltas.
     """
     text = "".join(parts)
     if text.isascii():

@@ -9,9 +9,9 @@
 | hosted (web_search, …) and unknown types      | skipped, with a note                                     |
 | legacy `functions`                            | ToolSpec; ignored with a note if `tools` are also sent   |
 
-A name that appears twice at the top level is refused; if a namespace is involved, the first one counts and
-the later is skipped with a note. A choice that forces a hosted tool counts as `auto`, with a note. A choice
-that names an undeclared tool, or requires a call without callable tools, is refused.
+Two tools with the same name are refused if neither is in a namespace; otherwise the first one counts, and the
+second one is skipped with a note. A choice that forces a hosted tool counts as `auto`, with a note. A choice
+is refused if it names an undeclared tool, or if it requires a call although there is no tool to call.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from toolwire.wire.checks import (
 from toolwire.wire.responses import mcp
 
 Choice = tuple[ToolChoice, Any]
-"""A tool choice, and how a Responses object repeats it (None: the client sent no choice)."""
+"""A tool choice, and its form in a Responses object. If this form is None, the object has the default."""
 
 HOSTED = frozenset(
     "apply_patch code_interpreter computer computer_use computer_use_preview file_search image_generation "
@@ -72,11 +72,11 @@ class RequestTools:
     """
 
     def __init__(self, api: Api) -> None:
-        self._flat = "name" if api == "chat" else None  # what a flat tool or choice must have
+        self._flat = "name" if api == "chat" else None  # the member that a flat tool or choice must have
         self.servers: dict[str, McpServer] = {}
         """The MCP servers by label."""
         self.chosen: list[tuple[str, str | None]] = []
-        """The server and the tool of each choice of a server's tool; no tool: all of the server."""
+        """For each choice of an MCP server: its label, and the name of its tool (None: all its tools)."""
         self._specs: dict[str, ToolSpec] = {}
         self.echo: list[Any] = []
         self.notes: list[Note] = []
@@ -119,7 +119,7 @@ class RequestTools:
     def _callable(
         self, kind: str, tool: dict[str, Any], path: str, namespace: str | None = None
     ) -> tuple[ToolSpec, dict[str, Any]]:
-        """Returns a function or custom tool, and its flat form for the echo."""
+        """Returns a function or custom tool, and its flat form for `echo`."""
         inner, path = nested(tool, kind, path, self._flat if namespace is None else None)
         read = OF_CUSTOM if kind == "custom" else OF_FUNCTION
         leftover(tool, read, "tools", self.notes)
@@ -237,7 +237,7 @@ class RequestTools:
             echo["tools"] = [*({"type": kind, "name": name} for name, kind in names.items()), *of_servers]
             return ToolChoice(mode, None, tuple(names)), echo
         if mode == "required":
-            reason = "a call is required, but none of the allowed tools can be served here."
+            reason = "a call is required, but this server can offer none of the allowed tools."
             raise invalid(f"{path}.tools", reason)
         return NOTHING, echo
 
@@ -264,7 +264,8 @@ class RequestTools:
 
     def _need_tools(self, path: str) -> None:
         if not self._specs and not self.servers:
-            raise invalid(path, "a call can only be demanded when 'tools' that can be served are specified.")
+            reason = "to require a call, declare at least one tool in 'tools' that this server can offer."
+            raise invalid(path, reason)
 
 
 # --- single tools ---

@@ -130,7 +130,7 @@ async def test_a_bridge_that_cannot_be_used_is_one_clear_error_and_is_ended(
     )
     assert not folders()
     again = await gather(backend.run(TURN))
-    assert isinstance(again[0], Failure) and "tried again in" in again[0].message and again[0].retry_after_s
+    assert isinstance(again[0], Failure) and "next attempt" in again[0].message and again[0].retry_after_s
 
 
 async def test_the_facts_for_the_doctor(make: Make, launcher: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,9 +6,9 @@ In a test:      steps = [{"call": "look", "args": {}}, {"text": "It was {result}
                 async with FakeCursorBridge(steps) as bridge: bridge.url, bridge.token
 As a process:   python -m doubles.cursor_bridge --script FILE [--log FILE] …
 
-A script is a list. An entry that is a list of steps is played by the next Send; the last one is repeated.
-{"when": PATTERN, "steps": […]} is played by every Send whose text matches. A step is an object whose first
-key says what the agent does:
+A script is a list. Each request `Send` plays the next entry that is a list of steps; the last such entry is
+repeated. An entry {"when": PATTERN, "steps": […]} is played for every `Send` whose text matches. A step is an
+object whose first key says what the agent does:
 
 {"text": "…"} · {"think": "…"}              speaks; {prompt}, {tools}, {result} and {results} are filled in
 {"call": NAME, "args": {…}, "id": ID}       calls a tool and waits, at most "within" seconds
@@ -52,7 +52,7 @@ __all__ = ["DEFAULT", "VERSION", "FakeCursorBridge", "Refused"]
 
 
 class FakeCursorBridge:
-    """`seen` holds every request as (method, body), `cancelled` the ids of cancelled runs."""
+    """A scripted bridge. `seen`: every request as (method, body). `cancelled`: the ids of cancelled runs."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class FakeCursorBridge:
         self.runs: dict[str, Run] = {}
         self.cancelled: list[str] = []
         self.refusing: Refused | None = None
-        """If set, the answer to every request for agents and models."""
+        """If set, the error with which requests to create agents or to list models are answered."""
         self.stopped = asyncio.Event()
         self._api_key = api_key
         self._protocol = protocol
@@ -88,7 +88,7 @@ class FakeCursorBridge:
         self.script = list(script)
 
     def bodies(self, method: str) -> list[dict[str, Any]]:
-        """The requests of one method."""
+        """Returns the bodies of all requests of one method."""
         return [body for name, body in self.seen if name == method]
 
     # --- start and stop ---

@@ -1,4 +1,4 @@
-"""The scripted bridge as a process, which reports that it is ready as the real or a broken one would."""
+"""Runs the scripted bridge as a process. `--ready` says how it reports that it is ready, or fails to."""
 
 from __future__ import annotations
 

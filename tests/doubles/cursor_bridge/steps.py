@@ -1,4 +1,4 @@
-"""What the scripted agent does step by step, and the stream that shows it."""
+"""Plays the steps of a scripted agent, and reports them in a stream."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CALLBACK = "sdk.v1.SdkCustomToolCallbackService/CallCustomTool"
 
 
 class Refused(Exception):
-    """The request is answered with this Connect error."""
+    """Raised to answer a request with this Connect error."""
 
     def __init__(self, code: str, message: str, sdk: str = "", retry: str = "") -> None:
         super().__init__(message)
@@ -40,7 +40,7 @@ class Refused(Exception):
 
 
 class Dropped(Exception):
-    """Cuts the stream."""
+    """Raised to cut the stream."""
 
 
 @dataclass
@@ -135,7 +135,7 @@ class Player:
             )
 
     async def _call(self, run: Run, step: Step, id: str) -> tuple[bool, str]:
-        """Whether it failed, and the text of the result."""
+        """Calls a tool. Returns whether the call failed, and the text of its result."""
         url, token = self.callback
         body = {
             "agentId": step.get("agent") or run.agent.id,
@@ -207,7 +207,7 @@ class Player:
 
 
 class Stream:
-    """A server stream, with an empty envelope after each pause."""
+    """A server stream. If nothing was sent for `keepalive_s`, it sends an empty envelope."""
 
     def __init__(self, response: web.StreamResponse, keepalive_s: float) -> None:
         self._response = response

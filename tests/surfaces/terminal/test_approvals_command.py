@@ -76,10 +76,10 @@ async def waiting(shell: Shell) -> AsyncIterator[Waiting]:
 
 
 async def test_nothing_is_pending_at_first(shell: Shell) -> None:
-    assert await shell() == "nothing is pending\n" and await shell.json("list") == []
+    assert await shell() == "no question is pending\n" and await shell.json("list") == []
     assert (
-        await shell("grants") == "nothing is remembered\n"
-        and await shell("audit") == "nothing was decided yet\n"
+        await shell("grants") == "there are no grants\n"
+        and await shell("audit") == "nothing has been decided yet\n"
     )
 
 
@@ -145,8 +145,8 @@ async def test_arguments_can_be_edited(shell: Shell, waiting: Waiting) -> None:
         (["approve"], "an id is missing"),
         (["approve", "appr_nobody"], "there is none"),
         (["approve", "ID"], "pick some, all or none"),
-        (["approve", "ID", "--pick", "9"], "not among the 3 shown"),
-        (["approve", "ID", "--pick", "Diary.md"], "not among the 3 shown"),
+        (["approve", "ID", "--pick", "9"], "not one of the 3 files or results shown"),
+        (["approve", "ID", "--pick", "Diary.md"], "not one of the 3 files or results shown"),
         (["approve", "ID", "--arguments", "{"], "not a JSON object"),
         (["approve", "ID", "--arguments", '{"a": NaN}'], "NaN is not JSON"),
         (["approve", "ID", "--arguments", '{"a": 1e999}'], "1e999 is not JSON"),

@@ -316,7 +316,7 @@ def test_a_card_shows_the_result_before_it_is_shared() -> None:
     shown = of_server("share", content="one\ntwo\x1b[31m\n" + "more\n" * 60)
     text = cards.plain(cards.card(shown, None))
     assert "files__read: may the result be shared?" in text
-    assert "Result, text of the server\n  one\n  two␛[31m\n" in text and "22 more lines" in text
+    assert "Result, as the server sent it\n  one\n  two␛[31m\n" in text and "22 more lines" in text
     assert cards.clipped(shown)
     assert cards.plain(cards.card(shown, None, whole=True)).count("  more") == 60
 

@@ -360,7 +360,7 @@ def test_model_vault_help_and_new_do_what_they_say(chat: Start, place: Any) -> N
     one.say("/vault off")
     one.see("no vault is open")
     one.say("/nonsense")
-    one.see("there is no /nonsense; /help lists what there is")
+    one.see("there is no command /nonsense; /help lists the commands")
 
 
 def test_a_model_that_may_not_use_the_vault_is_reported_wherever_the_vault_is_shown(

@@ -35,7 +35,9 @@ def test_the_answer_is_appended_between_its_heading_and_the_next_user_heading(pl
         f'What is alpha?\n\n{RULE}\n\n### role::assistant<span style="font-size: small;"> (m)</span>\n\n'
         "Alpha is **first**." in text
     )
-    assert text.endswith(f"\n\n{RULE}\n\n### role::user\n\n") and done.stderr.startswith("m answers into ")
+    assert text.endswith(f"\n\n{RULE}\n\n### role::user\n\n") and done.stderr.startswith(
+        "m writes its answer to "
+    )
     assert [message["role"] for message in parse(text).messages] == ["user", "assistant"]
 
 
@@ -130,7 +132,7 @@ def test_the_answer_is_in_the_file_while_it_is_generated_and_ctrl_c_keeps_it(
 ) -> None:
     place.script("say So far so good\nhang")
     one = terminal("note", str(note))
-    one.see("answers into")
+    one.see("writes its answer to")
     end = time.monotonic() + 20
     while "So far so good" not in note.read_text():
         assert time.monotonic() < end
@@ -312,7 +314,8 @@ def test_text_that_others_added_before_the_disk_failed_stays(
     appender.close()
     assert path.read_text() == "Qone mine" and appender.words == "one"
     assert (
-        appender.failed == f"Input/output error; a part of the answer is in {path}: it was changed meanwhile"
+        appender.failed
+        == f"Input/output error; a part of the answer stays in {path}: it was changed meanwhile"
     )
 
 

@@ -64,7 +64,7 @@ def test_the_tour_by_keys(tour: Any, place: Any) -> None:
 def test_ctrl_c_stops_the_turn_and_enter_goes_on(tour: Any, place: Any) -> None:
     at(tour, 1)
     tour.answer(QUESTION, "\x03")
-    tour.see("stopped", "Enter goes on with the tour, Ctrl-D ends it.")
+    tour.see("stopped", "Enter continues the tour, Ctrl-D ends it.")
     tour.press("\r")
     tour.until(lambda shown: shown.count("Step 1 of 5") == 2, "the question again")
     tour.answer(QUESTION, "d")

@@ -215,7 +215,10 @@ async def test_a_turn_that_a_crash_cut_off_is_ended_in_the_next_process(
             lambda c: c.executemany("INSERT INTO conversations VALUES (?,?,?,?,?,?,?,?,?)", rows), "write"
         )
         state = await house.call("GET", f"/conversations/{id}")
-        assert not state["running"] and state["entries"][1]["ended"]["words"] == "the server ended"
+        assert (
+            not state["running"]
+            and state["entries"][1]["ended"]["words"] == "The server stopped during the answer."
+        )
         assert state["entries"][1]["parts"][1]["state"] == "stopped"
         await house.call("POST", f"/conversations/{id}/turns", {"text": "And now?"}, status=202)
         assert (await house.ended(id))["entries"][3]["ended"]["why"] == "done"

@@ -236,7 +236,7 @@ async def test_a_server_that_cannot_be_reached_fails_the_step(desk: Serve) -> No
         False,
         None,
         None,
-    ] and "cannot reach itself" in result["steps"][0]["detail"]
+    ] and "cannot reach its own address" in result["steps"][0]["detail"]
 
 
 @pytest.mark.parametrize("client", IDS)

@@ -159,7 +159,7 @@ async def test_the_small_model_gets_no_vault_tools_and_the_page_knows_why(
     async with house_of(settings) as house:
         rows = {row["id"]: row for row in (await house.call("GET", "/models"))["models"]}
         small = rows["local"]
-        assert (small["title"], small["use"]) == ("SmolLM2 135M", "for trying the wire")
+        assert (small["title"], small["use"]) == ("SmolLM2 135M", "for trying out the API")
         assert small["trial"] and not small["may_use_tools"] and "too small" in small["no_tools"]
         assert rows["demo"]["may_use_tools"] and not rows["demo"]["no_tools"]
         assert (await house.call("GET", "/local"))["offered"]

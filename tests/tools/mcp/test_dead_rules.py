@@ -47,12 +47,12 @@ TOOLS = [
         ({"allow": ['write_file {"path": "/a"}']}, "every call has the argument content"),
         ({"allow": ["write_file path=/a/**"]}, "add content=* or end the rule with *"),
         ({"allow": ["read_text_file path=/a head=/b"]}, "is of the type integer"),
-        ({"allow": ["read_text_file path=5"]}, "so path=5 never surely holds"),
+        ({"allow": ["read_text_file path=5"]}, "so path=5 never holds"),
         ({"allow": ["free x=1"]}, "has no argument x"),
         ({"deny": ["read_*"], "allow": ["read_text_file path=/a *"]}, 'because deny "read_*" comes first'),
         ({"ask": ["*"], "allow": ["upload"]}, 'because ask "*" comes first'),
-        ({"allow": ["run command=git*"]}, "a pattern on command also allows whatever its language can do"),
-        ({"deny": ["run command=*rm*"]}, "a pattern on command is avoided by writing the same"),
+        ({"allow": ["run command=git*"]}, "a pattern on command also allows any other code"),
+        ({"deny": ["run command=*rm*"]}, "a pattern on command misses code that does the same"),
     ],
 )
 def test_a_rule_that_never_decides_is_reported(lists: dict[str, list[str]], report: str) -> None:

@@ -377,7 +377,7 @@ def test_all_of_a_result_that_leaves_is_shown_for_the_second_question() -> None:
         ({"readOnlyHint": True, "destructiveHint": True}, "only reads"),
         (
             {"destructiveHint": True, "openWorldHint": True},
-            "may destroy or overwrite, reaches out of this machine",
+            "may destroy or overwrite, may contact other systems",
         ),
     ],
 )

@@ -246,7 +246,7 @@ async def test_a_server_that_ends_at_its_start_is_not_started_again_at_once(
         with pytest.raises(UpstreamFailed, match="exit status 3") as caught:
             await upstream.tools()
         assert caught.value.said == "no configuration"
-    with pytest.raises(UpstreamFailed, match=r"It is tried again in \d\.\d s"):
+    with pytest.raises(UpstreamFailed, match=r"The next attempt is possible in \d\.\d s"):
         await upstream.tools()
     await upstream.restart()
     with pytest.raises(UpstreamFailed, match=r"exit status 3\.$"):

@@ -20,7 +20,7 @@ def _missing() -> str:
 
 
 class AcpBackend(AgentBackend[Any]):
-    """An agent from the settings. Each of its sessions is a separate process."""
+    """A configured agent. Each session is a separate process of the agent."""
 
     def __init__(self, id: str, options: AcpOptions) -> None:
         super().__init__(id, options)
@@ -40,7 +40,7 @@ class AcpBackend(AgentBackend[Any]):
         self.live.add(session)
         opening = asyncio.ensure_future(session.open())
         try:
-            # `open` has its own limit, `start_timeout_s`. Until then the run must not time out.
+            # `open` has its own limit, `start_timeout_s`. While it runs, `timeout_s` must not end the run.
             while not (await asyncio.wait({opening}, timeout=self.options.timeout_s / 4))[0]:
                 run.alive()
             opening.result()
@@ -53,13 +53,13 @@ class AcpBackend(AgentBackend[Any]):
 
 
 def lacking(options: AcpOptions) -> tuple[str, str] | None:
-    """Returns what an agent lacks (the extra or its command) and how to get it; None if nothing."""
+    """Returns what an agent lacks (the extra or its command) and how to get it; None if it lacks nothing."""
     if find_spec("acp") is None:
         return "the extra 'acp' is not installed", add_extra("acp")
     program = expanduser(options.command[0])
     if shutil.which(program, path=options.env.get("PATH")) is None:
         how = profile_of(options.profile, options.command).install or "install the agent"
-        return f"there is no command {program!r}", f"{how}, or correct command of the model"
+        return f"there is no command {program!r}", f"{how}, or correct the model's command"
     return None
 
 

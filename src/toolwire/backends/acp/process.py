@@ -56,7 +56,7 @@ def launch(
     environ: Mapping[str, str],
     tools: Sequence[str] = (),
 ) -> Launch:
-    """Returns how to start the agent. Pure.
+    """Returns how to start the agent, without starting it.
 
     `home` and `tmp` are the agent's private folders; `tools` are the names of the client's tools. If a
     setting of the operator would enable the agent's own tools, Toolwire's value overrides it.
@@ -135,8 +135,9 @@ def without(given: Mapping[str, Any], dropped: Sequence[str]) -> dict[str, Any]:
 class Workspace:
     """A session's private folder: home, temporary files, and an empty working folder.
 
-    The person's login file is linked into the home; Toolwire does not read it. If the agent replaces the link
-    with a renewed file, `close` copies that file back. `close` removes the folder.
+    The home contains links to the person's login files, which Toolwire does not read. `close` removes the
+    folder. If the agent has replaced a link with a new file, `close` first copies this file to the person's
+    login file.
     """
 
     def __init__(self, cwd: str = "") -> None:
@@ -200,7 +201,7 @@ class AgentProcess(Child):
         return await self._messages.get()
 
     async def close(self) -> None:
-        """Closes the connection. To end the process, call `end`."""
+        """Does nothing. The ACP package calls this method, but only `end` ends the process."""
 
     def _read(self, data: bytes) -> None:
         for line in self._lines.feed(data):

@@ -1,7 +1,7 @@
 """The options of ACP agents, and what Toolwire knows about each agent, as data.
 
-A profile only disables features of an agent. If a profile is outdated, the agent may request more, and
-Toolwire refuses these requests.
+A profile disables an agent's own tools. If a profile is outdated, an agent may still request permission for
+such tools, and Toolwire refuses these requests.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class AgentProfile:
     arguments: tuple[str, ...] = ()
     """Arguments that Toolwire adds to the agent's command."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Environment variables for the agent, unless the operator sets them. {home} is its home."""
+    """Environment variables for the agent, unless the operator sets them. {home} means the agent's home."""
     config: tuple[str, Mapping[str, Any]] | None = None
     """An environment variable that contains JSON, and the values that are merged into it."""
     config_dropped: tuple[str, ...] = ()
@@ -51,7 +51,7 @@ class AgentProfile:
     files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """JSON files in the agent's home.
 
-    A list entry with {tool} is repeated for each client tool.
+    A list entry with {tool} is repeated for each of the client's tools.
     """
     meta: Mapping[str, Any] = field(default_factory=dict)
     """The field `_meta` of the request session/new."""
@@ -68,11 +68,11 @@ class AgentProfile:
     For such a request, Toolwire finds the tool by the id of the call, which the agent has announced.
     """
     longest: int = 64
-    """The most characters in a tool's name, including the agent's prefix."""
+    """The maximum number of characters in a tool's name, including the agent's prefix."""
     announces: bool = False
-    """Whether session updates announce all calls of an answer at about the same time.
+    """Whether session updates announce all calls of an answer before or soon after the first call.
 
-    The calls themselves reach the MCP server at about this time too.
+    Toolwire then waits until all announced calls have reached the MCP server.
     """
     login: tuple[str, ...] = ()
     """Paths of login files, below the person's home.
@@ -80,10 +80,7 @@ class AgentProfile:
     They are linked into the agent's home. Toolwire never reads them.
     """
     authenticate: Mapping[str, str] = field(default_factory=dict)
-    """Authentication methods that need no person, each with its environment variable.
-
-    The agent may list more methods.
-    """
+    """Authentication methods that need no person, each with the environment variable that it needs."""
     model_by: tuple[Literal["arguments", "environment", "config", "session"], tuple[str, ...]] = (
         "session",
         (),
@@ -229,9 +226,10 @@ PROFILES: dict[str, AgentProfile] = {profile.name: profile for profile in (*_KNO
 
 
 def profile_of(name: str, command: Sequence[str]) -> AgentProfile:
-    """Returns the profile with this name; for "auto", the one of the first known program in the command.
+    """Returns the profile with this name.
 
-    The command may begin with npx or another launcher.
+    For "auto", returns the profile of the first known program in the command, which may begin with npx or
+    another launcher.
     """
     if name != "auto":
         return PROFILES[name]
@@ -276,16 +274,16 @@ class AcpOptions(AgentOptions):
     command: tuple[str, ...]
     """The command that starts the agent, with its arguments, such as ["opencode", "acp"]."""
     cwd: str = ""
-    """The agent's working folder; empty: a new, empty folder for each session."""
+    """The agent's working folder. If it is not set, each session gets a new, empty folder."""
     env: dict[str, str] = field(default_factory=dict)
     """Environment variables for the agent.
 
     If `HOME` is one of them, the agent uses that home, otherwise a private one.
     """
     profile: str = "auto"
-    """The name of a profile; "auto": chosen by the name of the program in `command`."""
+    """The name of a profile. "auto" chooses a profile by the name of the program in `command`."""
     model: str = ""
-    """The model, by the agent's own name for it; empty: the agent chooses."""
+    """The agent's own name of the model. If it is not set, the agent chooses a model."""
 
     def __post_init__(self) -> None:
         if not self.command or not self.command[0]:

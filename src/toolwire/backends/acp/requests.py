@@ -1,6 +1,7 @@
 """Answers an agent's requests for permissions, files and terminals.
 
-A request for a file or a terminal becomes a call of the client's own tool for it, if the client declared one.
+A request for a file or a terminal becomes a call of the client's tool for files or shell commands, if the
+client has declared such a tool. Permission is granted only for calls of the client's tools (`is_clients`).
 Every other request gets an error at once. Nothing runs on the gateway's host.
 """
 
@@ -62,8 +63,8 @@ def is_clients(
 ) -> bool:
     """Returns whether a permission request is for a client's tool.
 
-    `names`: the client's tools by the agent's names for them. `announced`: the announcement of the same call.
-    `approvals`: titles that contain no tool name.
+    `names`: the client's tools by the agent's names for them. `announced`: the announcement of the call for
+    which the agent requests permission. `approvals`: titles that contain no tool name.
     """
     kinds, given = {str(tool_call.get("kind") or "")}, [tool_call.get("title")]
     if announced is not None:
@@ -75,7 +76,7 @@ def is_clients(
 
 
 def outcome(options: Sequence[Json], allow: bool) -> dict[str, Json]:
-    """Returns the option that allows or refuses the request, preferably only once.
+    """Returns the option that allows or refuses the request, if possible only for this one call.
 
     If the agent offers no such option, the outcome is "cancelled".
     """
@@ -140,7 +141,7 @@ def shell_result(text: str) -> tuple[str, int]:
 
 
 class Terminal:
-    """A terminal of the agent, which is one call of the client's shell tool.
+    """A terminal that the agent has requested. It is one call of the client's shell tool.
 
     The terminal has no output until the client has returned the result of the call.
     """
@@ -183,9 +184,9 @@ class Terminal:
 class AgentRequests:
     """Answers the requests of one session.
 
-    `names` maps the agent's name of each tool to the client's tool. `declared`: the names that the client
-    declared. `running` returns the current run, or raises an error. `seen` returns the announcement of the
-    call with an id.
+    `names`: the client's tools by the agent's names for them. `declared`: the names of the tools that the
+    client has declared. `running` returns the current run, or raises an error. `seen` returns the
+    announcement of the call with the given id.
     """
 
     def __init__(

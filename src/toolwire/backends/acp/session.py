@@ -1,8 +1,8 @@
 """One session of an agent: a process, its folder, and an MCP server for the client's tools.
 
 Each session has its own process for three reasons: the agent's configuration depends on the client's tools, a
-cancelled run can be ended reliably, and conversations cannot reach each other. Calls between turns get an
-error. No tool runs on the gateway's host.
+cancelled run can be ended reliably, and conversations cannot reach each other. A call that the agent makes
+between two turns gets an error. No tool runs on the gateway's host.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Json = Any
 Params = Mapping[str, Json]
 PROTOCOL = 1
 HOLD_S = 15.0
-"""How long a call waits until the agent announces it, and for other calls of the same answer."""
+"""How long a call waits for its announcement and for the other announced calls of the same answer."""
 LIST_S = 5.0
 """How long the agent may take to list the client's tools before Toolwire logs a warning."""
 
@@ -131,7 +131,7 @@ class AcpSession:
         capabilities = _table(hello, "agentCapabilities")
         self._takes_images = _table(capabilities, "promptCapabilities").get("image") is True
         if self._server is not None and _table(capabilities, "mcpCapabilities").get("http") is not True:
-            problem = f"{title} takes no MCP servers over HTTP, and so not the client's tools."
+            problem = f"{title} accepts no MCP servers over HTTP, so it cannot use the client's tools."
             raise ToolwireError("backend", problem)
         params: dict[str, Json] = {"cwd": str(workspace.cwd), "mcpServers": self._servers()}
         if self._profile.meta:
@@ -239,7 +239,7 @@ class AcpSession:
             run.usage(usage)
         reason = str(result.get("stopReason"))
         if reason == "cancelled":
-            raise ToolwireError("backend_cut", "The agent ended its turn as cancelled.")
+            raise ToolwireError("backend_cut", "The agent reported that its turn was cancelled.")
         run.reason = STOP_REASONS.get(reason, "stop")
         if run.lacks_call and self._server is not None and not self._server.listed.is_set():
             did = f"{self._profile.title} did not list the client's tools"
@@ -249,8 +249,7 @@ class AcpSession:
     def _image_blocks(self, turn: Turn, given: Sequence[ImagePart]) -> list[dict[str, Json]]:
         """Returns ACP content blocks for the images.
 
-        For an agent that takes no images, new images raise an error, and images of earlier turns are left
-        out.
+        If the agent takes no images, new images raise an error, and images of earlier turns are left out.
         """
         if given and not self._takes_images:
             if images(news(turn.items)):
@@ -308,8 +307,8 @@ class AcpSession:
     async def _called(self, listed: str, arguments: dict[str, Json]) -> Result:
         """Handles a call at the MCP server: passes it to the run and returns the client's result.
 
-        If the agent announces its calls, this waits for the other announced calls, so that all get into one
-        response.
+        If the agent announces its calls, this method waits for the other announced calls, so that one
+        response contains all of them.
         """
         run = self._running()
         id, order = self._calls.called(listed, arguments)
@@ -331,7 +330,7 @@ class _Refusal(ToolwireError):
 
 
 def usable_method(profile: AgentProfile, methods: Json, env: Mapping[str, str]) -> str | None:
-    """Returns the id of an authentication method whose variables are set, or None."""
+    """Returns the id of the first authentication method whose environment variables are set, or None."""
     for method in _tables(methods):
         id = str(method.get("id") or "")
         needed = [profile.authenticate[id]] if id in profile.authenticate else []

@@ -1,7 +1,8 @@
-"""Reads session updates: text, usage, failures and calls in progress. Pure.
+"""Reads an agent's session updates: text, usage, failures and calls in progress.
 
-Each call arrives twice, in either order: at the MCP server, where it waits for its result, and in an update,
-which shows its position among the other calls. `AgentCalls` matches the two by name and arguments.
+The agent reports each call twice, in either order: it makes the call at the MCP server, where the call waits
+for its result, and it announces the call in an update, which shows the call's position among the other calls.
+`AgentCalls` finds the announcement of each call by name and arguments.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ def text_of(update: Mapping[str, Json]) -> str:
 def usage_of(result: Mapping[str, Json]) -> Usage | None:
     """Returns the token counts of a prompt, or None if there are none.
 
-    Agents differ in whether the input includes cached tokens and the output includes thought tokens. If the
-    total is at least the sum of all numbers, neither is included, and both are added.
+    Some agents include cached tokens in the input and thought tokens in the output, others do not. If the
+    total is at least the sum of all numbers, they are not included, and this function adds them.
     """
     given = next((found for path in _USAGES if (found := _inner(result, path)) is not None), {})
     read, written = _number(given, "cachedReadTokens"), _number(given, "cachedWriteTokens")
@@ -110,7 +111,7 @@ class AgentCalls:
         self._numbers = itertools.count(1)
 
     def announce(self, update: Mapping[str, Json]) -> None:
-        """Records a `tool_call` or `tool_call_update`. An update adds to the earlier announcement."""
+        """Records a `tool_call` or `tool_call_update`, which adds to the announcement of the call."""
         id = str(update.get("toolCallId") or "")
         known = self._announced.setdefault(id, Announced(id, 0))
         title = update.get("title")
@@ -134,8 +135,8 @@ class AgentCalls:
     def called(self, tool: str, arguments: Mapping[str, Json]) -> tuple[str | None, int]:
         """Records a call at the MCP server.
 
-        Returns the id with which the agent announced the call (None if unknown), and the position of the
-        call.
+        Returns the id with which the agent announced the call, or None if it has not announced the call yet,
+        and the position of the call.
         """
         wanted = _canonical(arguments)
         waiting = [one for one in self._announced.values() if one.expected and one.tool == tool]
@@ -151,7 +152,7 @@ class AgentCalls:
 
     @property
     def expected(self) -> bool:
-        """Whether some call was announced but has not reached the MCP server yet, or the reverse."""
+        """Whether a call was announced but has not reached the MCP server, or reached it unannounced."""
         return bool(self._early) or any(one.expected for one in self._announced.values())
 
     def seen(self, id: str) -> Announced | None:

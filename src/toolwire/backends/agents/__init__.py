@@ -11,15 +11,15 @@ class AgentOptions:
     """The keys of `[models.ID]` that all agents have. An invalid value raises a `ValueError`."""
 
     settle_ms: int = 200
-    """How long an agent must be silent after its calls before the response with the calls ends."""
+    """How long an agent must be silent after a call before Toolwire ends the response with this call."""
     repeats: int = 8
-    """How often an agent may make the same call. At the next repetition, the run is stopped."""
+    """How often an agent may make the same call. If it makes the call once more, the run is stopped."""
     idle_s: float = 300.0
     """How long a session waits for the next turn of its conversation."""
     sessions: int = 4
-    """The most sessions that wait for their next turn; 0: none."""
+    """The maximum number of sessions that wait for their next turn. 0: each session ends with its turn."""
     timeout_s: float = 300.0
-    """The longest silence of the agent while it works."""
+    """How long the agent may be silent while it works."""
     start_timeout_s: float = 60.0
 
     def __post_init__(self) -> None:

@@ -44,9 +44,9 @@ WORD_KINDS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         ),
     )
 )
-"""Patterns in an agent's error message, each with the error kind it means.
+"""Patterns for the error messages of agents, each with the kind of error that it indicates.
 
-The first match decides.
+The first pattern that matches decides.
 """
 
 
@@ -61,7 +61,7 @@ class AgentSession(Protocol):
     async def prompt(self, run: AgentRun, text: str, images: Sequence[ImagePart]) -> None:
         """Sends a prompt and reports events to `run` until the answer is complete.
 
-        Raises on failure.
+        Raises an exception if the agent fails.
         """
         ...
 
@@ -77,7 +77,8 @@ Kept = TypeVar("Kept")
 class IdleSessions(Generic[Kept]):
     """Sessions that wait for their next turn, by the fingerprint of their conversation.
 
-    `close` ends a session that was not used for `ttl_s` seconds, or the oldest one beyond `limit`.
+    A session ends when it has waited for `ttl_s` seconds. If more than `limit` sessions wait, the oldest one
+    ends. The argument `close` is the function that ends a session.
     """
 
     def __init__(self, close: Callable[[Kept], Awaitable[None]], limit: int, ttl_s: float) -> None:
@@ -98,7 +99,10 @@ class IdleSessions(Generic[Kept]):
             self._drop(next(iter(self._waiting)))
 
     def take(self, fingerprint: str) -> Kept | None:
-        """Removes the session of this conversation and returns it, or None. The caller must close it."""
+        """Removes and returns the session of this conversation, or returns None if no session waits.
+
+        The caller must close the session.
+        """
         session, timer = self._waiting.pop(fingerprint, (None, None))
         if timer is not None:
             timer.cancel()
@@ -118,7 +122,7 @@ class IdleSessions(Generic[Kept]):
 
 
 class AgentBackend(ABC, Generic[Session]):
-    """An agent from the settings. `live`: all its sessions. `idle`: the sessions that wait for a turn."""
+    """A configured agent. `live`: all its sessions. `idle`: the sessions that wait for their next turn."""
 
     strategy: Strategy = "parked"
     capabilities = Capabilities(
@@ -140,7 +144,7 @@ class AgentBackend(ABC, Generic[Session]):
         return None
 
     async def prepare(self) -> None:
-        """Agents need no preparation."""
+        """Does nothing, because agents need no preparation."""
 
     async def close(self) -> None:
         self.closed = True
@@ -172,7 +176,7 @@ class AgentBackend(ABC, Generic[Session]):
         try:
             await session.close()
         finally:
-            self.live.discard(session)  # not earlier: `close` waits for every session in `live`
+            self.live.discard(session)  # only now, because `close` waits for every session in `live`
 
 
 class _Work(Generic[Session]):
@@ -196,9 +200,9 @@ class _Work(Generic[Session]):
             backend.idle.keep(history.fingerprint(run.turn, run.conversation), session)
 
     async def _continued(self, run: AgentRun) -> bool:
-        """Continues the conversation in the session that waits for it.
+        """Continues the conversation in the session that waits for its next turn.
 
-        Returns False if no session waits, or if the session died.
+        Returns False if there is no such session, or if the session died.
         """
         turn, known = run.turn, len(run.conversation)
         self._session = session = self._backend.idle.take(history.fingerprint(turn, history.known_part(turn)))
@@ -215,7 +219,7 @@ class _Work(Generic[Session]):
         return False
 
     async def stop(self) -> None:
-        """Ends the session, unless it already waits for its next turn."""
+        """Ends the session. A session that already waits for its next turn is not ended."""
         session, self._session = self._session, None
         if session is not None:
             await self._backend.end(session)

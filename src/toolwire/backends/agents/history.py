@@ -1,7 +1,8 @@
-"""Writes a conversation as a prompt for an agent, and computes its fingerprint. Pure.
+"""Writes a conversation as a prompt for an agent, and computes the conversation's fingerprint.
 
 A new session gets one prompt: the instructions, the conversation so far, and the message to answer. A session
-that already has the conversation, found by its fingerprint, gets only the new messages.
+that already has the conversation is found by the fingerprint, and gets only the new messages. The functions
+have no side effects.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def plain_text(parts: Iterable[Part]) -> str:
 
 
 def images(items: Iterable[Item]) -> list[ImagePart]:
-    """Returns the images, in the order of their placeholders in `plain_text`."""
+    """Returns the images of messages and results, in the order of their placeholders in `plain_text`."""
     spoken = (item for item in items if isinstance(item, Message | Result))
     return [part for item in spoken for part in item.parts if isinstance(part, ImagePart)]
 
@@ -70,7 +71,7 @@ def inline(image: ImagePart) -> tuple[str, str] | None:
 
 
 def news(items: Sequence[Item]) -> tuple[Item, ...]:
-    """Returns the items after the last item of the assistant."""
+    """Returns the items after the last message, call or reasoning of the assistant."""
     for index in range(len(items) - 1, -1, -1):
         item = items[index]
         if isinstance(item, Call | Reasoning) or (isinstance(item, Message) and item.role == "assistant"):
@@ -135,8 +136,8 @@ Entry = tuple[str, ...]
 def entries(items: Iterable[Item]) -> list[Entry]:
     """Returns the conversation in a form that is the same when a client sends it again.
 
-    The form has no ids, reasoning and message boundaries, because clients do not repeat them exactly. Clients
-    also differ in the order of texts and calls within one step, so here the texts come first.
+    The form has no ids, no reasoning and no message boundaries, because clients do not repeat them exactly.
+    Clients also differ in the order of texts and calls within one step, so the form has the texts first.
     """
     out: list[Entry] = []
     calls: list[Entry] = []

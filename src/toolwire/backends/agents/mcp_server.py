@@ -1,11 +1,11 @@
-"""Loopback servers for agents' calls of the client's tools, and a session's MCP server.
+"""The servers on 127.0.0.1 with which agents call the client's tools: `ToolServer` and its base class.
 
-- The MCP server speaks streamable HTTP with one bearer token, and only what an agent needs to list and call
-  tools. It refuses a foreign `Host` or `Origin` before it checks the token, so that no page in a browser can
-  reach it.
+- `ToolServer` is an MCP server over streamable HTTP with one bearer token. It has only the methods that an
+  agent needs to list and call tools. It refuses a foreign `Host` or `Origin` before it checks the token, so
+  that no page in a browser can reach it.
 - The response to a call is an event stream if the agent accepts one. Its headers are sent at once, then
   keep-alives (comments, or `notifications/progress` if the agent asked for them) until the client's result
-  arrives. So a call may wait without a time limit.
+  arrives. A call can therefore wait without a time limit.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ UNSUPPORTED_VERSION = -32022
 class LoopbackServer(ABC):
     """A web server on 127.0.0.1 with its own port and bearer token.
 
-    `_serve` handles all requests.
+    A subclass handles all requests in `_serve`.
     """
 
     def __init__(self, body_limit: int, **runner: Any) -> None:
@@ -271,7 +271,7 @@ async def _message(request: web.Request) -> dict[str, Json]:
 
 
 def _no_constant(name: str) -> Json:
-    # Python accepts NaN, which is not JSON, and would send it to the client
+    # NaN is not JSON, but Python's parser accepts it, and the client would get it
     raise ValueError(f"{name} is not JSON")
 
 

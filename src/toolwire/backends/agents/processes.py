@@ -1,9 +1,9 @@
 """Child processes of agents, from start to end, and their private folders.
 
 - A child leads its own process group. The whole group is killed when the child ends.
-- A child gets exactly the environment that it is given, never the gateway's keys.
-- The last lines of its stderr are logged. A client gets them only if nothing else explains a failure, without
-  paths of this machine, and never from a child that serves several clients.
+- A child gets only the environment variables that are passed to it, never the gateway's API keys.
+- When a child fails, the last lines of its stderr are logged. The error for the client contains the end of
+  these lines, without paths of this machine. It contains no stderr if the child serves several clients.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ LAST_OUTPUT_S = 1.0
 TAIL_LINES, TAIL_CHARACTERS = 20, 400
 LINE_LIMIT = 64 * 2**20
 GUARD = '(read -r _ <"$0"; kill -s KILL -- -$$) </dev/null >/dev/null 2>&1 & exec "$@"'
-"""A script for /bin/sh, which starts a guard and then becomes the child.
+"""A script for /bin/sh, which starts a guard process and then becomes the child.
 
-The guard reads from the pipe $0, which closes when the gateway dies, and then kills the process group.
+The guard reads from a pipe (`$0`) that closes when the gateway dies. The guard then kills the process group.
 """
 _URL = re.compile(r",? ?(?:url: )?\(?https?://[^\s,)\"']+\)?")
 _KEY = re.compile(r"\b(?:sk|pk|key|crsr|cursor)[-_][A-Za-z0-9_\-*]{8,}")
@@ -83,13 +83,13 @@ class Child(asyncio.SubprocessProtocol):
 
     LOG = logging.getLogger("toolwire.agents")
     END: tuple[tuple[float, signal.Signals], ...] = ()
-    """Steps of `end`: seconds to wait for the process, then the signal to send."""
+    """The steps of `end`: how many seconds to wait for the process, and which signal to send after that."""
 
     def __init__(self, title: str, secrets: Iterable[str] = ()) -> None:
         self.title = title
         self._secrets = sorted(secrets, key=len, reverse=True)
         self.gone = asyncio.Event()
-        """An event, set when the process is dead and its pipes are closed, or shortly after it died."""
+        """Set when the process is dead and its pipes are closed, or `LAST_OUTPUT_S` after it died."""
         self._transport: asyncio.SubprocessTransport | None = None
         self._stdin: asyncio.WriteTransport | None = None
         self._guard = -1
@@ -143,7 +143,7 @@ class Child(asyncio.SubprocessProtocol):
         return self._transport is not None and not self._dying
 
     def report(self, problem: str) -> str:
-        """Logs a problem with the last output of the process. Returns a message for the client."""
+        """Logs a problem together with the last output of the process. Returns a message for the client."""
         if self._closing:
             return problem
         output = self.clean(" ".join(self._tail))
@@ -155,7 +155,7 @@ class Child(asyncio.SubprocessProtocol):
 
     @property
     def _last_output(self) -> str:
-        """The last lines of stderr: at most three, and only complete ones."""
+        """The last lines of stderr: at most three, and only whole lines."""
         text = ""
         for line in list(self._tail)[:-4:-1]:
             if text and len(line) + 1 + len(text) > TAIL_CHARACTERS:
@@ -206,7 +206,7 @@ class Child(asyncio.SubprocessProtocol):
     # --- asyncio's callbacks ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # the transport of uvloop is not a subclass
+        # uvloop's transport is not a subclass of `asyncio.SubprocessTransport`
         self._transport = cast(asyncio.SubprocessTransport, transport)
 
     def pipe_data_received(self, fd: int, data: bytes | str) -> None:
@@ -255,10 +255,10 @@ class Backoff:
         self._not_before = 0.0
 
     def check(self) -> None:
-        """During a pause, raises an error with the last problem."""
+        """Raises an error with the last problem if a pause is not over yet."""
         wait = self._not_before - self.clock()
         if wait > 0:
-            problem = f"{self._problem} It is tried again in {wait:.1f} s."
+            problem = f"{self._problem} The next attempt is possible in {wait:.1f} s."
             raise ToolwireError("backend_unavailable", problem, retry_after_s=wait)
 
     def failed(self, problem: str, free: int = 0) -> None:
@@ -276,7 +276,8 @@ class Backoff:
 
 # --- folders ---
 #
-# Private folders are named after the gateway's process id, so that those of killed gateways can be removed.
+# The name of a private folder contains the gateway's process id, so that another gateway can remove the
+# folders of a gateway that was killed.
 
 
 def in_memory() -> Path:

@@ -1,8 +1,9 @@
-"""A run of an agent, owned by a background task and never by an HTTP request.
+"""A run of an agent. A background task drives the run, so the run can outlive an HTTP request.
 
-The agent's side (`text`, `thought`, `usage`, `call`) reports events even if no request currently reads them.
-The gateway reads them through the interface `LiveRun`. Calls that come within `settle_s` of each other belong
-to one response. An agent that repeats the same call too often is stopped, because every call costs tokens.
+The agent's backend reports events (`text`, `thought`, `usage`, `call`) even while no request reads them. The
+gateway reads these events through the interface `LiveRun`. Calls that come within `settle_s` of each other
+belong to one response. An agent that repeats the same call too often is stopped, because every call costs
+tokens.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ from toolwire.core.turn import Call, Item, Message, Result, TextPart, Turn
 log = logging.getLogger("toolwire.agents")
 STOP_S = 5.0
 LONGEST_SETTLE_S = 10.0
-"""The longest time that calls wait for an agent to become silent before they are sent."""
+"""Calls are sent after this time, even if the agent has not become silent."""
 UNREAD_LIMIT, UNREAD_EACH = 32 * 2**20, 128
-"""The most characters that may wait to be read, and how many each event adds to its text."""
+"""The limit for unread events, in characters of their text. Each event counts `UNREAD_EACH` more."""
 Work = Callable[["AgentRun"], Awaitable[None]]
 CANCELLED = Failure("backend_cut", "The run was cancelled.")
 
@@ -52,10 +53,10 @@ class _Call:
 
 
 class AgentRun:
-    """A run of an agent. `work` drives the agent until its answer is complete. `stop` interrupts it.
+    """A run of an agent. `work` drives the agent until its answer is complete. `stop` interrupts the agent.
 
-    An error in `work` makes the run fail. `repeats`: how often a run may make the same call. `timeout_s`: the
-    longest silence while the agent works.
+    An error in `work` makes the run fail. `repeats`: how often the agent may make the same call. `timeout_s`:
+    how long the agent may be silent while it works.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class AgentRun:
         """Whether the agent has completed its answer. `reason` is then its finish reason."""
         self.reason: FinishReason = "stop"
         self.tap: FrameTap | None = None
-        """Records the raw frames of the current response."""
+        """The function that records raw messages (frames) during the current response, or None."""
         self._work = work
         self._stop = stop
         self._settle_s = settle_s
@@ -95,7 +96,7 @@ class AgentRun:
 
     @property
     def conversation(self) -> list[Entry]:
-        """The conversation so far, as the client will send it. Consecutive texts are joined."""
+        """The conversation so far, as the client will send it next time. Consecutive texts are joined."""
         if self._said:
             text, self._said = "".join(self._said), []
             if self._conversation and self._conversation[-1][0] == "assistant":
@@ -127,7 +128,7 @@ class AgentRun:
         return isinstance(self._end, Failure)
 
     def alive(self) -> None:
-        """Resets the timeout: the agent works, but has nothing to report."""
+        """Restarts `timeout_s`. Called when the agent works but has no event to report."""
         self._news.set()
 
     async def call(
@@ -135,8 +136,9 @@ class AgentRun:
     ) -> Result:
         """Calls a client's tool and returns the client's result.
 
-        `order` sorts the calls of one response. Raises `ToolwireError` if the run has ended. In a failed run
-        the call waits until it is cancelled: if it were refused, the agent would ask its model to continue.
+        `order` sorts the calls of one response. Raises `ToolwireError` if the run has finished or was
+        cancelled. In a failed run, the call waits until it is cancelled: if it were refused, the agent would
+        ask its model to continue.
         """
         if isinstance(self._end, Finish) or (self._over is not None and self._over.done()):
             raise ToolwireError("backend_cut", "The run is over.")
@@ -166,7 +168,7 @@ class AgentRun:
         self._unread += UNREAD_EACH + (len(event.text) if isinstance(event, Text | Thought) else 0)
         self._news.set()
         if self._unread > UNREAD_LIMIT:
-            problem = "The agent said more than could wait to be read; the run was stopped."
+            problem = "The agent sent more than the limit for unread output; the run was stopped."
             self.fail(Failure("backend", problem))
 
     async def _drive(self) -> None:
@@ -231,7 +233,7 @@ class AgentRun:
         return True
 
     def _send_calls(self) -> Batch:
-        """Returns the events of all new calls; if parallel calls are off, of the first call only."""
+        """Returns the events of the new calls, or only of the first call if parallel calls are off."""
         batch: Batch = []
         ordered = sorted(self._new_calls, key=lambda call: call.order)
         count = len(ordered) if self.turn.parallel else 1
@@ -244,7 +246,7 @@ class AgentRun:
         return [*batch, Finish("tool_calls")]
 
     async def answer(self, results: Mapping[str, Result]) -> None:
-        """Passes each waiting call its result. A call without a result gets an error."""
+        """Gives each waiting call its result. A call without a result gets an error."""
         waiting, self._sent_calls = self._sent_calls, {}
         for id, call in waiting.items():
             missing = Result(id, (TextPart("error: the client gave no result for this call"),))
@@ -272,7 +274,7 @@ class AgentRun:
         try:
             if unfinished:
                 await self._stop()
-        finally:  # not earlier: an agent whose call is cancelled would continue
+        finally:  # only now, because an agent whose call is cancelled would continue
             for call in (*waiting.values(), *self._new_calls):
                 call.result.cancel()
             self._new_calls.clear()
@@ -281,9 +283,9 @@ class AgentRun:
 async def one_response(
     open: Callable[[Turn], LiveRun], turn: Turn, prepare: Callable[[], Awaitable[None]] | None = None
 ) -> AsyncGenerator[Batch, None]:
-    """Yields the events of a run's first response, for a turn whose run is not parked.
+    """Runs a turn that is never parked: starts a run, and yields the events of its only response.
 
-    The run starts with the first read and is cancelled when the generator ends.
+    The run starts when the caller reads the first event, and is cancelled when the generator ends.
     """
     if prepare is not None:
         await prepare()

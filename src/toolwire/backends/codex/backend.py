@@ -1,6 +1,6 @@
-"""Codex as a backend: the real `codex app-server`, with a login or another provider.
+"""Codex as a backend: the real `codex app-server`, with a login at OpenAI or with another provider.
 
-`prepare` finds the installed version, which decides how tools are served.
+`prepare` finds the installed version. The version decides which tool calling strategy is possible.
 """
 
 from __future__ import annotations
@@ -54,16 +54,16 @@ MEMORY_CHECK_S = 5.0
 
 
 class Outdated(ToolwireError):
-    """Raised if Codex was updated while the gateway runs: the Codex home was written for another version."""
+    """Raised if another version of Codex is installed than the one for which the home was written."""
 
 
 class Pool:
-    """The worker processes of one backend. A new thread goes to the least busy worker.
+    """The worker processes of one backend. A new Codex thread runs on the least busy worker.
 
     - Workers start when they are needed, one after another, so that the first process fills a fresh home
       before the next one opens it.
-    - A process that cannot start, or dies before it has served a thread, is started again after a growing
-      pause. Requests during the pause get an error with Codex's message.
+    - If a process cannot start, or dies before it has served a thread, the next process is started only after
+      a pause, which grows. Requests during the pause get an error with Codex's message.
     - A worker that has started many threads or uses much memory gets no more threads and is replaced, because
       Codex keeps threads in memory.
     """
@@ -102,7 +102,7 @@ class Pool:
     def _open_seats(self) -> list[Seat]:
         for seat in [seat for seat in self._seats if not seat.worker.alive]:
             self._end(seat)
-            # the pause starts with the second failure, so a worker that had started is replaced at once
+            # only the second failure starts a pause, so a worker that had started is replaced at once
             self._backoff.failed(seat.worker.failure.message if seat.worker.failure else "Codex ended.", 1)
         return [seat for seat in self._seats if not seat.retired]
 
@@ -117,7 +117,7 @@ class Pool:
 
     async def _another(self) -> Seat:
         async with self._starting:
-            seat = self._free()  # a concurrent request may have started one
+            seat = self._free()  # a concurrent request may have started a worker
             if seat is not None:
                 return seat
             if self._closed:
@@ -171,7 +171,7 @@ class Pool:
 
 
 class CodexBackend:
-    """A Codex model from the settings."""
+    """A configured Codex model."""
 
     def __init__(self, id: str, options: CodexOptions | None = None) -> None:
         self.id = id
@@ -209,9 +209,9 @@ class CodexBackend:
             await self._renew(None)
 
     async def _renew(self, outdated: Pool | None) -> None:
-        """Writes the Codex home again, for the version that is now installed.
+        """Writes the Codex home for the version that is now installed, and starts a new pool.
 
-        Runs on processes of the earlier version continue to their end.
+        `outdated`: the pool of the earlier version, or None at the start. Its runs continue to their end.
         """
         async with self._preparing:
             if self.pool is None or self.pool is outdated:
@@ -234,7 +234,7 @@ class CodexBackend:
 
     def open(self, turn: Turn) -> LiveRun:
         if self.home is not None and not self.home.features.native_tools:
-            raise ToolwireError("backend", f"Codex {self.home.version} has no tools that could be parked.")
+            raise ToolwireError("backend", f"Codex {self.home.version} cannot wait for the client's tools.")
         return self._run(turn)
 
     def run(self, turn: Turn) -> AsyncGenerator[Batch, None]:

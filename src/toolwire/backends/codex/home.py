@@ -1,12 +1,13 @@
 """Toolwire's own Codex home: a private folder with config, model catalog and login.
 
-- The config disables Codex's own tools, prompts, requests at start, and retries.
-- Toolwire never writes to the person's own home. The login (auth.json) is linked, and never copied, read or
-  logged. For a provider other than OpenAI it is not linked.
-- Files are written atomically and are readable only by their owner. Codex logs tool results into databases:
-  they are in a private folder for each process, in memory where possible.
-- In a fresh home, one process must start alone before others do: `warming` admits one at a time, across all
-  gateways.
+- The config disables Codex's own tools, its prompts, its requests at startup, and its retries.
+- Toolwire never writes to the person's own Codex home. Toolwire's home contains a link to the person's login
+  (auth.json). Toolwire never copies, reads or logs the login. For a provider other than OpenAI there is no
+  link.
+- Files are written atomically and are readable only by their owner. Codex logs tool results into databases.
+  Each process has its databases in a private folder, in memory where possible.
+- The first process in a fresh home must have started before another one starts. `warming` lets only one
+  process start at a time, also if several gateways use the home.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def find_binary(options: CodexOptions) -> str:
 
 
 def home_path(options: CodexOptions, binary: str) -> tuple[Path, Path]:
-    """Returns Toolwire's home for Codex, and the person's own home, whose login is used.
+    """Returns the path of Toolwire's Codex home, and of the person's Codex home, whose login is used.
 
     Codex reads its config for every thread, so models with different providers must not share a home.
     """
@@ -127,7 +128,7 @@ async def prepare_home(options: CodexOptions) -> CodexHome:
 
 
 def write(path: Path, text: str) -> None:
-    """Writes the file atomically, readable only by its owner. A file that has this text is not written."""
+    """Writes the file atomically, readable only by its owner. A file that has this text already is kept."""
     with suppress(FileNotFoundError):
         if path.read_text("utf-8") == text:
             return
@@ -143,10 +144,7 @@ def write(path: Path, text: str) -> None:
 
 
 def _sweep(path: Path) -> None:
-    """Removes old conversations that a killed process has left on disk.
-
-    Older versions of Codex write conversations there.
-    """
+    """Removes old conversations that a killed process of an older Codex version has left on disk."""
     before = time.time() - LEFT_OVER_S
     for folder in ("sessions", "archived_sessions"):
         for file in (path / folder).rglob("rollout-*"):
@@ -161,7 +159,7 @@ def _link_login(path: Path, own: Path, needed: bool) -> None:
         if needed and os.readlink(link) == str(target):
             return
         link.unlink()
-    if needed and not link.exists():  # the link is also made before the person has logged in
+    if needed and not link.exists():  # also if the person has not logged in yet
         link.symlink_to(target)
 
 
@@ -300,7 +298,7 @@ guess the context window.
 def patched_catalog(catalog: Mapping[str, Any], foreign: bool) -> dict[str, Any]:
     """Returns Codex's model catalog without Codex's own tools and prompts.
 
-    `foreign`: the provider is not OpenAI.
+    `foreign`: whether the provider is another one than OpenAI.
     """
     patch = {**MODEL_PATCH, "use_responses_lite": False} if foreign else MODEL_PATCH
     models = []

@@ -1,7 +1,7 @@
-"""Converts a `Turn` for Codex: to Responses items, dynamic tools, a schema, or text. Pure.
+"""Converts a `Turn` for Codex: to Responses items, dynamic tools, an output schema, or text.
 
 Codex silently drops items with the role `system`, so they get the role `developer`. Content that Codex cannot
-send to the provider is refused here, with a clear error.
+send to the provider raises an error.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ Json = dict[str, Any]
 
 
 def history(turn: Turn, extra: Iterable[str] = ()) -> list[Json]:
-    """Returns the whole conversation as items.
+    """Returns the whole conversation as Responses items.
 
-    `extra`: Toolwire's own instructions, added at the end.
+    `extra`: Toolwire's own instructions, which are added at the end.
     """
     out = [_developer(turn.instructions)] if turn.instructions else []
     out += [entry for item in turn.items for entry in item_json(item)]
@@ -82,7 +82,10 @@ def _part(part: Part, text_type: str) -> Json:
 
 
 def _output(parts: tuple[Part, ...]) -> str | list[Json]:
-    """Returns a result that is a single text as a string, which every model accepts; else a list of parts."""
+    """Returns a result as a list of parts, or as a string if it is a single text.
+
+    Every model accepts a string.
+    """
     if len(parts) == 1 and isinstance(parts[0], TextPart):
         return parts[0].text
     return [_part(part, "input_text") for part in parts] or ""
@@ -100,11 +103,11 @@ def refusal_json(words: str) -> Json:
     return {"contentItems": [{"type": "inputText", "text": words}], "success": False}
 
 
-# --- text, for a Codex without native tools ---
+# --- a turn as text, for versions of Codex without native tools ---
 
 
 def split(turn: Turn) -> tuple[str, tuple[Item, ...], list[Json]]:
-    """Splits a turn into the system text, the history, and the input."""
+    """Splits a turn into three parts: the system text, the history, and the input of the Codex turn."""
     rest = list(turn.items)
     system = [turn.instructions]
     while rest and isinstance(first := rest[0], Message) and first.role in ("system", "developer"):
@@ -138,9 +141,9 @@ def tool_json(tool: ToolSpec) -> Json:
 
 
 def output_schema(output: OutputFormat) -> Mapping[str, Any] | None:
-    """Returns the schema to send, or None if the format must be described in the prompt.
+    """Returns the schema to send, or None if the prompt must describe the output format.
 
-    Codex always sends a schema as strict, and providers then refuse objects that allow other keys.
+    Codex sends every schema as strict. Providers then refuse a schema with objects that allow other keys.
     """
     if output.type != "json_schema" or output.schema is None:
         return None

@@ -19,32 +19,35 @@ class CodexOptions:
 
     bin: str = "codex"
     home: str = ""
-    """The Codex home that Toolwire uses; empty: a private folder."""
+    """A folder for Toolwire's Codex homes, or a person's Codex home, of which only the login is used.
+
+    If it is not set, Toolwire uses a private folder and the login in CODEX_HOME or ~/.codex.
+    """
     model: str = ""
     effort: str = ""
-    """The reasoning effort for requests that specify none."""
+    """The reasoning effort for requests that specify no effort."""
     efforts: tuple[str, ...] = ("low", "medium", "high", "xhigh")
     """The efforts that get their own model names, such as `codex-low`."""
     workers: int = 1
-    """The most app-server processes that run at the same time."""
+    """The maximum number of app-server processes that run at the same time."""
     tools: Literal["parked", "replay", "emulated"] = "parked"
     """The tool calling strategy, if the installed version allows it."""
     provider: dict[str, Any] | None = None
     """A Responses provider other than OpenAI: base_url, env_key (the name of a variable), name."""
     settle_ms: int = 150
-    """How long Codex must be silent after calls before the response ends.
+    """How long Codex must be silent after a call before Toolwire ends the response with this call.
 
-    Only for versions of Codex that do not report the end of the model's response.
+    Used only for versions of Codex that do not report the end of the model's response.
     """
     max_threads: int = 200
     """How many threads a process starts before Toolwire replaces it."""
     max_rss_mb: int = 600
-    """How much memory a process uses before Toolwire replaces it."""
+    """How much memory a process may use before Toolwire replaces it."""
     timeout_s: float = 300.0
-    """The longest silence of Codex while the model works."""
+    """How long Codex may be silent while the model works."""
     start_timeout_s: float = 20.0
     dialects: tuple[str, ...] | None = None
-    """The formats that the scanner accepts when tools are emulated."""
+    """The formats of tool calls that Toolwire recognizes in the model's text when tools are emulated."""
 
     def __post_init__(self) -> None:
         least = {"workers": 1, "settle_ms": 0, "max_threads": 1, "max_rss_mb": 1}

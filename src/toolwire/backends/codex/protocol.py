@@ -155,7 +155,7 @@ class Fault(msgspec.Struct, gc=False):
 
 
 class RpcMessage(msgspec.Struct, gc=False):
-    """A response (id only), a request from Codex (id, method), or a notification (method only).
+    """A response (with an id), a request from Codex (with id and method), or a notification (with a method).
 
     Parameters and results are not decoded yet, because most notifications are never read.
     """

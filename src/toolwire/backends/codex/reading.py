@@ -1,10 +1,11 @@
-"""Converts Codex's notifications and errors to events. Pure.
+"""Converts Codex's notifications and errors to events.
 
-- Text and thoughts come from deltas. The raw items add what the deltas did not contain, unless they
-  contradict the deltas (laws 5 and 6). Calls come from the raw items: in model order, with their arguments
-  verbatim.
-- Only calls of a declared tool with a JSON object as arguments are passed on. The others are counted as
-  dropped: Codex answers most of them itself, and the model continues.
+- Text and thoughts come from deltas. When an item is complete, Codex also sends it as the provider sent it (a
+  raw item). If the raw item contains more text than its deltas, the rest becomes an event too. If it
+  contradicts the deltas, its text is ignored, because text that was sent cannot be changed.
+- Calls come from the raw items, in the model's order and with unchanged arguments. Only calls of a declared
+  tool with a JSON object as arguments reach the client. All other calls become a `Dropped` event: Codex
+  answers most of them itself, and the model continues.
 - Token counts come from the response's own usage if Codex reports it, otherwise from the increase of the
   thread's totals.
 """
@@ -40,11 +41,11 @@ REFUSALS = {
     "parallel": "This call was not made: only one at a time is allowed. "
     "Ask for it again, alone, if it is still needed.",
 }
-"""Reasons why a call is not passed on (kinds of `Dropped`), each with the answer that the model gets."""
+"""Reasons why the client does not get a call (kinds of `Dropped`), with the answer that the model gets."""
 FORBIDDEN = frozenset({"view_image"})
 """Codex's own tools that read files of this machine, and that some versions cannot disable."""
 ANSWER = frozenset({"user", "function_call_output", "custom_tool_call_output", "reasoning", "assistant"})
-"""The items that come between two token counts if the model's last response has no calls."""
+"""The items that may come between two token counts if the model's last response has no calls."""
 DEPTH = 127
 _MARKS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')
 COUNTED = "thread/tokenUsage/updated"
@@ -75,12 +76,12 @@ class ThreadReader:
         self.calls: list[str] = []
         """The ids of this response's calls, in model order."""
         self.refused: list[tuple[str, str]] = []
-        """Calls that are not passed on, each with the result that Codex gets if it asks."""
+        """The ids of calls that the client does not get, each with the result that Codex gets."""
         self.forbidden = False
         """Whether the model called a tool of Codex that reads files of this machine."""
         self.complete = False
         self.answered = False
-        """Whether the last response was counted and has no calls, so that the turn should end now."""
+        """Whether the last response has no calls and its tokens were counted, so that the turn should end."""
         self._items: set[str] = set()
         self.ended: Finish | Failure | None = None
 
@@ -240,14 +241,17 @@ def _texts(parts: Iterable[protocol.RawPart] | None, between: str = "") -> str:
 
 
 def _rest(whole: str, sent: list[str]) -> str:
-    """Returns what the deltas did not contain of an item; "" if they contradict the item. Clears `sent`."""
+    """Returns the rest of an item's text after its deltas `sent`, or "" if they contradict the text.
+
+    Clears `sent`.
+    """
     start = "".join(sent)
     sent.clear()
     return whole[len(start) :] if whole.startswith(start) else ""
 
 
 def is_object(text: str) -> bool:
-    """Returns whether Codex accepts the text as a JSON object: valid and not nested too deeply."""
+    """Returns whether Codex accepts the text as a JSON object: it is valid and not nested too deeply."""
     try:
         msgspec.json.decode(text, type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
@@ -312,7 +316,7 @@ REQUEST_KINDS: tuple[tuple[str, str, str | None], ...] = (
     (r"input.?too.?large|exceeds the maximum length", "context_length", None),
     (r"remote image|image", "unsupported_value", None),
 )
-"""Error kinds and request fields, by patterns in the message about a refused request."""
+"""Patterns in the message about a refused request, each with an error kind and the field that is at fault."""
 
 INCOMPLETE = re.compile(r"incomplete response returned, reason: (\w+)", re.IGNORECASE)
 FINISHES = {"max_output_tokens": Finish("length"), "content_filter": Finish("content_filter")}
@@ -375,7 +379,7 @@ def _info(info: Any) -> tuple[str, int | None]:
 
 
 def _body(message: str) -> dict[str, Any]:
-    """Returns the provider's error object if the message is the body of a 400, otherwise {}."""
+    """Returns the error object in the message if this is the body of a 400 response, otherwise {}."""
     value = load_object(message) or {}
     inner = value.get("error", value.get("detail"))
     return inner if isinstance(inner, dict) else {"message": str(inner)} if inner else {}

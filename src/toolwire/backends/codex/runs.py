@@ -1,9 +1,9 @@
 """One turn on Codex.
 
-With native tools (0.133 and later), the conversation is injected as items, the turn starts without an input,
-and its calls stay open between two HTTP requests. An older Codex gets text, and the pipeline emulates the
-tools. If the model calls a tool of Codex that reads files of this machine, the turn is stopped before the
-tool answers (law 9).
+With native tools (Codex 0.133 and later), the conversation is injected as items, the turn starts without an
+input, and its calls stay open between two HTTP requests. An older Codex gets text, and the pipeline emulates
+the tools. If the model then calls a tool of Codex that reads files of this machine, the turn is stopped
+before the tool answers.
 """
 
 from __future__ import annotations
@@ -26,10 +26,9 @@ from toolwire.core.turn import Result, Turn
 
 AFTER_ERROR_S = 1.0
 AFTER_ANSWER_S = 2.0
-"""How long Toolwire waits for the end of a turn after its error or its answer.
+"""How long Toolwire waits for Codex to report the end of a turn after the turn's error or answer.
 
-Some versions of Codex do not always report the end: 0.89 on a busy machine omits it in about 1 % of all
-turns.
+Some versions of Codex do not always report it: 0.89 on a busy machine omits it in about 1 % of all turns.
 """
 Json = dict[str, Any]
 
@@ -102,7 +101,7 @@ class CodexRun:
                 yield [failure]
 
     async def answer(self, results: Mapping[str, Result]) -> None:
-        """Passes the waiting calls their results. Codex may ask for them in any order."""
+        """Gives the waiting calls their results. Codex may ask for the results in any order."""
         answers = {call_id: items.answer_json(results.get(call_id)) for call_id in self._pending}
         self._pending = ()
         assert self._thread is not None
@@ -122,7 +121,7 @@ class CodexRun:
     # --- the start ---
 
     async def _start(self) -> Thread:
-        """Starts the turn. If the process is dead, tries another process: no model has been asked yet."""
+        """Starts the turn. If the process dies before a model gets the request, tries another process."""
         native = self._features.native_tools
         start = self._native() if native else self._text()
         begin = turn_params(self._turn, self._options)

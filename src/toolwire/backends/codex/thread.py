@@ -24,7 +24,10 @@ STOP_S = 5.0
 
 
 class Seat:
-    """A worker of a pool, with the number of its threads. Release each lease exactly once."""
+    """A worker process in a `Pool`. `busy`: how many runs use it.
+
+    `release` must be called exactly once for each `Pool.lease`.
+    """
 
     def __init__(self, worker: CodexWorker, released: Callable[[Seat, bool], None]) -> None:
         self.worker = worker
@@ -68,7 +71,7 @@ class Thread:
         await self.worker.request("thread/inject_items", {"threadId": self.id, "items": items})
 
     async def begin(self, params: Mapping[str, Any]) -> None:
-        """Starts a turn. Messages that arrive before this returns are kept in `inbox`."""
+        """Starts a turn. Messages that arrive before this method returns are kept in `inbox`."""
         self.turn_id = ""
         self.running = True
         request = self.worker.request("turn/start", {"threadId": self.id, **params})
@@ -90,7 +93,8 @@ class Thread:
     async def receive(self, timeout_s: float) -> RpcMessage:
         """Returns the next message.
 
-        Raises `TimeoutError` after `timeout_s` of silence, and the worker's failure if the process is lost.
+        Raises `TimeoutError` if no message arrives within `timeout_s`, and the worker's failure if the
+        process has died.
         """
         while not self.inbox:
             if self._failure is not None:
@@ -114,7 +118,7 @@ class Thread:
     def _serve(self, request: RpcMessage) -> None:
         call = protocol.decode(protocol.CodexToolCall, request.params)
         if call is None:
-            self.worker.refuse(request, "this is no tool call that Toolwire can read")
+            self.worker.refuse(request, "Toolwire cannot read this tool call")
         elif self._over is not None:
             pass  # any answer, even a refusal, would make the model continue before the interruption arrives
         elif call.call_id in self._answers:
@@ -125,13 +129,13 @@ class Thread:
     # --- the end ---
 
     def stuck(self) -> None:
-        """Gives up a turn that Codex does not end, and retires the worker process."""
+        """Interrupts a turn whose end Codex does not report. The worker process gets no more threads."""
         self._stuck = True
         self.worker.notify("turn/interrupt", {"threadId": self.id, "turnId": self.turn_id})
         self._seat.retired = True
 
     async def end(self, served: bool) -> None:
-        """Interrupts a running turn, removes the thread and releases its seat. May be called twice."""
+        """Interrupts the turn if it runs, removes the thread and releases its `Seat`. May be called twice."""
         if self._over is None:
             self._over = self.worker.background(self._end(served))
         await asyncio.wait({self._over}, timeout=STOP_S)

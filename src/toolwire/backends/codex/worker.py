@@ -1,10 +1,9 @@
 """One `codex app-server` process, and the routing of its messages.
 
 - The process ends when its stdin closes, so it cannot outlive the gateway.
-- Messages of a thread go to the sink that is attached under its id. Responses and notifications arrive in any
-  order.
-- Every request from Codex gets an answer: a tool call from its thread, anything else (approvals, questions) a
-  refusal.
+- The messages of a thread go to the `Sink` that is attached under the thread's id. Responses and
+  notifications arrive in any order.
+- Tool calls are answered by their thread. All other requests from Codex (approvals, questions) are refused.
 - When the process dies, every waiting request and every attached thread fails at once.
 """
 
@@ -39,8 +38,8 @@ LOG_IN = "Log in with: codex login"
 class Sink(Protocol):
     """Receives the messages of a thread.
 
-    `deliver` gets each message. If it is a request of Codex, `deliver` answers it, now or later, or ends the
-    turn.
+    `deliver` gets each message. Requests of Codex must be answered, at once or later, or the turn must be
+    ended. `lost` is called when the process has died.
     """
 
     def deliver(self, message: RpcMessage) -> None: ...
@@ -67,7 +66,7 @@ class CodexWorker(Child):
         self.threads = 0
         """The number of threads that this process has started."""
         self.logged_in = False
-        """Whether a login was found. While this is False, each new thread checks again."""
+        """Whether a login was found. While this is False, `require_login` asks Codex for each new thread."""
         self._lines = Lines()
         self._ids = itertools.count(1)
         self._waiting: dict[int | str, asyncio.Future[RpcMessage]] = {}

@@ -37,9 +37,9 @@ class CursorBackend(AgentBackend[CursorSession]):
         return self._bridge
 
     def require_key(self) -> str:
-        """Returns the API key; "" if a running bridge to which Toolwire attaches may have its own.
+        """Returns the API key. Raises an error if there is none.
 
-        Raises an error if there is no key.
+        Returns "" if Toolwire attaches to a running bridge, because such a bridge may have a key of its own.
         """
         key, bridge = self.options.key(os.environ), self.bridge
         if not key and not bridge.target.url:
@@ -64,7 +64,7 @@ class CursorBackend(AgentBackend[CursorSession]):
 
 
 class CursorSource:
-    """All of Cursor's models, on one bridge. A list is read again after five minutes, or if it is empty."""
+    """All of Cursor's models, on one bridge. The list is read again after five minutes, or if it is empty."""
 
     def __init__(self, id: str, options: dict[str, Any]) -> None:
         self.id = id
@@ -93,22 +93,22 @@ class CursorSource:
 
 
 def lacking(options: CursorOptions) -> tuple[str, str] | None:
-    """Returns what a Cursor model lacks (the bridge or the key) and how to get it; None if nothing."""
+    """Returns what a Cursor model lacks (bridge or key) and how to get it; None if it lacks nothing."""
     try:
         target = find_bridge(options, os.environ)
     except ToolwireError as error:
         problem, _, how = error.failure.message.partition(" Install it with: ")
         return problem, how or "correct the settings of the bridge"
     if not target.url and not options.key(os.environ):
-        return "there is no key for Cursor", "set CURSOR_API_KEY, or api_key of the model"
+        return "there is no key for Cursor", "set CURSOR_API_KEY, or the model's api_key"
     return None
 
 
 async def inspect(options: CursorOptions) -> dict[str, Any]:
     """Returns the facts for `toolwire doctor`, without a request to Cursor's servers.
 
-    `path`: the bridge's command or address, None if it was not found. `key`: whether there is an API key.
-    `problem`: None or one line.
+    `path`: the bridge's command or address, or None if no bridge was found. `key`: whether there is an API
+    key. `problem`: None or one line.
     """
     facts: dict[str, Any] = {"path": None, "key": bool(options.key(os.environ)), "problem": None}
     backend = CursorBackend("doctor", options)

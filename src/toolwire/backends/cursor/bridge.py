@@ -1,8 +1,9 @@
 """Cursor's bridge, a process that serves many agents.
 
-Toolwire attaches to a running bridge, or starts one when it is needed and restarts it after it died. Backends
-with the same bridge share it: a bridge is a large process, and an attached one can only have one callback
-server. After a failed start, the next attempt waits for a growing pause.
+Toolwire attaches to a running bridge, or starts a bridge when one is needed and starts it again after it
+died. Backends with the same bridge share it, because a bridge is a large process, and because a bridge can
+call back only one server. After a failed start, the next attempt waits for a pause that grows with each
+failure.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ PREFIX = "toolwire-cursor-"
 READY = "cursor-sdk-bridge ready "
 METHOD = "sdk.v1.SdkCustomToolCallbackService/CallCustomTool"
 ToolHandler = Callable[[str, dict[str, Any], str | None], Awaitable[dict[str, Any]]]
-"""A function that handles the calls of one agent: tool, arguments and call id → result."""
+"""A function that handles the calls of one agent. It gets tool, arguments and call id, returns a result."""
 
 
 class CallbackServer(LoopbackServer):
@@ -179,7 +180,8 @@ class BridgeProcess(Child):
     def _stderr_line(self, line: str) -> None:
         """Handles a line of stderr.
 
-        The line that says that the bridge is ready leads to a token, so it is never kept or logged.
+        The line that says that the bridge is ready may contain its token, so this line is never kept or
+        logged.
         """
         if not line.startswith(READY):
             super()._stderr_line(line)
@@ -213,7 +215,7 @@ def read_ready(words: str) -> BridgeTarget:
 
 
 class BridgeConnection:
-    """A connection to a bridge that has answered. `process` is None for an attached bridge."""
+    """A connection to a bridge that has answered. `process`: None if Toolwire did not start the bridge."""
 
     def __init__(self, client: BridgeClient, home: BridgeHome, process: BridgeProcess | None) -> None:
         self.client = client
@@ -254,7 +256,7 @@ class BridgeConnection:
 
 
 class Bridge:
-    """A bridge that several backends share. `share` returns the bridge; call `release` once for each.
+    """A bridge that several backends share. Call `release` once for each call of `share`.
 
     `agents`: the handlers of tool calls, by agent id.
     """
@@ -282,7 +284,7 @@ class Bridge:
         return self._connection.process if self._connection is not None else None
 
     async def connect(self) -> BridgeConnection:
-        """Returns the existing connection to the bridge if it works, otherwise opens a new one."""
+        """Returns the existing connection to the bridge if it works, otherwise opens a new connection."""
         if self._connection is not None and self._connection.alive:
             return self._connection
         async with self._starting:
@@ -339,13 +341,13 @@ class Bridge:
             raise unavailable(problem)
 
     async def set_callback(self, connection: BridgeConnection) -> None:
-        """Sends the bridge the address of the callback server for its agents' calls."""
+        """Sends the bridge the address of the callback server, which receives its agents' calls."""
         assert self._callbacks is not None
         callback = {"url": self._callbacks.url, "authToken": self._callbacks.token}
         try:
             await connection.ask(f"{CONTROL}/SetToolCallback", callback)
         except ConnectError as error:
-            problem = f"Cursor's bridge takes no tools: {clean(error.message)}"
+            problem = f"Cursor's bridge does not accept tools: {clean(error.message)}"
             raise unavailable(problem) from error
 
     def in_background(self, work: Coroutine[Any, Any, None]) -> None:

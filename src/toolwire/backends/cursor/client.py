@@ -1,7 +1,7 @@
-"""The client of the bridge's services, over loopback HTTP, with Connect's JSON format.
+"""The client of the bridge's services, over loopback HTTP, with the JSON format of the Connect protocol.
 
-`ConnectError`: the bridge answered with an error. `BridgeUnreachable`: it did not answer, or closed the
-connection.
+`ConnectError`: the bridge answered with an error. `BridgeUnreachable`: the bridge did not answer, or closed
+the connection.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CONTROL, CURSOR, AGENT = (
 
 # --- failures ---
 #
-# The tables map an error of the bridge to a kind of `errors.KINDS`. The first table that has it decides.
+# The tables map an error of the bridge to a kind of `errors.KINDS`. The first table with this error decides.
 
 SDK_KINDS: dict[str, str] = {
     "UNAUTHORIZED": "backend_auth",
@@ -195,7 +195,7 @@ class BridgeUnreachable(ToolwireError):
 
 
 class BridgeClient:
-    """Calls the methods of a bridge. `method` is SERVICE/METHOD."""
+    """Calls the methods of a bridge. The arguments `method` have the form SERVICE/METHOD."""
 
     def __init__(self, url: str, token: str, timeout_s: float) -> None:
         self._url = url

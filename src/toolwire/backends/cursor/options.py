@@ -1,7 +1,7 @@
 """The keys of `[models.ID]` with `backend = "cursor"`, and how the bridge is found.
 
 Empty keys fall back to Cursor's own variables: CURSOR_API_KEY, CURSOR_SDK_BRIDGE_URL, CURSOR_SDK_BRIDGE_TOKEN
-and CURSOR_SDK_BRIDGE_BIN. Imports the standard library only.
+and CURSOR_SDK_BRIDGE_BIN.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ class CursorOptions(AgentOptions):
     """The options of a Cursor model. An invalid value raises a `ValueError` that names the key."""
 
     model: str = "auto"
-    """Cursor's name for the model; "*": all models, each as ID/NAME."""
+    """Cursor's name of the model. "*" selects all models; each gets the id `ID/NAME`."""
     params: dict[str, str] = field(default_factory=dict)
     """The model's parameters, as Cursor lists them."""
     api_key: str = field(default="", repr=False)
-    """Cursor's API key; empty: CURSOR_API_KEY."""
+    """Cursor's API key. If it is not set, CURSOR_API_KEY is used."""
     bridge_url: str = ""
     bridge_token: str = field(default="", repr=False)
     bridge_bin: str = ""
-    """The command that starts the bridge; empty: from the extra `cursor`, or from PATH."""
+    """The command that starts the bridge. If it is not set, see `find_bridge`."""
     sandbox: bool = True
-    """Whether the bridge runs its agents in a sandbox. It confines everything but the client's tools."""
+    """Whether the bridge runs its agents in a sandbox. The client's tools run outside it, at the client."""
     settle_ms: int = 100
     sessions: int = 16
     start_timeout_s: float = 30.0
     request_timeout_s: float = 30.0
-    """The longest time that the bridge may take to answer a request that is not a run."""
+    """How long the bridge may take to answer a request. Runs are not limited by this."""
 
     def __post_init__(self) -> None:
         AgentOptions.__post_init__(self)
@@ -57,9 +57,9 @@ class CursorOptions(AgentOptions):
 
 
 def check_address(url: str) -> None:
-    """Raises an error unless the address of the bridge is on this machine.
+    """Raises an error if the address of the bridge is not on this machine.
 
-    The bridge calls back to a server that listens on loopback only.
+    The bridge must reach Toolwire's callback server, which listens on loopback only.
     """
     parts = urlsplit(url)
     try:
@@ -75,7 +75,7 @@ COMMAND = "cursor-sdk-bridge"
 
 @dataclass(frozen=True, slots=True)
 class BridgeTarget:
-    """A bridge to attach to (`url` and `token`), or the command that starts one."""
+    """A running bridge to attach to (`url` and `token`), or the command that starts a bridge."""
 
     url: str = ""
     token: str = field(default="", repr=False)
@@ -85,7 +85,7 @@ class BridgeTarget:
 def find_bridge(options: CursorOptions, environ: Mapping[str, str]) -> BridgeTarget:
     """Returns the bridge to use.
 
-    It is searched in the settings, the environment, the extra `cursor`, and on PATH.
+    Looks in this order: the settings, Cursor's environment variables, the extra `cursor`, and PATH.
     """
     for url, command, key in (
         (options.bridge_url, options.bridge_bin, "bridge_bin"),

@@ -1,7 +1,7 @@
 """One agent on a bridge: its requests, the reader of its streams, and its session.
 
-Toolwire asks for an agent with the client's tools as custom tools, and without Cursor's own. The agent does
-not read the person's settings, and works in an empty folder.
+The agent that Toolwire requests has the client's tools as custom tools, and none of Cursor's own tools. The
+agent does not read the person's settings, and works in an empty folder.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ RUNNING = (f"{STATUS}RUNNING", f"{STATUS}CREATING")
 def create_agent(
     id: str, options: CursorOptions, key: str, tools: Iterable[ToolSpec], work: Path
 ) -> dict[str, Any]:
-    """Returns the body of CreateAgent.
+    """Returns the body of the request CreateAgent.
 
-    Toolwire chooses the id, so that even the agent's first call can be assigned to it.
+    Toolwire chooses the agent's id, so that it knows to which agent the first call belongs.
     """
     custom = {
         tool.name: {
@@ -72,7 +72,7 @@ def send(agent: str, text: str, images: Iterable[ImagePart] = ()) -> dict[str, A
 
 ENDS: dict[str, tuple[str, str]] = {
     "CANCELLED": ("backend_cut", "Cursor cancelled the run."),
-    "EXPIRED": ("timeout", "Cursor let the run expire."),
+    "EXPIRED": ("timeout", "Cursor ended the run because it had expired."),
 }
 OWN_TOOLS = frozenset(
     (
@@ -89,14 +89,14 @@ NOTHING = [0, 0, 0, 0]
 
 
 class _TwoChannels:
-    """A text that arrives twice: as deltas, and as whole messages. Each character is used only once."""
+    """A text that arrives twice, as deltas and as whole messages. Every character is used only once."""
 
     def __init__(self) -> None:
         self._counts = {"delta": 0, "message": 0}
         self.sent = 0
 
     def news(self, channel: str, text: str) -> str:
-        """Returns the end of `text`, without what the other channel has already brought."""
+        """Returns the end of `text` that the other channel has not delivered yet."""
         self._counts[channel] += len(text)
         fresh = max(0, self._counts[channel] - self.sent)
         self.sent += fresh
@@ -104,11 +104,11 @@ class _TwoChannels:
 
 
 class SendReader:
-    """Reads the stream of one Send. Call `feed` with every message, then `check` the end.
+    """Reads the stream of one Send request. Call `feed` with every message, and `check` at the end.
 
-    An empty message is a keep-alive. While the agent waits for an approval that nobody can give, keep-alives
-    do not count, so the run times out. When the bridge reports that the agent uses one of `OWN_TOOLS`, `feed`
-    raises an error, which ends the run. The tool may have started by then.
+    An empty message is a keep-alive. Keep-alives restart the run's timeout, except while the agent waits for
+    an approval that nobody can give. When the bridge reports that the agent uses one of `OWN_TOOLS`, `feed`
+    raises an error, which ends the run. The tool may already have started at that time.
     """
 
     def __init__(self, run: AgentRun, tools: frozenset[str]) -> None:
@@ -156,12 +156,12 @@ class SendReader:
     def order(self, call_id: str | None) -> int:
         """Returns the position of a call among the calls of a response.
 
-        Calls are ordered by the first message that mentions them.
+        The order of the calls is the order of the first messages that mention them.
         """
         return self._order.setdefault(call_id or f" {len(self._order)}", len(self._order) + 1)
 
     def answered(self) -> None:
-        """Records that a response has ended and that the usage so far has been reported."""
+        """Records the usage so far as reported. Called when the calls of a response have been answered."""
         self._reported = self._used()
 
     def _message(self, payload: Mapping[str, Any]) -> None:
@@ -199,7 +199,7 @@ class SendReader:
         if call_id := _string(payload, "call_id", "callId"):
             self.order(call_id)
         if name not in self._tools and _plain(name) in OWN_TOOLS:
-            problem = f"Cursor's agent used its own tool '{clean(name)}', which nobody granted."
+            problem = f"Cursor's agent used its own tool '{clean(name)}', which is not allowed."
             raise ToolwireError("backend", f"{problem} The run stopped.")
 
     def _result(self, inner: Mapping[str, Any]) -> None:
@@ -237,7 +237,7 @@ class SendReader:
 def _counts(usage: Mapping[str, Any]) -> list[int] | None:
     """Returns the total, output, cached and reasoning tokens, or None if there are no counts.
 
-    Whether the input includes cached tokens is unclear, so the total is used if there is one.
+    It is unclear whether the input includes cached tokens, so the total is used if there is one.
     """
     given, output, cached, reasoning, total = (
         _number(usage, f"{name}Tokens", f"{name.replace('R', '_r')}_tokens")
@@ -268,7 +268,7 @@ def _string(value: Mapping[str, Any], *names: str) -> str:
 
 
 def _payload(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Returns the message or update, unwrapped from its envelope if it has one."""
+    """Returns the message or update itself. Some bridges wrap it in an object with its name as the key."""
     inner = value.get(name)
     if isinstance(inner, Mapping) and (name == "update" or "type" in inner):
         return {"type": value.get("type"), **inner}
@@ -306,7 +306,7 @@ class CursorSession:
             body = create_agent(session.id, options, key, tools, connection.work)
             made = await connection.ask(f"{AGENT}/CreateAgent", body)
             if made.get("agentId") != session.id:
-                raise ToolwireError("backend", "Cursor's bridge gave the agent an id that was not asked for.")
+                raise ToolwireError("backend", "Cursor's bridge gave the agent an unexpected id.")
         except BaseException:
             bridge.in_background(session.close())  # the bridge may have created the agent
             raise

@@ -1,10 +1,11 @@
 """A model at a hosted provider, and all models of a provider.
 
-- The provider always streams, whatever the client asked for: one path, which can be cancelled, without a
-  limit on length.
-- The library loads with the first turn. Until then the capabilities are those of the provider.
-- Nothing is retried, except on a kept connection that the provider had closed: clients have their own
-  retries.
+- Toolwire always requests a stream from the provider, even if the client did not. So there is only one code
+  path, every request can be cancelled, and answers can have any length.
+- The library pydantic-ai is loaded with the first turn. Until then, the capabilities are those of the
+  provider.
+- Toolwire does not retry requests, because clients have their own retries. The only exception is a request on
+  an idle connection that the provider had already closed.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class HostedBackend:
         return None
 
     def key(self) -> str:
-        """The provider's key: the option `api_key`, or else the provider's environment variable."""
+        """Returns the provider's key: the option `api_key`, or else the provider's environment variable."""
         found = (os.environ.get(name, "").strip() for name in self._provider.keys)
         return self.options.api_key or next(filter(None, found), "")
 
@@ -111,7 +112,7 @@ class HostedBackend:
         return await loaded.count(turn, self.capabilities, self.memory)
 
     async def ready(self) -> bool:
-        """Returns whether library and key exist. Does not ask the provider, which would cost money."""
+        """Returns whether the library and the key exist. Does not ask the provider: this could cost money."""
         return installed() and (bool(self.key()) or not self._provider.keys)
 
     async def close(self) -> None:
@@ -121,12 +122,12 @@ class HostedBackend:
 
 
 def lacking(options: HostedOptions) -> tuple[str, str] | None:
-    """Returns what a model lacks (the library or the key) and how to get it; None if nothing."""
+    """Returns what a model lacks (the library or the key) and how to get it; None if it lacks nothing."""
     if not installed():
         return "the provider library is not installed", add_extra("hosted")
     keys = PROVIDERS[options.provider].keys
     if keys and not HostedBackend("", options).key():
-        return f"there is no key for {options.provider}", f"set {' or '.join(keys)}, or api_key of the model"
+        return f"there is no key for {options.provider}", f"set {' or '.join(keys)}, or the model's api_key"
     return None
 
 
@@ -137,7 +138,10 @@ Json = Any
 
 
 class ModelListing(NamedTuple):
-    """The request that lists a provider's models, and how to read those that generate text."""
+    """The request that lists a provider's models, and a function that reads the names from the response.
+
+    `names` returns only models that generate text.
+    """
 
     base_url: str
     path: str
@@ -172,7 +176,7 @@ LISTINGS: dict[str, ModelListing] = {
 
 
 class HostedSource:
-    """All models of a provider. `options` is the model's table in the settings, with `*` for the name."""
+    """All models of a provider. `options`: the table `[models.ID]`, in which the model's name is `*`."""
 
     def __init__(self, id: str, options: Mapping[str, Any]) -> None:
         self.id = id

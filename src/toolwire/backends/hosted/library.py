@@ -1,4 +1,7 @@
-"""A model of pydantic-ai. The import takes about two seconds, so `backend.load` uses a thread."""
+"""A model of pydantic-ai.
+
+The import of this module takes about two seconds, so `backend.load` imports it in a thread.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +91,7 @@ class LibraryModel:
                 await one.aclose()
 
     async def count(self, turn: Turn, able: Capabilities, memory: CallMemory) -> int | None:
-        """Returns the input tokens of the turn; None if the provider is not known to count them."""
+        """Returns the number of input tokens of the turn; None if Toolwire cannot ask the provider for it."""
         if self._messages is None:
             return None
         await self._enter()
@@ -121,7 +124,7 @@ class LibraryModel:
     ) -> Callable[[], AsyncGenerator[Batch, None]]:
         """Returns a function that sends the request once and yields the batches of its answer.
 
-        The first batch, which may be empty, says that the answer has begun.
+        The first batch means that the answer has begun. It may be empty.
         """
         if self._messages is not None and _is_spoken(turn, able):
             return partial(self._messages.ask, turn)
@@ -181,7 +184,7 @@ def _client(options: HostedOptions) -> httpx2.AsyncClient:
     )
 
     async def one_user_agent(request: httpx2.Request) -> None:
-        # The library and Google's SDK both add theirs, and HTTP servers may refuse a request that has two.
+        # The library and Google's SDK both add this header, and some servers refuse a request that has two.
         request.headers["User-Agent"] = request.headers.get_list("User-Agent")[-1]
 
     async def remember(response: httpx2.Response) -> None:
@@ -195,7 +198,10 @@ def _client(options: HostedOptions) -> httpx2.AsyncClient:
 
 
 def _closed_while_idle(error: BaseException) -> bool:
-    """Whether the provider closed an idle connection, so that the request may be sent once more."""
+    """Whether the request failed because the provider had closed an idle connection.
+
+    Such a request may be sent once more.
+    """
     if not isinstance(error, ModelConnectionError) or isinstance(error, ModelTimeoutError):
         return False
     cause: BaseException | None = error

@@ -1,8 +1,8 @@
-"""A Messages request that reaches Claude as the client wrote it, and Anthropic's own events → events.
+"""Sends a Messages request to Claude as the client wrote it, and converts Anthropic's stream to events.
 
-The library's messages have no place for cache markers, block borders, deferred tools, betas and fields that
-it does not know. So a client of Anthropic's API is served without it: the request is `Turn.body`, sent by
-Anthropic's SDK, with the configured model and as a stream.
+The messages of the library pydantic-ai cannot express cache markers, block borders, deferred tools, betas, or
+fields that the library does not know. So clients of Anthropic's API are served without the library:
+Anthropic's SDK sends `Turn.body`, with the configured model and as a stream.
 
 | Anthropic's stream                 | events                                                            |
 |------------------------------------|-------------------------------------------------------------------|
@@ -11,8 +11,8 @@ Anthropic's SDK, with the configured model and as a stream.
 | tool_use                           | CallBegin, CallArgs, CallEnd                                      |
 | server_tool_use, its result, and   | Block, whole                                                      |
 | any other block                    |                                                                   |
-| usage                              | Usage; its input includes cached tokens, Anthropic's does not     |
-| stop_reason                        | Finish; a stream without one was cut                              |
+| usage                              | Usage, whose input includes cached tokens (Anthropic's does not)  |
+| stop_reason                        | Finish; a stream without a stop_reason was cut                    |
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class MessagesModel:
         self._name, self._secrets = name, secrets
 
     async def ask(self, turn: Turn) -> AsyncGenerator[Batch, None]:
-        """Yields the batches of one answer. The first batch is empty and says that the answer has begun."""
+        """Yields the batches of one answer. The first batch is empty; it means that the answer has begun."""
         reader, tap = MessagesReader(), frame_tap()
         try:
             stream = await self._client.post(
@@ -97,7 +97,7 @@ class MessagesModel:
         return {**turn.body, "model": self._name}
 
     def _raised(self, error: Exception) -> Exception:
-        """Returns the library's error for a failed connection, otherwise the error that Anthropic sent."""
+        """Returns pydantic-ai's error for a failed connection, or the failure for an error from Anthropic."""
         if isinstance(error, APIStatusError):
             return ToolwireError.of(failure_of(error, self._secrets))
         cause = error.__cause__ if isinstance(error, APIConnectionError) else error
@@ -116,7 +116,7 @@ STOPS: dict[str, Finish] = {
     "model_context_window_exceeded": Finish("length", window=True),
     "refusal": Finish("content_filter"),
 }
-"""How an answer ends, by its `stop_reason`. An unknown reason counts as `stop`; the client gets its name."""
+"""How an answer ends, by `stop_reason`. An unknown reason becomes `stop`; the client also gets its name."""
 COUNTS = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
 ENDS = ("stop_details", "container", "context_management")
 STREAMED = frozenset({"text", "thinking", "redacted_thinking", "tool_use"})
@@ -215,7 +215,7 @@ class MessagesReader:
     # --- usage ---
 
     def _count(self, usage: Mapping[str, Json] | None) -> list[Event]:
-        """Adds token counts to the counts so far and returns them. A later count replaces an earlier one."""
+        """Returns the usage so far with these token counts. A later count replaces an earlier count."""
         self._usage |= {name: value for name, value in (usage or {}).items() if value is not None}
         given, said, read, written = (self._usage.get(name, 0) for name in COUNTS)
         thinking = (self._usage.get("output_tokens_details") or {}).get("thinking_tokens") or 0
@@ -224,7 +224,10 @@ class MessagesReader:
 
 
 def _whole(block: dict[str, Json]) -> str:
-    """Returns a streamed block as JSON. The input of a tool that Anthropic's server ran comes as text."""
+    """Returns a streamed block as JSON.
+
+    The input of a tool that ran on Anthropic's server was streamed as text, and is parsed here.
+    """
     pieces = block.pop("partial_json", "")
     if pieces:
         block["input"] = partial_object(pieces)
@@ -281,11 +284,11 @@ WORDS: tuple[tuple[str, str], ...] = (
     ("prompt is too long", "context_length"),
     ("credit balance is too low", "quota"),
 )
-"""Patterns of errors that differ from other refused requests only in their message."""
+"""Texts in the messages of refused requests that have a more exact kind than `invalid_request`."""
 
 
 def failure_of(error: APIStatusError, secrets: tuple[str, ...]) -> Failure:
-    """Returns the failure for an error response, or for an error in a stream, whose status is 200."""
+    """Returns the failure for an error response, or for an error event in a stream (status 200)."""
     status, body = error.status_code, error.body
     found = body.get("error") if isinstance(body, Mapping) else None
     found = found if isinstance(found, Mapping) else {}

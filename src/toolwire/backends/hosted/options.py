@@ -1,4 +1,4 @@
-"""The keys of [models.ID] with `backend = "hosted"`."""
+"""The keys of `[models.ID]` with `backend = "hosted"`, and what differs between the providers."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from toolwire.emulate.dialects import select
 
 # --- providers: what differs between them, as data ---
 #
-# Nothing else in this package branches on a provider's name, except `thinking.py`. Law 10: `fields` are the
-# request fields that reach the provider; the report shows every other field as ignored.
+# Only this module and `thinking.py` distinguish providers by name. `fields` are the request fields that reach
+# the provider. The gateway reports every other field as ignored.
 
 LENGTH = frozenset({"max_tokens", "max_completion_tokens", "max_output_tokens"})
 SAMPLING = frozenset({"temperature", "top_p"})
@@ -34,16 +34,16 @@ class Provider:
     """
 
     keys: tuple[str, ...]
-    """Environment variables that may contain the key. The first that is set counts."""
+    """Environment variables that may contain the key. The first variable that is set is used."""
     fields: frozenset[str] = USUAL | STOP | SEEDED
     extra: str = "openai"
     """The extra of pydantic-ai-slim with the provider's SDK."""
     parallel: bool = True
-    """Whether the provider can be asked to make one call at a time."""
+    """Whether a request can limit the model to one call at a time."""
     image_urls: bool = False
     audio: bool = False
     summaries: bool = False
-    """Whether the provider shows summaries of thoughts, not the thoughts themselves."""
+    """Whether the provider sends summaries of thoughts instead of the thoughts themselves."""
     tools_with_history: bool = False
     """Whether a request whose history contains calls must also declare tools."""
     empty_results: bool = False
@@ -52,7 +52,7 @@ class Provider:
     """Whether the provider enforces only schemas with `additionalProperties: false` in every object."""
     client: bool = False
     speaks: frozenset[Api] = frozenset()
-    """The APIs that the provider itself has. A client's request in such an API reaches it unchanged."""
+    """The APIs that the provider itself has. A client's request to such an API is sent on unchanged."""
 
 
 PROVIDERS: dict[str, Provider] = {
@@ -101,8 +101,9 @@ def capabilities(
 ) -> Capabilities:
     """Returns what a model can do.
 
-    `profile` is pydantic-ai's profile of the model, empty while pydantic-ai is not loaded. `thinks`: the
-    options make the model think.
+    `profile`: pydantic-ai's profile of the model; it is empty before pydantic-ai is loaded. `native`: whether
+    the provider gets the tools, so that they need not be emulated. `thinks`: whether the options make the
+    model think.
     """
     fields = provider.fields
     if not profile.get("supports_thinking", True):
@@ -137,16 +138,16 @@ class HostedOptions:
     model: str = ""
     """The provider and the model, as `provider:name`."""
     api_key: str = field(default="", repr=False)
-    """The provider's key; empty: the one in the provider's environment variable."""
+    """The provider's key. If it is not set, the provider's environment variable is used."""
     base_url: str = ""
     tools: ToolsSetting = "auto"
     dialects: tuple[str, ...] | None = None
     thinking: ThinkingSetting = ""
-    """How much the model thinks if the client does not say; empty: the provider's default."""
+    """How much the model thinks if the request does not say. If it is not set, the provider decides."""
     thinking_budget: int = 0
-    """The most tokens for thoughts, if the model takes a number."""
+    """The maximum number of tokens for thoughts, for models that accept such a number."""
     cache: bool = False
-    """Whether to ask the provider to cache the beginning of a conversation. Claude needs to be asked."""
+    """Whether to ask the provider to cache the beginning of a conversation. Claude caches only if asked."""
     timeout_s: float = 300.0
 
     @property
@@ -186,7 +187,7 @@ def _check_url(address: str) -> None:
     """
     try:
         url = urlsplit(address)
-        _ = url.port  # a bad one raises
+        _ = url.port  # raises a ValueError if the port is invalid
     except ValueError:
         url = None
     if url is None or url.scheme not in ("http", "https") or not url.hostname or url.query or url.fragment:

@@ -1,8 +1,8 @@
-"""The library's events and errors → events.
+"""Converts the events and errors of the library pydantic-ai to Toolwire's events.
 
-- One call is open at a time, and calls are numbered from 0. `assemble.CallAssembler` orders calls that an API
-  sends at once or mixed. What the model says while a call is open follows the call.
-- The end needs a reason: a stream that ends without one was cut, which is a failure, never `stop`.
+- Only one call is open at a time, and calls are numbered from 0. `assemble.CallAssembler` orders calls that
+  an API sends at once or mixed. Text and thoughts that arrive while a call is open are sent after the call.
+- A stream that ends without a finish reason was cut. This is a failure, never a `stop`.
 - The client gets the provider's error message if it is about the request, never if it is about credentials.
 """
 
@@ -140,7 +140,7 @@ class HostedReader:
 
 
 def _finish_reason(response: StreamedResponse) -> FinishReason | None:
-    """Returns the reason why the answer ended; None if the answer failed or is not over."""
+    """Returns the reason why the answer ended; None if the answer failed or has not ended."""
     if response.finish_reason is not None:
         return FINISH_REASONS.get(response.finish_reason)
     return "stop" if (response.provider_details or {}).get("finish_reason") else None
@@ -181,7 +181,7 @@ KINDS: tuple[tuple[type[Exception], str], ...] = (
     (exceptions.ContentFilterError, "content_filter"),
     (exceptions.UserError, "invalid_request"),
 )
-"""Kinds of failure by the library's errors, subclasses first. `STATUS_KINDS` has those of HTTP errors."""
+"""Kinds of failure by class of the library's error, subclasses first. `STATUS_KINDS` overrides them."""
 
 STATUS_KINDS: dict[int, str] = {408: "timeout", 413: "body_too_large", 504: "timeout"}
 
@@ -198,7 +198,7 @@ _SECONDS = re.compile(r"(\d+(?:\.\d+)?)s")
 
 
 def failure_of(error: BaseException, started: bool, secrets: tuple[str, ...] = ()) -> Failure:
-    """Returns the failure for an error of the library. `started`: a part of the answer has arrived."""
+    """Returns the failure for an error of the library. `started`: whether some of the answer has arrived."""
     if isinstance(error, ToolwireError):
         return error.failure
     status = error.status_code if isinstance(error, exceptions.ModelHTTPError) else None
@@ -240,7 +240,7 @@ def presentable(text: str, secrets: tuple[str, ...]) -> str:
 
 
 def _words(error: BaseException) -> str:
-    """Returns the provider's message; if there is none, that of the library's error."""
+    """Returns the provider's message, or else the message of the library if the request was wrong, or ""."""
     body = getattr(error, "body", None)
     for place in (body.get("error") if isinstance(body, Mapping) else None, body):
         if isinstance(place, Mapping) and isinstance(place.get("message"), str):

@@ -1,9 +1,9 @@
-"""Turn → messages, settings and tools of the library. Pure.
+"""Converts a `Turn` to messages, settings and tools of the library pydantic-ai.
 
-Every provider takes these messages: the first and the last are the user's, roles alternate, results follow
-their calls directly, and nothing is empty. The assistant's text precedes its calls. Signed thoughts of
-earlier calls are sent back in their position; unsigned reasoning items are not, because no provider takes
-them.
+The messages have a form that every provider accepts: the first and the last message are the user's, roles
+alternate, results follow their calls directly, and no message is empty. The assistant's text precedes its
+calls. Signed thoughts of earlier calls are sent back in their position. Reasoning items without a signature
+are not sent, because no provider accepts them.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from toolwire.core.turn import (
 from toolwire.emulate.prompt import output_prompt
 from toolwire.wire.history import NO_RESULT
 
-# --- content: what a provider cannot take is refused by name, never dropped ---
+# --- content: a part that a provider cannot accept raises an error, and is never dropped ---
 
 Content = str | BinaryContent | ImageUrl
 
@@ -75,7 +75,7 @@ def contents(parts: Iterable[Part], provider: Provider) -> list[Content]:
 
 def _image(part: ImagePart, provider: Provider) -> Content:
     if part.url is None:
-        message = "Images that live at another provider cannot be sent to this model; send the image itself."
+        message = "This model cannot get an image that is stored at another provider; send the image itself."
         raise ToolwireError("unsupported_value", message)
     if part.url.startswith("data:"):
         return inline(part.url)
@@ -92,7 +92,7 @@ def inline(url: str) -> BinaryContent:
     except (binascii.Error, ValueError):
         raw = b""
     if not comma or not raw or "/" not in media_type:
-        problem = "A data: URL is not as it should be: data:MEDIA/TYPE;base64,DATA."
+        problem = "A data: URL has the wrong form; expected data:MEDIA/TYPE;base64,DATA."
         raise ToolwireError("invalid_value", problem)
     return BinaryContent(raw, media_type=media_type.strip().lower())
 
@@ -125,13 +125,17 @@ OPENING = "(The conversation starts here.)"
 CONTINUE = "Continue."
 EMPTY_SCHEMA: Mapping[str, Any] = {"type": "object", "properties": {}}
 SAMPLING_SETTINGS = ("temperature", "top_p", "seed", "presence_penalty", "frequency_penalty", "logit_bias")
-"""Names of fields of `turn.Sampling` in the library. Only fields that the model supports are sent."""
+"""Fields of `turn.Sampling` that have the same name in the library. Only supported fields are sent."""
 _STRANGE = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The model to render for: its options, the library's profile, and the names in signatures."""
+    """The model for which `render` converts a turn.
+
+    `profile`: the library's profile of the model. `fields`: the request fields that the model supports.
+    `system`, `canonical_system`: the library's names of the provider, for messages with signed thoughts.
+    """
 
     options: HostedOptions
     profile: Mapping[str, Any]
@@ -179,9 +183,9 @@ def render(turn: Turn, target: Target, memory: CallMemory) -> HostedRequest:
 
 
 def _loop_is_signed(items: tuple[Item, ...], signed: Mapping[str, Signed | None]) -> bool:
-    """Whether the first call of the tool loop has signed thoughts.
+    """Whether the first call of the current tool loop has signed thoughts; True if there is no loop.
 
-    Text beside results does not end a loop.
+    A message of the user ends a loop, except directly after a result.
     """
     state: bool | None = None
     after_result = False
@@ -258,7 +262,7 @@ class _Conversation:
         self._asked.append(part)
 
     def _answer(self) -> None:
-        """Begins a response of the model, after the request before it has been closed or created."""
+        """Begins a response of the model. First closes the request before it, or creates one."""
         if self._texts or self._calls:
             return
         if not any(isinstance(part, UserPromptPart | ToolReturnPart) for part in self._asked):
@@ -347,7 +351,7 @@ def _settings(turn: Turn, target: Target, thought: thinking.Thinking) -> ModelSe
         if value is not None and name in fields and not (thought.drop_sampling and name in SAMPLING):
             settings[name] = value
     if target.provider.closed_schemas and "temperature" in settings and "top_p" in settings:
-        # Claude takes only one of them. A neutral one is dropped; two that are not are for Claude to refuse.
+        # Claude accepts only one of the two. A value of 1 has no effect, so it is not sent if both are set.
         for name in ("top_p", "temperature"):
             if settings[name] == 1 and len(SAMPLING & set(settings)) == 2:
                 del settings[name]
@@ -362,7 +366,7 @@ def _settings(turn: Turn, target: Target, thought: thinking.Thinking) -> ModelSe
 
 
 def _native_output(turn: Turn, target: Target) -> OutputObjectDefinition | None:
-    """Returns the schema that the provider itself enforces; None: the instructions describe the schema."""
+    """Returns the schema that the provider enforces, or None if the instructions describe the output."""
     output, profile = turn.output, target.profile
     if output.type != "json_schema" or not output.schema or not profile.get("supports_json_schema_output"):
         return None
@@ -376,7 +380,7 @@ def _native_output(turn: Turn, target: Target) -> OutputObjectDefinition | None:
 
 
 def _is_closed(schema: Any) -> bool:
-    """Whether every object of the schema is closed. Claude would leave an open object empty."""
+    """Whether every object of the schema forbids other keys. Claude would leave an open object empty."""
     if isinstance(schema, list):
         return all(map(_is_closed, schema))
     if not isinstance(schema, Mapping):

@@ -1,9 +1,10 @@
-"""How much a request thinks, and the signed thoughts of earlier calls. Pure; standard library only.
+"""How much a model thinks in a request, and the signed thoughts of earlier calls.
 
-A client's `reasoning_effort` overrides the model's options; without either, the provider decides. Claude's
-API refuses thinking with a budget in some requests: with a forced call, in a tool loop whose signed thoughts
-are lost, and if `max_tokens` leaves no room. Toolwire then switches thinking off. With thinking, the API also
-refuses some sampling fields, see `_drops_sampling`.
+A client's `reasoning_effort` overrides the model's options. If neither is set, the provider decides. Claude's
+API refuses thinking with a budget in three cases: a call is forced, the signed thoughts of the tool loop are
+lost, or `max_tokens` leaves no room for thoughts. Toolwire then switches thinking off. With thinking, the API
+also refuses some sampling fields, see `_drops_sampling`. This module imports only the standard library and
+modules of Toolwire.
 """
 
 from __future__ import annotations
@@ -29,9 +30,10 @@ BUDGETS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384, "xhigh":
 
 @dataclass(frozen=True, slots=True)
 class Thinking:
-    """How a request thinks: `settings` of the library.
+    """How the model thinks in a request. `settings`: the settings of the library for this.
 
-    `replay`: signed thoughts of earlier calls are sent back. `drop_sampling`: no sampling field is sent.
+    `replay`: whether signed thoughts of earlier calls are sent back. `drop_sampling`: whether `temperature`
+    and `top_p` are left out.
     """
 
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -40,9 +42,9 @@ class Thinking:
 
 
 def decide(turn: Turn, options: HostedOptions, profile: Mapping[str, Any], signed: bool) -> Thinking:
-    """Returns how a request thinks.
+    """Returns how the model thinks in this request.
 
-    `signed`: if the request continues a tool loop, its signed thoughts are still known.
+    `signed`: False if the request continues a tool loop whose signed thoughts are lost.
     """
     effort = turn.sampling.effort if turn.sampling.effort is not None else options.thinking
     if effort and effort not in (*BUDGETS, *OFF):
@@ -93,9 +95,9 @@ def _effort(level: str, profile: Mapping[str, Any]) -> str:
 
 
 def _drops_sampling(turn: Turn) -> bool:
-    """Whether Claude refuses this request's sampling while it thinks.
+    """Whether Claude refuses this request's `temperature` or `top_p` when it thinks.
 
-    Raises an error if the client asked for both: thinking and this sampling.
+    Raises an error if the client asked for thinking and for this value.
     """
     temperature, top_p = turn.sampling.temperature, turn.sampling.top_p
     name = "temperature" if temperature not in (None, 1) else ""
@@ -113,9 +115,10 @@ def _param(turn: Turn) -> str:
 
 # --- memory ------------------------------------------------------------
 #
-# Anthropic and Google sign what a model thought before a call, and want it back unchanged with the result.
-# OpenAI's wire has no field for it, so the backend remembers it by call id. Without it, Claude continues
-# without thoughts, and the library sends Google its documented dummy signature.
+# Anthropic and Google sign the thoughts of a model before a call, and want these thoughts back unchanged with
+# the call's result. OpenAI's API has no field for signed thoughts, so the backend remembers them by call id.
+# If they are lost, Claude continues without thoughts, and the library sends Google its documented dummy
+# signature.
 
 MOST_CALLS = 4096
 MOST_CHARACTERS = 16 * 1024 * 1024
@@ -123,9 +126,9 @@ MOST_CHARACTERS = 16 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class SignedThought:
-    """A signed thought, as the library represents it.
+    """A signed thought. `part`: the thought as a part of the library.
 
-    `after_text`: the model wrote text before the thought, since its last call.
+    `after_text`: whether the model wrote text between its previous call and this thought.
     """
 
     part: Any
@@ -157,7 +160,7 @@ class Signed:
 class CallMemory:
     """Signed thoughts by call id, for one model.
 
-    If there are too many, the least recently used thoughts are dropped first.
+    If there are too many, the least recently used thoughts are forgotten first.
     """
 
     def __init__(self, most_calls: int = MOST_CALLS, most_characters: int = MOST_CHARACTERS) -> None:

@@ -1,7 +1,8 @@
-"""The embedded model as a backend: requests to llama.cpp's chat completions, and events.
+"""The embedded model as a backend: sends requests to llama.cpp, and converts its answers to events.
 
-A batch contains all tokens that arrived while the event loop was busy. Closing the iterator stops the
-decoding at the next token, or at the next batch of the prompt.
+A batch contains all tokens that arrived while the event loop was busy. Closing the iterator of `run` stops
+the decoding at the next token. While llama.cpp still reads the prompt, it stops after the current step
+(`LocalOptions.batch`).
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ The model may still copy from the prompt.
 def render(turn: Turn, options: LocalOptions, grammar: str, small: bool = True) -> bytes:
     """Returns the body of the request.
 
-    If the last message is the assistant's, the model continues it.
+    If the last message is the assistant's, the model continues this message.
     """
     sampling = turn.sampling
     messages = transcript(turn, (), Form("sentinel", ""))
@@ -69,25 +70,25 @@ def render(turn: Turn, options: LocalOptions, grammar: str, small: bool = True) 
         body["stop"] = list(sampling.stop)
     if sampling.seed is not None:
         body["seed"] = sampling.seed % _SEEDS
-    if grammar:  # it covers the whole answer, so the model must not write thoughts first
+    if grammar:  # the grammar covers the whole answer, so the model must not write thoughts first
         body |= {"grammar": grammar, "reasoning_format": "none"}
         body["chat_template_kwargs"] = {"enable_thinking": False}
     return json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
 
 
 def _most(turn: Turn, options: LocalOptions) -> int:
-    """Returns the default of `max_tokens`.
+    """Returns the limit for the answer's tokens if the request sets none.
 
-    A required call gets more room, because it always ends by itself.
+    A required call may be longer than text, because the grammar makes sure that a call ends.
     """
     required = turn.constraint is not None and turn.constraint.required
     return max(options.max_tokens, options.context // 2) if required else options.max_tokens
 
 
 def grammar_of(turn: Turn, limits: SchemaLimits, refused: Collection[str] = (), small: bool = False) -> str:
-    """Returns the grammar of the answer, "" for none.
+    """Returns the grammar of the answer, or "" if the answer is free text.
 
-    `refused`: rules with a schema that llguidance cannot read. Such a rule accepts any JSON object instead.
+    `refused`: names of rules whose schema llguidance cannot read. These rules then accept any JSON object.
     """
     schema = turn.output.schema or ANY_OBJECT if turn.output.type != "text" else None
     if schema is not None and ANSWER in refused:
@@ -161,7 +162,7 @@ class LocalReader:
         self._reason: str | None = None
         self._guard = RepetitionGuard()
         self._prompt = self._pieces = 0
-        """The number of tokens of the prompt; `_pieces` is the number of the answer's tokens so far."""
+        """The number of tokens in the prompt. `_pieces`: the number of tokens in the answer so far."""
         self.ended = False
 
     def read(self, chunks: Iterable[Chunk]) -> Batch:
@@ -196,7 +197,7 @@ class LocalReader:
                 out.append(Text(text))
             self._pieces += bool(thought or text)
             if self._guard.feed(f"{thought or ''}{text or ''}"):
-                counted = Usage(self._prompt, self._pieces)  # llama.cpp reports none if it is stopped
+                counted = Usage(self._prompt, self._pieces)  # llama.cpp reports no usage if it is stopped
                 return [*out, counted, Finish("length", repeats=True)]
             self._reason = choice.finish_reason or self._reason
         if (usage := read.usage) is not None:

@@ -1,8 +1,9 @@
 """Downloads wheels from the Python package index that the person configured for pip or uv.
 
-It follows the variables and files of pip (`PIP_INDEX_URL`, `pip.conf`, …), of uv (`UV_DEFAULT_INDEX`,
-`uv.toml`, …) and netrc, proxies and certificate authorities. It understands both forms of the simple API,
-folders of wheels and `file:` URLs. Standard library only, so it works where pip is not installed.
+This module follows the environment variables and files of pip (`PIP_INDEX_URL`, `pip.conf`, …) and of uv
+(`UV_DEFAULT_INDEX`, `uv.toml`, …). It also uses netrc, proxies and certificate authorities. It reads both
+forms of the simple API, folders of wheels and `file:` URLs. It works without pip, because it needs only the
+standard library.
 """
 
 from __future__ import annotations
@@ -33,19 +34,19 @@ from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
 from toolwire.core.display import one_line
 
 PIPS_CONSTANT = "pip/_internal/models/index.py", re.compile(r'PyPI = PackageIndex\(\s*"([^"]+)"')
-"""Where pip's source names the index that pip uses if none is configured."""
+"""The file and line in pip's source code with the index that pip uses if no index is configured."""
 ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
 TIMEOUT_S = 30.0
 BLOCK = 1 << 17
 MOST_PAGE = 32 << 20
 _LATER = frozenset({408, 425, 429})
-"""HTTP statuses below 500 after which it is worth trying again."""
+"""HTTP statuses below 500 after which another attempt may succeed."""
 
 
 class IndexProblem(Exception):
     """Raised if a wheel cannot be downloaded. The message is one line.
 
-    `lasting`: trying again does not help.
+    `lasting`: whether another attempt would fail too.
     """
 
     def __init__(self, message: str, lasting: bool = False) -> None:
@@ -65,7 +66,7 @@ class Source:
     """Folders of wheels, and pages with links to wheels (pip's `find-links`)."""
     proxy: str = ""
     authorities: str = ""
-    """A file or folder with certificates of authorities; "": those of the system."""
+    """A file or folder with certificates of authorities. If it is empty, the system's are used."""
     timeout_s: float = TIMEOUT_S
     netrc: str = ""
 
@@ -95,10 +96,10 @@ class Source:
 
 
 def pips_index() -> str:
-    """Returns the index that pip uses if none is configured; "" if this Python has no pip.
+    """Returns the index that pip uses if no index is configured; "" if this Python has no pip.
 
-    It is a constant in the source code of pip: of an installed pip, or of the one that Python adds to new
-    environments.
+    The index is a constant in pip's source code. The code is that of the installed pip, or of the pip that
+    Python adds to new environments.
     """
     member, constant = PIPS_CONSTANT
     for source in _pips_sources(member):
@@ -112,7 +113,7 @@ def _pips_sources(member: str) -> Iterator[str]:
         with suppress(OSError):
             yield (folder.parent / member).read_text("utf-8")
     folders = [folder / "_bundled" for folder in _package_folders("ensurepip")]
-    if packaged := sysconfig.get_config_var("WHEEL_PKG_DIR"):  # some Linux distributions keep the wheel apart
+    if packaged := sysconfig.get_config_var("WHEEL_PKG_DIR"):  # where some Linux distributions have the wheel
         folders.append(Path(packaged))
     for wheel in (wheel for folder in folders for wheel in sorted(folder.glob("pip-*.whl"))):
         with suppress(OSError, KeyError, zipfile.BadZipFile), zipfile.ZipFile(wheel) as archive:
@@ -126,7 +127,7 @@ def _package_folders(name: str) -> list[Path]:
 
 
 def _url(written: str) -> str:
-    """Returns an index's URL. uv also accepts `NAME=URL`."""
+    """Returns the URL of an index that is written as URL or, for uv, as NAME=URL."""
     name, is_named, url = written.partition("=")
     return url if is_named and name.replace("-", "").replace("_", "").isalnum() else written
 
@@ -151,7 +152,7 @@ def _pip_variables(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _pip_files(environ: Mapping[str, str], home: Path, settings: Path) -> dict[str, str]:
-    """Returns the options in pip's files. Later files win, as for pip."""
+    """Returns the options in pip's files. As in pip, a later file overrides an earlier one."""
     own = environ.get("PIP_CONFIG_FILE", "")
     if own == os.devnull:
         return {}
@@ -187,7 +188,7 @@ class _Uv:
 
 
 def _uv_files(settings: Path) -> _Uv:
-    """Returns the indexes in uv's settings files. Only the first file that exists counts."""
+    """Returns the indexes in uv's settings files. Only the first file that exists is read."""
     for file in (settings / "uv" / "uv.toml", Path("/etc/uv/uv.toml")):
         try:
             table: dict[str, Any] = tomllib.loads(file.read_text("utf-8"))
@@ -298,11 +299,11 @@ class Index:
         request.add_header("Accept-Encoding", "identity")
         request.add_header("User-Agent", "toolwire")
         if login := self._login(parts):
-            request.add_unredirected_header("Authorization", login)  # other hosts must not get it
+            request.add_unredirected_header("Authorization", login)  # not after a redirect to another host
         return self._opener.open(request, timeout=self.source.timeout_s)
 
     def _login(self, parts: Any) -> str:
-        """Returns the credentials for a host: those of its URL or of its index, or of netrc."""
+        """Returns the credentials for a URL: from the URL, from an index on the same host, or from netrc."""
         for url in (parts, *map(urlsplit, self.source.indexes)):
             same = (url.scheme, url.hostname, url.port) == (parts.scheme, parts.hostname, parts.port)
             if same and url.username is not None:
@@ -345,7 +346,7 @@ def _local(written: str) -> Path | None:
 
 
 def _host(url: str) -> str:
-    """Returns where a page is, without credentials."""
+    """Returns the host of a URL, or the path of a file or folder."""
     return urlsplit(url).hostname or str(_local(url) or "")
 
 

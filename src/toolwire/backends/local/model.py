@@ -1,15 +1,16 @@
 """A GGUF model in memory, and its options.
 
-Models in the settings with the same file, context, parallel, threads and batch share one loaded model. It is
-loaded once, and unloaded when the last of them closes.
+Models in the settings with the same file, context, parallel, threads and batch share one `LocalModel`. The
+file is loaded once, and unloaded when the last backend that uses it closes.
 
 - llama.cpp decodes in its own threads. A run also occupies one Python thread, which waits without the GIL.
-- The callback's return value stops a run. It is called after every token, and after every batch of the
-  prompt.
-- llama.cpp always opens an HTTP listener. It gets a socket in a private folder, which is removed at once.
-- llama.cpp silently drops a grammar that llguidance cannot read. So each new grammar is first tried with a
-  single token.
-- Loading holds the GIL. So the file is first read into the page cache, to make loading short.
+- llama.cpp calls `Stream.put` after every token, and after every step of the prompt. If `put` returns True,
+  llama.cpp stops the run.
+- llama.cpp always opens an HTTP server. This server gets a socket in a private folder, and the folder is
+  removed at once, so nobody can connect.
+- llama.cpp silently ignores a grammar that llguidance cannot read. So `LocalModel.accepts` tries each new
+  grammar with a request for a single token.
+- Loading holds the GIL, so it should be short. The file is therefore read into the page cache first.
 """
 
 from __future__ import annotations
@@ -55,26 +56,29 @@ class LocalOptions:
     """The keys of `[models.ID]` with `backend = "local"`."""
 
     gguf: str = ""
-    """The path of a GGUF file, or the name of a model of `toolwire local list`; empty: the small default."""
+    """The path of a GGUF file, or the name of a model in `toolwire local list`.
+
+    If it is not set, this is the small default model.
+    """
     context: int = 8192
-    """The most tokens of a request, prompt and answer together."""
+    """The maximum number of tokens of a request, with prompt and answer together."""
     parallel: int = 2
     """How many requests are decoded at the same time. Further requests wait."""
     threads: int = 0
-    """The threads that decode; 0: chosen by the number of cores."""
+    """The number of threads that decode. 0: chosen by the number of cores."""
     batch: int = 128
-    """The tokens of a prompt that are read in one step. A run can be stopped between two steps."""
+    """How many tokens of a prompt are read in one step. A run can be stopped between two steps."""
     temperature: float = 0.2
     top_p: float = 0.9
     max_tokens: int = 1024
-    """The default of `max_tokens`.
+    """The maximum number of tokens of an answer, if the request sets none.
 
-    A required call may use half the context, because it always ends.
+    A required call may have up to half the context, because the grammar makes sure that it ends.
     """
     max_string: int = 0
-    """The longest string if a tool's schema sets no limit; 0: chosen by the model's size."""
+    """The maximum length of a string if a tool's schema sets no limit. 0: chosen by the model's size."""
     max_items: int = 0
-    """The most items of an array if a tool's schema sets no limit; 0: by the model's size."""
+    """The maximum number of items if a tool's schema sets no limit. 0: chosen by the model's size."""
 
     def __post_init__(self) -> None:
         for key, (low, high) in RANGES.items():
@@ -82,7 +86,7 @@ class LocalOptions:
                 raise ValueError(f"{key}: expected {low} to {high}, got {getattr(self, key)}")
 
     def limits(self, size: int) -> SchemaLimits:
-        """Returns the limits for strings and arrays whose schema sets none.
+        """Returns the limits for strings and arrays whose schema sets no limits.
 
         `size`: the size of the model's file, in bytes.
         """
@@ -95,9 +99,10 @@ class LocalOptions:
 
     @property
     def cores(self) -> int:
-        """The number of decoding threads, unless `threads` sets it.
+        """The number of decoding threads: `threads`, or else a number for this machine's cores.
 
-        All cores of a small machine are used, half of the cores of a large one.
+        With up to four cores, all of them are used. With more cores, half of them are used, at most
+        `MOST_THREADS`.
         """
         if self.threads:
             return self.threads
@@ -153,7 +158,7 @@ class Stream:
 Key = tuple[str, int, int, int, int]
 PROBES = 256
 LONGEST = 70
-"""The longest path of a temporary folder that still leaves room for the socket's name."""
+"""The maximum length of a temporary folder's path. The path of a socket in it must not be too long."""
 _BLOCK = 1 << 20
 _SPARE = 1 << 30
 _import_lock = threading.Lock()
@@ -208,15 +213,15 @@ class LocalModel:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         self.server = server
-        # This request also starts the server's loop. Without it, the server could not be closed.
+        # `accepts` also starts the server's loop. Without a first request, the server could not be closed.
         if not self.accepts('%llguidance {}\nstart: "~"\n'):
             self.server = None
             raise unavailable(f"This build of llama.cpp has no llguidance: {add_extra('local')}")
 
     def submit(self, render: Callable[[], bytes], stream: Stream) -> Future[None]:
-        """Decodes a request as soon as a thread is free. `render` returns the request.
+        """Decodes a request as soon as a thread is free. `render` returns the body of the request.
 
-        The chunks of the answer go to `stream`.
+        The chunks of the answer are passed to `stream`.
         """
         job = self._start(self._run, render, stream)
         self._running.add(stream)
@@ -238,7 +243,7 @@ class LocalModel:
             stream.put(error)
 
     def accepts(self, grammar: str) -> bool:
-        """Returns whether llguidance can read a grammar. Its text must begin with a tilde."""
+        """Returns whether llguidance can read a grammar. Its texts must begin with a tilde."""
         known = self._accepted.get(grammar)
         if known is None:
             body = {"prompt": "a", "max_tokens": 1, "temperature": 0, "cache_prompt": False}
@@ -251,7 +256,7 @@ class LocalModel:
         return known
 
     def refused(self, grammar: str) -> set[str]:
-        """Returns the rules of a grammar with a schema that llguidance cannot read; usually none."""
+        """Returns the names of the grammar's rules whose schema llguidance cannot read (usually no rule)."""
         whole, single = probes(grammar)
         if self.accepts(whole):
             return set()
@@ -262,7 +267,7 @@ class LocalModel:
         return not self._running
 
     async def close(self) -> None:
-        for stream in list(self._running):  # including those that still wait for a thread
+        for stream in list(self._running):  # also streams of runs that still wait for a thread
             stream.put(None)
             stream.cancelled = True
         await asyncio.get_running_loop().run_in_executor(None, self._close)
@@ -287,14 +292,14 @@ def key_of(options: LocalOptions) -> Key:
 def lacking(options: LocalOptions) -> tuple[str, str] | None:
     """Returns what a model lacks and how to get it; None if the model can be loaded.
 
-    Imports and reads nothing.
+    Does not import llama.cpp and does not open the model's file.
     """
     if not importable():
         return "llama.cpp is not installed", add_extra("local")
     if os.path.isfile(key_of(options)[0]):
         return None
     if options.gguf and options.gguf not in MODELS:
-        how = f"correct gguf of the model, or leave it out and run: {own_command('local pull')}"
+        how = f"correct the model's gguf, or remove it and run: {own_command('local pull')}"
         return f"no file {options.gguf}", how
     return "no model was pulled", own_command(f"local pull {options.gguf}".strip())
 
@@ -305,7 +310,7 @@ def about(options: LocalOptions) -> About:
 
 
 def _known(options: LocalOptions) -> Known | None:
-    """Returns the downloadable model that these options name, if they name one."""
+    """Returns the downloadable model that these options name, or None."""
     by_file = {known.file: known for known in MODELS.values()}
     return MODELS.get(options.gguf or DEFAULT) or by_file.get(Path(options.gguf).name)
 
@@ -354,7 +359,7 @@ def llama_cpp() -> Any:
     """
     with _import_lock:
         before = os.environ.get("OMP_WAIT_POLICY")
-        os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # read once, when the library is loaded
+        os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # llama.cpp reads this once, when it is loaded
         try:
             return importlib.import_module("xllamacpp")
         except ImportError:

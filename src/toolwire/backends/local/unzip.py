@@ -1,7 +1,7 @@
 """Reads one member of a ZIP archive while the archive is still being downloaded.
 
-`zipfile` needs the directory at the archive's end. This reader goes through the archive from its front, so
-only the member itself has to be stored.
+`zipfile` needs the directory at the end of the archive, so the whole archive would have to be stored. This
+reader goes through the archive from its beginning, and only the member has to be stored.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _FILE, _DESCRIPTOR = b"PK\x03\x04", b"PK\x07\x08"
 _STORED, _DEFLATED = 0, 8
 _ENCRYPTED, _SIZE_FOLLOWS = 1, 8
 _PIECE = 1 << 20
-"""The most bytes that are inflated at once."""
+"""The maximum number of bytes that are inflated at once."""
 _IN_EXTRA = 0xFFFFFFFF
 
 
@@ -88,7 +88,10 @@ class _Source:
         self._held = inflate.unused_data
 
     def skip_descriptor(self) -> None:
-        """Skips the sizes after a member. A size has 4 or 8 bytes, and nothing says which."""
+        """Skips the checksum and the sizes after a member.
+
+        A size has 4 or 8 bytes. The archive does not say which.
+        """
         if (first := self.take(4)) != _DESCRIPTOR:
             self._held = first + self._held
         short = self.take(14)  # the checksum, two sizes of 4 bytes, and what follows

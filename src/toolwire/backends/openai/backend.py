@@ -1,12 +1,14 @@
 """One model at an OpenAI-compatible server.
 
-- All models share the connections (`transport.py`). No cookies, no redirects, and no proxy unless configured.
-- Each network read becomes one batch of events.
-- Closing the iterator closes the connection at once, so that the server stops generating.
-- For a client that does not stream, the server is asked for one body instead of a stream, which costs less.
+- All models share the connections (`transport.py`). They use no cookies, follow no redirects, and use a proxy
+  only if the option `proxy_from_env` is set.
+- The events of each network read become one batch.
+- Closing the iterator of `run` closes the connection at once, so that the server stops generating.
+- If the client does not stream, Toolwire requests one body from the server instead of a stream, which costs
+  less.
 - The kind of server is identified before the first turn. If the server refuses tools, or the schema or
-  grammar that constrains them, the backend remembers this and the turn fails with `tools_unsupported`, so
-  that the gateway plans it again with another strategy.
+  grammar that constrains calls, the backend remembers this, and the turn fails with `tools_unsupported`. The
+  gateway then plans the turn again with another strategy.
 """
 
 from __future__ import annotations
@@ -45,12 +47,12 @@ from toolwire.core.turn import Turn
 from toolwire.wire.sse import encode
 
 END_MARK_S = 5.0
-"""The maximum time for usage and the end mark to arrive after the finish reason."""
+"""How long Toolwire waits for usage and the end mark (`[DONE]`) after the finish reason."""
 READY_S = 2.0
 ASKED = ("ollama", "lmstudio")
-"""Kinds of servers that Toolwire always asks for the context length of a model."""
+"""Kinds of servers from which Toolwire always requests the context length of a model."""
 ASK_AGAIN_S = 10.0
-"""How long to wait before asking again a server that did not identify itself or its model."""
+"""How long to wait after a server has not answered what it is, or what its model can do."""
 BODY_LIMIT = 64 * 1024 * 1024
 ERROR_BODY_LIMIT = 64 * 1024
 
@@ -58,7 +60,7 @@ ERROR_BODY_LIMIT = 64 * 1024
 class OpenAIBackend:
     """A configured model.
 
-    `options` is the model's table in the settings. Raises `ValueError` if an option is wrong.
+    `options`: the table `[models.ID]`. Raises `ValueError` if an option is invalid.
     """
 
     def __init__(self, id: str, options: Mapping[str, Any] | OpenAIOptions) -> None:
@@ -92,7 +94,7 @@ class OpenAIBackend:
 
     @property
     def profile(self) -> ServerProfile:
-        """The profile of the server as far as it is known, without features that the server refused."""
+        """The profile of the server, as far as it is known, without features that the server refused."""
         return self.support.profile
 
     async def run(self, turn: Turn) -> AsyncGenerator[Batch, None]:
@@ -151,10 +153,10 @@ class OpenAIBackend:
         return ollama.OllamaReader(reader) if own_api else reader
 
     async def _fitting(self, rendered: Body) -> int:
-        """Returns the least number of tokens that the prompt can have.
+        """Returns the smallest number of tokens that the prompt can have.
 
-        Raises an error if the prompt does not fit into the context window. Before that, the server is asked
-        again, because the model may have been loaded with a longer context.
+        Raises an error if the prompt does not fit into the context window. First asks the server again for
+        the window, because the model may have been loaded again with a longer context.
         """
         try:
             return context.fitting(rendered, self.options.context or self.support.facts.window)
@@ -164,9 +166,9 @@ class OpenAIBackend:
             return context.fitting(rendered, self.support.facts.window)
 
     def _ollama_body(self, rendered: Body) -> Body:
-        """Returns the request for Ollama's own API, with a context length that suffices for it.
+        """Returns the request for Ollama's own API, with a context length that suffices for the request.
 
-        A length that was needed once is not reduced again, because Ollama reloads the model for each change.
+        The context length is never reduced, because Ollama loads the model again for each change.
         """
         facts, fixed = self.support.facts, self.options.context
         current = max(self._window, facts.loaded)
@@ -179,7 +181,7 @@ class OpenAIBackend:
         return None
 
     async def prepare(self) -> None:
-        """Identifies the server. If the strategy depends on it, also asks what the model can do."""
+        """Identifies the server, and asks what the model can do if the strategy depends on the answer."""
         if self.support.refused:
             self.support.refresh()
         if time.monotonic() < self._ask_after:
@@ -192,7 +194,7 @@ class OpenAIBackend:
                 self._ask_after = time.monotonic() + (FORGET_S if await self._learn() else ASK_AGAIN_S)
 
     async def _learn(self) -> bool:
-        """Asks the server what it is and what the model can do. Returns True if it answered everything."""
+        """Asks the server what it is and what the model can do. Returns True if it answered all questions."""
         probe = ServerProbe(self.options.base_url, self._connected().session, self.options.auth_headers)
         found = await identify(probe) if self.options.profile == "auto" else self.options.server
         if found is None:
@@ -205,7 +207,7 @@ class OpenAIBackend:
     async def ready(self) -> bool:
         """Returns True if the server answers and accepts the API key.
 
-        Lists the models, so that nothing is generated.
+        Requests only the list of models, so that the server generates nothing.
         """
         try:
             async with self._connected().session.get(
@@ -248,10 +250,10 @@ class OpenAIBackend:
         return self._refusal(failure, error_message(body), asked, body)
 
     def _checked(self, batch: Batch, least: int, asked: frozenset[Refused]) -> Batch:
-        """Returns the batch of a response with status 200, or a failure in its place.
+        """Returns a batch of a response with status 200, or a failure in its place.
 
-        The usage in it can show that the server did not read the whole prompt (`least`). A failure in the
-        first batch can be a refusal of what was `asked`.
+        The usage in the batch can show that the server did not read the whole prompt, which has at least
+        `least` tokens. A failure in the first batch can be a refusal of one of the features `asked`.
         """
         if least:
             batch = context.check_read(batch, least)
@@ -262,9 +264,9 @@ class OpenAIBackend:
         return [self._refusal(first, first.message, asked, named)]
 
     def _refusal(self, failure: Failure, message: str, asked: frozenset[Refused], body: bytes) -> Failure:
-        """Returns `tools_unsupported` if the error refuses a feature that another strategy does without.
+        """Returns `tools_unsupported` if the server refuses a feature that another strategy does not need.
 
-        In this case the refusal is remembered. Any other failure is returned unchanged.
+        In this case, also remembers the refusal. Otherwise returns `failure` unchanged.
         """
         what = refused(message, asked, body.decode("utf-8", "replace").strip()) if asked else None
         if what is None or not self.support.has_fallback(what):
@@ -274,7 +276,7 @@ class OpenAIBackend:
 
 
 def _asked(turn: Turn, body: Body) -> frozenset[Refused]:
-    """Returns the features of this request that the server may refuse and another strategy can avoid."""
+    """Returns the features of this request that the server may refuse and that can be avoided."""
     if turn.constraint is not None:
         return frozenset({"constraint"})
     if "tools" not in body:
@@ -291,7 +293,7 @@ def _asked(turn: Turn, body: Body) -> frozenset[Refused]:
 def _is_stream(response: UpstreamReply, turn: Turn) -> bool:
     """Returns True if the body of a response is a stream.
 
-    This is the case if its content type says so, or if a stream was requested and the type is not JSON.
+    It is a stream if its content type says so, or if a stream was requested and the content type is not JSON.
     """
     media = response.headers.get("content-type", "").partition(";")[0].strip().lower()
     return media == "text/event-stream" or (turn.stream and media != "application/json")
@@ -310,7 +312,7 @@ async def _read_until(response: UpstreamReply, until: float) -> bytes:
 
 
 async def _read_body(response: UpstreamReply, tap: FrameTap | None) -> bytes:
-    body = await response.read()  # usually all of it
+    body = await response.read()  # usually the whole body
     if not response.ended:
         blocks, size = [body], len(body)
         while block := await response.read():
@@ -333,10 +335,7 @@ def _checked_size(size: int) -> int:
 
 
 class OpenAISource:
-    """All models of a server, configured as one model with `model = "*"`.
-
-    `options` is the table of this model in the settings.
-    """
+    """All models of a server, for settings with `model = "*"`. `options`: the table `[models.ID]`."""
 
     def __init__(self, id: str, options: Mapping[str, Any] | OpenAIOptions) -> None:
         self.id = id
@@ -361,7 +360,7 @@ class OpenAISource:
 
 
 async def answers(base_url: str, within_s: float) -> bool:
-    """Returns True if a server that lists its models answers at this address in time."""
+    """Returns True if a server at this address lists its models within `within_s` seconds."""
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(within_s)) as session:
         try:
             return "data" in await ServerProbe(base_url, session).json(base_url + "/models")

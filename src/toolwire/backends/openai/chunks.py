@@ -1,9 +1,9 @@
 """The JSON that a chat completions server sends, as types, with two decoders.
 
-`decode` (msgspec) reads what a server that follows OpenAI's API sends. `parse` reads any JSON tolerantly:
-content as a list of parts, numbers as strings, an object in place of a list of one, halves of surrogate
-pairs. In texts and arguments a half is kept, because the other half may be in the next chunk; in names and
-ids it becomes U+FFFD.
+`decode` (msgspec) reads chunks that follow OpenAI's API. `parse` also reads deviating chunks: content as a
+list of parts, numbers as strings, an object in place of a list with one object, halves of surrogate pairs. In
+texts and arguments, half of a surrogate pair is kept, because the other half may be in the next chunk. In
+names and ids, it becomes U+FFFD.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class ChunkDelta(msgspec.Struct, gc=False):
 
 
 class PartsDelta(ChunkDelta, gc=False):
-    """A delta whose content is a list of parts, as only `parse` creates it.
+    """A delta whose content is a list of parts. Only `parse` creates it.
 
-    Each part is a pair: whether it is reasoning, and its text.
+    Each part is a pair: whether the part is reasoning, and its text.
     """
 
     parts: list[tuple[bool, str]] = []
@@ -94,7 +94,7 @@ NOT_AS_EXPECTED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 def parse(data: bytes) -> Chunk:
-    """Parses a chunk or a body. Raises ValueError, or RecursionError if it is nested too deeply."""
+    """Parses a chunk or a body. Raises ValueError, or RecursionError if the JSON is nested too deeply."""
     value = json.loads(data.decode("utf-8", "replace"))
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
@@ -139,7 +139,7 @@ def _delta(value: dict[str, Any]) -> ChunkDelta:
 
 
 def _parts(content: list[Any]) -> list[tuple[bool, str]]:
-    """Returns for each content part with text whether it is reasoning, and the text.
+    """Returns a pair for each content part with text: whether the part is reasoning, and its text.
 
     Mistral sends reasoning as parts of type `thinking`.
     """

@@ -1,9 +1,9 @@
 """Checks that a prompt fits into a model's context window, and that the server read all of it.
 
-Some servers silently drop a part of a prompt that is too long, and answer as if they had read it all. The
-number of prompt tokens that they report shows it: a prompt has at least as many tokens as words, because
-tokenizers do not put two words into one token. An estimate of the tokens decides how large a window Toolwire
-asks for.
+Some servers silently drop a part of a prompt that is too long, and answer as if they had read the whole
+prompt. The number of prompt tokens that such a server reports is then too small: a prompt has at least as
+many tokens as words, because tokenizers do not put two words into one token. For servers whose window can be
+set, an estimate of the tokens decides how large a window Toolwire requests.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ from toolwire.core.errors import ToolwireError
 from toolwire.core.events import Failure, Usage
 
 WITHOUT_SPACES = re.compile("[\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff]")
-"""Characters of scripts that are written without spaces between words, or with few."""
+"""Characters of scripts that have no spaces, or only few spaces, between words."""
 PER_TOKEN = 6
-"""How many characters of `WITHOUT_SPACES` one token holds at most, on average over a prompt."""
+"""How many characters of `WITHOUT_SPACES` a token has at most, on average over a prompt."""
 CHARACTERS_PER_TOKEN = 3
 PER_MESSAGE = 8
-"""Tokens that a chat template adds to a message."""
+"""The number of tokens that a chat template adds to each message."""
 ANSWER, LARGEST_ANSWER = 4096, 8192
 """How many tokens of the window are reserved for the answer.
 
-`ANSWER`: if the request sets no limit. `LARGEST_ANSWER`: the most, whatever limit the request sets.
-Coding agents allow answers of 32,000 tokens and more. A window of that size may not fit into memory.
+`ANSWER` is reserved if the request sets no limit for the answer. If it sets a limit, the limit is reserved,
+but at most `LARGEST_ANSWER`: coding agents allow answers of 32,000 tokens and more, and a window for such an
+answer may not fit into memory.
 """
 SMALLEST_WINDOW = 4096
 
@@ -50,9 +51,9 @@ def _texts(body: Body, roles: frozenset[str]) -> Iterator[str]:
 
 
 def fitting(body: Body, window: int | None) -> int:
-    """Returns the least number of tokens that the messages can have.
+    """Returns the smallest number of tokens that the messages can have.
 
-    Raises an error if they do not fit into the window (None: unknown).
+    Raises an error if this number is larger than the window. `window`: None if the window is unknown.
     """
     least = sum(len(text.split()) + _unspaced(text) // PER_TOKEN for text in _texts(body, READ))
     if window is not None and least > window:
@@ -78,9 +79,9 @@ def needed(body: Body) -> int:
 
 
 def window_for(need: int, current: int, most: int | None) -> int:
-    """Returns the context window to ask for: the current one if it suffices, else the next power of two.
+    """Returns the context window to request: `current`, doubled until the window suffices.
 
-    The steps are large, because Ollama loads a model again for each new window.
+    The steps are large, because Ollama loads a model again for each new window. `most`: the limit, or None.
     """
     window = max(current, SMALLEST_WINDOW)
     while window < need:
@@ -91,8 +92,8 @@ def window_for(need: int, current: int, most: int | None) -> int:
 def check_read(batch: Batch, least: int) -> Batch:
     """Returns the batch, or a failure in its place if the server did not read the whole prompt.
 
-    The number of prompt tokens that the server reports shows that. In a stream, text that was already sent
-    stays, and the response ends with the failure.
+    If the server reports fewer prompt tokens than `least`, it has dropped a part of the prompt. In a stream,
+    the text that was already sent stays, and the response ends with the failure.
     """
     usage = next((event for event in batch if isinstance(event, Usage)), None)
     if usage is None or not 0 < usage.input_tokens < least:  # 0: not counted

@@ -1,7 +1,7 @@
-"""Identifies a server, lists its models, and asks what one of them can do.
+"""Identifies a server, lists its models, and asks what one of its models can do.
 
-The requests are cheap and have a short time limit. A turn that works without their answers does not wait for
-them. After any error, the answer counts as unknown.
+The requests are cheap and have a short time limit. If a request fails in any way, its answer counts as
+unknown.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ class ListedModel:
 
 
 class ProbeAnswer(NamedTuple):
-    """A response: its text (empty unless the status is 200) and its `Server` header."""
+    """A response: its text (or "" if the status is not 200) and its `Server` header."""
 
     text: str
     server: str
 
 
 class ServerProbe:
-    """Asks one server questions. `base` is its address with `/v1`, `root` its address without."""
+    """Sends requests to one server. `base`: its address with `/v1`. `root`: its address without `/v1`."""
 
     def __init__(
         self, base_url: str, session: aiohttp.ClientSession, headers: Mapping[str, str] | None = None
@@ -64,9 +64,9 @@ class ServerProbe:
         self._session, self._headers = session, headers
 
     async def ask(self, url: str, body: Json = None) -> ProbeAnswer | None:
-        """Sends a GET, or a POST if there is a body.
+        """Sends a GET request, or a POST request if there is a body.
 
-        Returns the response, whatever its status; None if there was no usable response.
+        Returns the response with any status, or None if there was no response or it was too large.
         """
         method = "GET" if body is None else "POST"
         asked = self._session.request(method, url, json=body, headers=self._headers, allow_redirects=False)
@@ -98,9 +98,10 @@ def _object(answer: ProbeAnswer | None) -> Entry:
 
 
 async def identify(probe: ServerProbe) -> ServerProfile | None:
-    """Returns the kind of server, identified by its address or, if the server is near, by asking it.
+    """Returns the kind of server, identified by its address or by requests to it.
 
-    Returns None if the server was asked and did not answer.
+    Sends requests only to a server on this machine or in its network (`is_near`). Returns None if such a
+    server does not answer.
     """
     known = by_address(probe.base)
     if known is not None or not is_near(probe.base):
@@ -129,10 +130,10 @@ LISTS_ALL = ("ollama", "lmstudio", "vllm", "openrouter")
 async def trouble(options: OpenAIOptions, model: str) -> tuple[str, str] | None:
     """Returns why a server cannot serve a model, and how to fix it; None if nothing is wrong.
 
-    Lists the server's models, so that nothing is generated. `model` "": any model.
+    Requests only the list of models, so that the server generates nothing. `model`: "" means any model.
     """
     base, timeout = options.base_url.rstrip("/"), aiohttp.ClientTimeout(total=2 * ASK_S)
-    start = "start its server, or correct base_url of the model"
+    start = "start the server, or correct the model's base_url"
     try:
         async with (
             aiohttp.ClientSession(timeout=timeout, trust_env=options.proxy_from_env) as session,
@@ -144,7 +145,7 @@ async def trouble(options: OpenAIOptions, model: str) -> tuple[str, str] | None:
     except aiohttp.ClientProxyConnectionError:
         return "the proxy in the environment cannot be reached", "correct HTTP_PROXY and HTTPS_PROXY"
     except aiohttp.ClientConnectorDNSError:
-        return f"the host of {base} is not known", "correct base_url of the model"
+        return f"the host of {base} is not known", "correct the model's base_url"
     except aiohttp.ClientSSLError:
         return (
             f"no TLS connection to {base}",
@@ -155,9 +156,9 @@ async def trouble(options: OpenAIOptions, model: str) -> tuple[str, str] | None:
     except (aiohttp.ClientError, OSError, ValueError):
         return f"{base} does not speak HTTP", start
     if status in (401, 403):
-        return f"{base} refuses the key (HTTP {status})", "set or correct api_key of the model"
+        return f"{base} refuses the key (HTTP {status})", "set or correct the model's api_key"
     if status >= 500:
-        return f"{base} has an error (HTTP {status})", "look into the log of that server"
+        return f"{base} has an error (HTTP {status})", "look at the log of that server"
     if status == 429:
         return f"{base} is busy or the quota is used up (HTTP 429)", "try again later"
     answer = _object(ProbeAnswer(raw.decode("utf-8", "replace"), ""))
@@ -176,7 +177,7 @@ async def trouble(options: OpenAIOptions, model: str) -> tuple[str, str] | None:
 
 
 async def facts_of(probe: ServerProbe, profile: ServerProfile, model: str) -> Facts | None:
-    """Returns what the server says about a model; None if it does not answer or still loads the model."""
+    """Returns what the server says about a model; None if it does not answer or has not loaded the model."""
     if profile.name == "ollama":
         answer = await probe.ask(probe.root + "/api/show", {"model": model})
         if answer is None:
@@ -195,14 +196,14 @@ async def facts_of(probe: ServerProbe, profile: ServerProfile, model: str) -> Fa
     if profile.name == "lmstudio":
         entry = await probe.json(f"{probe.root}/api/v0/models/{quote(model, safe='/')}")
         window = _number(entry.get("loaded_context_length")) or await _loaded_window(probe, model)
-        return Facts(window=window) if window else None  # not loaded: it has no window yet
+        return Facts(window=window) if window else None  # a model that is not loaded has no window yet
     return Facts()
 
 
 async def _loaded_window(probe: ServerProbe, model: str) -> int | None:
-    """Returns the context length of a loaded model; None: the model is not loaded.
+    """Returns the context length of a model that LM Studio has loaded, or None if it is not loaded.
 
-    Uses LM Studio's newer API (0.4).
+    Uses the newer API of LM Studio (since 0.4).
     """
     for entry in _entries(await probe.json(probe.root + "/api/v1/models"), "models"):
         for loaded in _entries(entry, "loaded_instances"):
@@ -212,19 +213,20 @@ async def _loaded_window(probe: ServerProbe, model: str) -> int | None:
 
 
 def _template_tools(props: Entry) -> bool | None:
-    """Returns whether the model's chat template supports tools; None: unknown.
+    """Returns whether the model's chat template supports tools, or None if this is unknown.
 
-    Without that support, llama.cpp drops tools silently.
+    If the template does not support tools, llama.cpp drops them silently.
     """
     tools = _dict(props.get("chat_template_caps")).get("supports_tools")
     return tools if isinstance(tools, bool) else None
 
 
 async def _takes_lark(probe: ServerProbe) -> bool | None:
-    """Returns whether llama.cpp was built with llguidance; None if it is too busy to answer.
+    """Returns whether llama.cpp was built with llguidance; None if llama.cpp does not answer in time.
 
-    A Lark grammar cannot be tried, because a build without llguidance aborts on it. A build with llguidance
-    turns a JSON schema into a Lark grammar and shows it in its answer, so a schema is sent.
+    Toolwire cannot try a Lark grammar, because llama.cpp without llguidance would abort. So it sends a JSON
+    schema. llama.cpp with llguidance converts the schema to a Lark grammar and shows the grammar in its
+    answer.
     """
     asked = {"prompt": "1", "n_predict": 0, "json_schema": {"type": "null"}}
     answer = await probe.ask(probe.root + "/completion", asked)
@@ -238,7 +240,7 @@ async def _takes_lark(probe: ServerProbe) -> bool | None:
 
 
 async def list_models(probe: ServerProbe, profile: ServerProfile) -> list[ListedModel]:
-    """Returns the models that a server offers for chat, in its order; none if it does not answer."""
+    """Returns the models that a server offers for chat, in the server's order; [] if it does not answer."""
     models: list[ListedModel] = []
     for listing in filter(None, (LISTINGS.get(profile.name), OPENAI_LISTING)):
         address = (probe.root if listing.root else probe.base) + listing.path
@@ -295,8 +297,8 @@ def _ollama(entry: Entry) -> ListedModel | None:
 def _lmstudio(entry: Entry) -> ListedModel | None:
     """Reads an entry of LM Studio's list, whose `type` is llm, vlm or embeddings.
 
-    A model without the capability `tool_use` can call tools too, in LM Studio's own format: so `tools` is
-    True or unknown.
+    A model without the capability `tool_use` can also call tools, in LM Studio's own format. So `tools` is
+    either True or None (unknown).
     """
     name = _text(entry.get("id"))
     if not name or entry.get("type") not in ("llm", "vlm"):
@@ -324,9 +326,10 @@ def _litellm(entry: Entry) -> ListedModel | None:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Where a server lists its models, and how an entry of the list is read.
+    """Where a server lists its models, and the function that reads an entry of the list.
 
-    `items` is the key of the list in the response. `root`: the path is relative to the address without `/v1`.
+    `items`: the key of the list in the response. `root`: whether `path` is relative to the address without
+    `/v1`.
     """
 
     path: str

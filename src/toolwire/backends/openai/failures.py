@@ -1,7 +1,7 @@
-"""Turns errors of a server or a connection into one `Failure`, whose message has no secrets.
+"""Converts errors of a server or a connection to one `Failure`, whose message contains no secrets.
 
-The message is one line. It contains the server's own message if that is about the request, but never one that
-is about credentials.
+The message is one line. If the server sent a message of its own, it contains this message, except if the
+error is about credentials or the account's quota.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class TlsRefused(Unreachable):
 
 
 class TooLate(TransportFault):
-    """The server sent nothing in time. `connecting`: the connection was not even opened."""
+    """The server sent nothing in time. `connecting`: whether the connection could not be opened in time."""
 
     def __init__(self, *, connecting: bool = False) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ STATUS_KINDS: dict[int, str] = {
     413: "body_too_large",
     429: "rate_limit",
 }
-"""Kinds of failures by HTTP status. Any other 4xx is `invalid_request`, any other status `backend`."""
+"""Kinds of failures by HTTP status. Other statuses: 4xx is `invalid_request`, all others are `backend`."""
 
 CODE_KINDS: dict[str, str] = {
     "context_length_exceeded": "context_length",
@@ -102,7 +102,7 @@ _MARKUP = re.compile(r"<[^>]*>|\s+")
 _KEY = re.compile(r"\b(?:sk|pk|key|gsk|xai|hf)[-_][A-Za-z0-9_\-*]{8,}")
 
 CERTAIN_KINDS = ("context_length", "content_filter", "quota", "model_not_found", "overloaded")
-"""Kinds of failures for which the error's own code counts more than the HTTP status."""
+"""Kinds of failures for which the code in the error takes precedence over the HTTP status."""
 ABOUT_THE_REQUEST = ("invalid_request", "context_length", "content_filter", "model_not_found")
 OWN_MESSAGES: dict[str, str] = {
     "backend_auth": "The upstream server did not accept the gateway's credentials.",
@@ -148,7 +148,7 @@ def stream_failure(error: Any, secrets: tuple[str, ...] = ()) -> Failure:
 
 
 def transport_failure(error: TransportFault | ToolwireError, started: bool) -> Failure:
-    """Returns the failure for a fault of the connection. `started`: the response had begun."""
+    """Returns the failure for a fault of the connection. `started`: whether the response had begun."""
     if isinstance(error, ToolwireError):
         return error.failure
     if isinstance(error, TooLate):
@@ -182,7 +182,7 @@ _OTHER_FAULTS = {
     ),
     **dict.fromkeys(("ClientPayloadError", "IncompleteRead"), "the answer broke off"),
 }
-"""Errors of aiohttp and of `http.client`, by their names, so that neither has to be imported."""
+"""Errors of aiohttp and `http.client`, by name, so that this module need not import them."""
 
 
 def error_message(body: bytes) -> str:
@@ -207,7 +207,7 @@ def _kind(status: int, error: Mapping[str, Any], words: str) -> str:
 def _failure(
     kind: str, words: str, error: Mapping[str, Any], where: str, retry: float | None, secrets: tuple[str, ...]
 ) -> Failure:
-    """Creates the failure. `where` says when the error came, e.g. "HTTP 500"."""
+    """Creates the failure. `where`: when the error occurred, such as "HTTP 500" or "while streaming"."""
     param, code = error.get("param"), error.get("code")
     if kind in OWN_MESSAGES:
         return Failure(kind, f"{OWN_MESSAGES[kind][:-1]} ({where}).", retry_after_s=retry)
@@ -234,7 +234,7 @@ def _error_in(body: bytes) -> Mapping[str, Any]:
     """Returns the error object in a body, or {} if there is none.
 
     Servers send `{"error": {…}}`, `{"error": "…"}`, `{"message": …}`, or one of these in a list. Ollama
-    also sends llama.cpp's whole body as the text of its error.
+    also sends the whole body of an error of llama.cpp as the text of its own error.
     """
     try:
         value = json.loads(body)
@@ -266,9 +266,9 @@ def _message(error: Mapping[str, Any], body: bytes) -> str:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Returns the header `Retry-After` in seconds, at most a day; None if there is none.
+    """Returns the header `Retry-After` in seconds, at most a day; None if there is no such header.
 
-    If the header is a date, the seconds count from the server's own `Date`.
+    If the header is a date, this is the time from the header `Date` until then.
     """
     for name, factor in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         value = headers.get(name, "").strip()

@@ -1,21 +1,22 @@
 """An HTTP/1.1 client that POSTs to a model server without a proxy.
 
-If a proxy is configured, `transport.py` uses aiohttp instead. This client exists for speed:
-with aiohttp a short request costs the gateway twice the CPU (+98 %), and a chunk of a stream 20 to 65 % more.
+If a proxy is configured, `transport.py` uses aiohttp instead. This client exists for speed: with aiohttp, a
+short request costs the gateway twice the CPU time (+98 %), and a chunk of a stream costs 20 to 65 % more.
 
 Rules:
 
-- A connection carries one request at a time. A connection whose response is complete waits for the next
-  request, at most `KEEP_ALIVE_S`. If its reader knows that all content has arrived, the end of the response
-  has `END_S` to follow: many servers send the last chunk after the end mark of a stream.
-- If anything arrives on a waiting connection, it is closed, even if the event loop has not read the bytes
-  from the socket yet. They would be read as the response to the next request, which may be another client's.
-- No redirects, no cookies. `transport.py` decodes compressed bodies.
+- A connection has one request at a time. A connection whose response is complete waits for the next request,
+  at most `KEEP_ALIVE_S`. Many servers send the last chunk after the end mark of a stream. So if all content
+  has arrived, the connection waits `END_S` for the end of the response.
+- If anything arrives on a waiting connection, this client closes the connection, even if the event loop has
+  not read the bytes from the socket yet. Otherwise the bytes would be read as the response to the next
+  request, which may be another client's.
+- The client follows no redirects and has no cookies. `transport.py` decodes compressed bodies.
 - While more than `HIGH_WATER` bytes are unread, the client does not read the socket, so the server waits.
 - A head larger than `MAX_HEAD` is an error. A response that has neither a length nor chunks ends with its
   connection.
-- A server that sends nothing for `read_s` while a reader waits has timed out. Time that a slow reader spends
-  elsewhere does not count.
+- If a server sends nothing for `read_s` while a reader waits, the read times out. Time in which no reader
+  waits does not count.
 - A request that fails or is cancelled closes its connection, so that the server stops working on it.
 """
 
@@ -59,7 +60,7 @@ Origin = tuple[str, int, bool]
 
 
 class Request:
-    """What all requests for one model share: the address, the headers and the time limits."""
+    """What all requests for one model have in common: the address, the headers and the time limits."""
 
     def __init__(self, url: URL, headers: Mapping[str, str], connect_s: float, read_s: float) -> None:
         assert url.host is not None and url.port is not None
@@ -100,7 +101,7 @@ class Http1Client:
                 return reply
             except BaseException as error:
                 reply.release()
-                # if anything was heard, the server may already be working on the request
+                # if the server has sent anything, it may already be working on the request
                 if is_new or reply.heard or not isinstance(error, Disconnected):
                     raise
                 connection = None
@@ -181,7 +182,10 @@ def has_unread(transport: asyncio.BaseTransport) -> bool:
 
 
 class _Connection(asyncio.Protocol):
-    """A connection to a server. `reply` is the response that arrives on it; None: it is idle."""
+    """A connection to a server. `reply` is the response that arrives on it; None: it is idle.
+
+    The transport's protocol is the response while there is one, and otherwise the connection.
+    """
 
     def __init__(self, client: Http1Client, origin: Origin) -> None:
         self.client = client
@@ -189,21 +193,22 @@ class _Connection(asyncio.Protocol):
         self.transport: Any = None
         self.reply: Http1Reply | None = None
         self.due = 0.0
-        """When the time limit of what happens now is over, by the clock of the event loop."""
+        """The time at which the current time limit ends, by the clock of the event loop."""
         self._then: Callable[[], None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     def send(self, request: Request, body: bytes) -> Http1Reply:
         self.reply = reply = Http1Reply(self, request.read_s)
+        self.transport.set_protocol(reply)
         self.start_timer(request.read_s, reply.check_time)
         self.transport.write(b"%b%d\r\n\r\n%b" % (request.head, len(body), body))
         return reply
 
     def start_timer(self, seconds: float, then: Callable[[], None]) -> None:
-        """Calls `then` when `due` is over: after so many seconds, or later if `due` is set anew.
+        """Calls `then` at the time `due`: after `seconds`, or later if `due` is changed in the meantime.
 
-        Nearly always it is set anew. A timer of the event loop therefore stays as it is, unless it is too
-        late, and is renewed when it ends too early.
+        `due` is nearly always changed. The timer of the event loop is therefore not moved each time. It is
+        started again if it ends before `due`, and replaced only if it would end after `due`.
         """
         loop = self.client.loop
         self.due, self._then = loop.time() + seconds, then
@@ -235,19 +240,14 @@ class _Connection(asyncio.Protocol):
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
     def data_received(self, data: bytes) -> None:
-        if self.reply is None:  # bytes that no request asked for
-            self.transport.abort()
-        else:
-            self.reply.feed(data)
+        self.transport.abort()  # no request asked for these bytes
 
     def connection_lost(self, error: Exception | None) -> None:
         self.client.forget(self)
         self.stop_timer()
-        if self.reply is not None:
-            self.reply.lost(error)
 
 
-class Http1Reply:
+class Http1Reply(asyncio.Protocol):
     """The response to one request. The names in `headers` are in lower case.
 
     `heard`: the server has sent something. `ended`: all of the body was read.
@@ -284,8 +284,9 @@ class Http1Reply:
     def release(self, whole: bool = False) -> None:
         """Keeps the connection for the next request, or closes it if the response is not complete.
 
-        `whole`: only the end of the response is missing, which may still arrive. A server that responds
-        before it has read the whole request may never read the rest. Such a connection is not used again.
+        `whole`: whether only the end of the response is missing, which may still arrive. A connection is not
+        used again if the server responded before it had read the whole request, because it may never read the
+        rest.
         """
         connection = self._connection
         if connection.reply is not self:
@@ -298,6 +299,8 @@ class Http1Reply:
         connection.client.ending.discard(connection)
         transport = connection.transport
         connection.reply = self._parser = None  # the parser refers to this object
+        if not transport.is_closing():
+            transport.set_protocol(connection)
         is_read = self._complete and self._reusable and not self._paused and self.status != 413
         if is_read and not transport.is_closing() and not transport.get_write_buffer_size():
             connection.client.keep(connection)
@@ -305,7 +308,7 @@ class Http1Reply:
             connection.abort()
 
     def _wake(self) -> None:
-        """Wakes a waiting reader if what it awaits has arrived."""
+        """Wakes the waiting reader if there is something to read, or a fault."""
         waiter = self._waiter
         if waiter is None or waiter.done():
             return
@@ -326,9 +329,9 @@ class Http1Reply:
         self._fault = self._fault or fault
         self._wake()
 
-    # --- called by the connection ---
+    # --- called by the event loop ---
 
-    def feed(self, data: bytes) -> None:
+    def data_received(self, data: bytes) -> None:
         if self._complete:
             self._reusable = False
             return
@@ -350,7 +353,11 @@ class Http1Reply:
         if self._released and (self._complete or self._blocks or self._fault is not None):
             self.release()
 
-    def lost(self, error: Exception | None) -> None:
+    def connection_lost(self, error: Exception | None) -> None:
+        connection = self._connection
+        connection.connection_lost(error)
+        if connection.reply is not self:  # released, when the connection was already closing
+            return
         if self._until_close and error is None:
             self._complete = True
             self._wake()

@@ -1,8 +1,9 @@
-"""Ollama's own API (`POST /api/chat`): a chat completions body → its request, its answer → chat chunks.
+"""Converts chat completions requests and answers for Ollama's own API (`POST /api/chat`).
 
 Ollama's OpenAI endpoint has no field for the context length, and silently drops the oldest messages of a
-prompt that does not fit (openai/openai.go: FromChatRequest; server/prompt.go: chatPrompt). The own API takes
-`num_ctx`, and with `truncate: false` it refuses such a prompt (api/types.go: ChatRequest; since 0.12.6).
+prompt that does not fit (openai/openai.go: FromChatRequest; server/prompt.go: chatPrompt). Ollama's own API
+has the field `num_ctx`, and refuses such a prompt if `truncate` is false (api/types.go: ChatRequest; since
+0.12.6).
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ LINE_LIMIT = 64 * 1024 * 1024
 _SAME = ("temperature", "top_p", "seed", "stop", "presence_penalty", "frequency_penalty", *OLLAMA_OPTIONS)
 OPTIONS = {name: name for name in _SAME}
 OPTIONS |= {"max_tokens": "num_predict", "max_completion_tokens": "num_predict"}
-"""The names in Ollama's `options` of fields of a chat completions body."""
+"""The names in Ollama's `options`, by the names of the fields of a chat completions body."""
 EFFORTS: dict[str, Any] = {"none": False, "minimal": "low", "xhigh": "max"}
-"""Reasoning efforts that Ollama writes differently in `think` (openai/openai.go)."""
+"""Reasoning efforts that have another value in Ollama's field `think` (openai/openai.go)."""
 
 
 def request(body: Body, num_ctx: int | None) -> Body:
-    """Returns the request for `/api/chat`. `num_ctx` None: Ollama decides the context length."""
+    """Returns the request for `/api/chat`. If `num_ctx` is None, Ollama decides the context length."""
     names: dict[str, str] = {}  # by call id
     out: Body = {
         "model": body["model"],
@@ -74,7 +75,7 @@ def _message(message: Body, names: dict[str, str]) -> Body:
 
 
 def _image(part: Body) -> str:
-    """Returns an image as base64. The gateway has fetched images by URL, because the profile says so."""
+    """Returns an image as base64. The gateway has already fetched images that the client sent by URL."""
     url = part.get("image_url", {}).get("url", "")
     head, comma, data = url.partition(";base64,")
     if not comma or not head.startswith("data:"):
@@ -84,14 +85,14 @@ def _image(part: Body) -> str:
 
 
 def _call(call: Body) -> Body:
-    """Returns an earlier call. Ollama takes arguments only as an object."""
+    """Returns an earlier call in Ollama's form, in which the arguments are an object."""
     text = call["function"]["arguments"]
     try:
         arguments = msgspec.json.decode(text)
     except msgspec.MsgspecError:
         arguments = None
     if not isinstance(arguments, dict):
-        arguments = {"arguments": text}  # what the model wrote, so that it can see its mistake
+        arguments = {"arguments": text}  # the text that the model wrote, so that it can see its mistake
     return {"id": call["id"], "function": {"name": call["function"]["name"], "arguments": arguments}}
 
 
@@ -118,7 +119,7 @@ class _Line(msgspec.Struct, gc=False):
     message: _Message | None = None
     done: bool = False
     done_reason: str = ""
-    prompt_eval_count: int | None = None  # with those from the cache
+    prompt_eval_count: int | None = None  # includes tokens from the cache
     prompt_eval_cached_count: int | None = None
     eval_count: int | None = None
     logprobs: Any = None
@@ -173,7 +174,7 @@ class OllamaReader:
         return self._inner.read_body(encode(chunk))
 
     def _frames(self, lines: bytes) -> Iterator[bytes]:
-        """Yields each line as a server-sent event with a chat chunk. A broken line stays as it is."""
+        """Yields each line as a server-sent event with a chat chunk. An invalid line is not changed."""
         for line in filter(None, map(bytes.strip, lines.split(b"\n"))):
             try:
                 found = _decode(line)
@@ -213,9 +214,9 @@ class OllamaReader:
 
 
 def window_of(shown: Any, loaded: Any, model: str) -> tuple[int | None, int]:
-    """Returns a model's largest context length, and its current one (0: not loaded, or unknown).
+    """Returns a model's largest context length (None: unknown), and its current context length (0: unknown).
 
-    `shown` is the answer of `/api/show`, `loaded` the answer of `/api/ps`.
+    `shown`: the answer of `/api/show`. `loaded`: the answer of `/api/ps`.
     """
     info, text = shown.get("model_info") or {}, shown.get("parameters") or ""
     most = next((value for key, value in info.items() if key.endswith(".context_length")), None)

@@ -24,18 +24,19 @@ GrammarSetting = Literal["auto", "none", "lark", "structural_tag"]
 class OpenAIOptions:
     """The options of a model.
 
-    - `model`: the server's name for the model; empty: the id that clients send.
-    - `profile`: the kind of server, a name in `profiles.PROFILES`; `auto`: found by its address, or by asking
-      it.
-    - `dialects`: formats of calls to look for in text; empty: the default, and those of the model's family.
-    - `system_role`: the role for instructions, system and developer messages; `keep` leaves roles unchanged.
-    - `reasoning_history`: send earlier reasoning back to the server as `reasoning_content`.
-    - `schema_field`, `grammar`: how the server constrains the model's output; `auto`: as in the profile.
-    - `proxy_from_env`: send requests through the proxies in HTTP_PROXY, HTTPS_PROXY and NO_PROXY.
-    - `context`: the model's context length in tokens; 0: as the server says. Ollama is asked for this length;
-      with 0, Toolwire chooses a length that suffices for the request.
-    - `pass_fields`: request fields to forward besides those of the profile; `*`: all that OpenAI does not
-      have.
+    - `model`: the server's name of the model. If it is not set, this is the id that clients send.
+    - `profile`: the kind of server, a name in `profiles.PROFILES`. With `auto`, Toolwire identifies the
+      server by its address or by requests to it.
+    - `dialects`: formats of calls to recognize in text. If it is not set, these are the default formats and
+      the formats of the model's family.
+    - `system_role`: the role for instructions, system and developer messages. `keep` does not change roles.
+    - `reasoning_history`: whether to send earlier reasoning back to the server as `reasoning_content`.
+    - `schema_field`, `grammar`: how the server constrains the model's output. `auto`: as in the profile.
+    - `proxy_from_env`: whether to send requests through the proxies in HTTP_PROXY, HTTPS_PROXY and NO_PROXY.
+    - `context`: the model's context length in tokens. Toolwire requests this length from Ollama. With 0, it
+      requests a length from Ollama that suffices for the request, and uses what other servers report.
+    - `pass_fields`: request fields to forward in addition to those of the profile. `*`: all fields that
+      OpenAI does not have.
     """
 
     base_url: str = "https://api.openai.com/v1"
@@ -147,7 +148,7 @@ _EXPECTED = {
     "tuple[str, ...]": "a list of strings",
     "Mapping[str, str]": "a table of strings",
 }
-"""What each field of `OpenAIOptions` expects, by its type; any other type expects a string."""
+"""What a field of `OpenAIOptions` expects, by the field's type. Fields of other types expect a string."""
 OPTIONS = {option.name: _EXPECTED.get(str(option.type), "a string") for option in fields(OpenAIOptions)}
 """For each option, a phrase that says which values the option expects."""
 

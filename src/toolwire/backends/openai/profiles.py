@@ -1,8 +1,8 @@
-"""What is known of OpenAI-compatible servers, as data.
+"""What Toolwire knows about OpenAI-compatible servers, as data.
 
 `render.py`, `strategy.py` and `discover.py` read this table; hardly any other code depends on a server's
-name. A row holds what the server's own documentation or source says, with its source in a comment (read in
-August 2026). Whatever a row does not say is as in OpenAI's API.
+name. A row contains facts from the server's own documentation or source code, which a comment names (as of
+August 2026). In all other respects, a server is expected to work as OpenAI's API.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PASSABLE = frozenset(
     "metadata prediction prompt_cache_key prompt_cache_options prompt_cache_retention "
     "safety_identifier service_tier store".split()
 )
-"""Fields of OpenAI's API that Toolwire forwards unchanged and does not act on itself."""
+"""Fields of OpenAI's API that Toolwire forwards unchanged, and that do not affect Toolwire itself."""
 
 _VENDOR_FIELDS = (
     # sampling: vLLM protocol.py, SGLang protocol.py, llama.cpp server README, OpenRouter's parameters
@@ -44,7 +44,7 @@ _VENDOR_FIELDS = (
     "safe_prompt random_seed prompt_mode",
 )
 VENDOR = frozenset(" ".join(_VENDOR_FIELDS).split())
-"""Fields of other servers that only affect the one answer, so that clients may send them.
+"""Fields of other servers that clients may send, because they affect only the answer to this request.
 
 Excluded are fields that choose another model, address or account (`models`, `api_base`, `api_key`,
 `provider`, `extra_headers`), load code (`logits_processors`, `chat_template`), can stop the server
@@ -62,22 +62,22 @@ OLLAMA_OPTIONS = frozenset(
 class ServerProfile:
     """One kind of server.
 
-    - `base_url`: its default address.
-    - How it is recognized: `hosts`; its port, if `own_port` (hardly anything else uses that port); `owned_by`
-      of its models in `/v1/models`; its `server` header; `probe`, a path and the words that the response at
-      this path contains.
-    - `choices`: the values of `tool_choice` that it supports besides `auto` (`allowed`: a list of allowed
-      tools). `firm`: `required` always results in a call.
-    - `schema`: the request field that constrains a whole answer to a JSON schema; `strict_schema`: that
-      schema is sent with `strict`.
-    - `grammar`: how it can constrain text that contains calls.
-    - `json_object`: it supports that response format. `text_parts`: a message may be a list of texts.
-      `prefill`: it continues the last assistant message.
-    - `ignores`: request fields that it does not read. `takes`: the fields of `PASSABLE` that it reads.
-      `vendor`: fields that OpenAI does not have and that it may read.
-    - `streams_logprobs`: it can stream log probabilities even with tools.
-    - `drops_prompt`: it can silently drop the start of a prompt that does not fit its context length.
-    - `deviations`: how it differs from OpenAI, for the documentation. Toolwire handles all of them.
+    - `base_url`: the default address.
+    - The server is recognized by its host (`hosts`), its port (if `own_port`: hardly any other program uses
+      this port), the `owned_by` of its models in `/v1/models`, its header `Server` (`server`), or by the
+      response at a path (`probe`: the path, and words in the response).
+    - `choices`: the values of `tool_choice` that the server supports besides `auto`. `allowed` means a list
+      of allowed tools. `firm`: whether `required` always results in a call.
+    - `schema`: the request field that constrains a whole answer to a JSON schema. `strict_schema`: whether
+      this schema is sent with `strict`.
+    - `grammar`: how the server can constrain text that contains calls.
+    - `json_object`: whether the server supports this response format. `text_parts`: whether a message may be
+      a list of texts. `prefill`: whether the server continues the assistant's last message.
+    - `ignores`: request fields that the server does not read. `takes`: the fields of `PASSABLE` that it
+      reads. `vendor`: fields that OpenAI does not have and that the server may read.
+    - `streams_logprobs`: whether the server can stream log probabilities even with tools.
+    - `drops_prompt`: whether the server can silently drop a part of a prompt that is too long.
+    - `deviations`: how the server differs from OpenAI, for the documentation. Toolwire handles all of them.
     """
 
     name: str
@@ -138,7 +138,7 @@ _ROWS = (
         deviations=(
             "comments between the chunks",
             "provider errors inside a stream that started normally",
-            "some models support tools but not `required`",
+            'some models support tools but not `tool_choice: "required"`',
         ),
     ),
     ServerProfile(
@@ -161,7 +161,8 @@ _ROWS = (
             "the OpenAI endpoint ignores the context length, and silently drops the oldest messages of a "
             "prompt that is too long",
             "`tool_choice` is ignored",
-            "each call arrives in one piece; several calls have index 0 (before 0.20) or none (before 0.4.7)",
+            "each call arrives in one piece; several calls all have index 0 (before 0.20) or no index "
+            "(before 0.4.7)",
             "finish reason `stop` after calls (older versions)",
             "images by URL are refused",
             "the server splits a message of several texts into several messages",
@@ -204,7 +205,7 @@ _ROWS = (
         grammar="structural_tag",
         ignores=frozenset({"verbosity"}),
         deviations=(
-            "tools only with --enable-auto-tool-choice and --tool-call-parser",
+            "tools are rejected without --enable-auto-tool-choice and --tool-call-parser",
             "finish reason `stop` for a named call",
         ),
     ),
@@ -219,7 +220,7 @@ _ROWS = (
         ignores=frozenset({"verbosity"}),
         deviations=(
             "without --tool-call-parser, calls with `auto` stay text",
-            "name and arguments of a call in separate chunks",
+            "the name and the arguments of a call are in separate chunks",
         ),
     ),
     ServerProfile(
@@ -227,7 +228,7 @@ _ROWS = (
         # auto), server-context.cpp (owned_by, /props), server-http.cpp (Server header), its README
         # (--prefill-assistant, on by default), common/chat-auto-parser-generator.cpp (`required`: text,
         # then calls). common/sampling.cpp: a Lark grammar ABORTS a server that was built without
-        # llguidance, so `discover` looks first, and `grammar` holds only where it said yes
+        # llguidance, so `discover` asks first, and `grammar` is used only after a yes
         "llamacpp",
         "llama.cpp",
         "http://127.0.0.1:8080/v1",
@@ -242,10 +243,10 @@ _ROWS = (
         drops_prompt=True,
         deviations=(
             "with --context-shift, a prompt that is too long loses its start silently",
-            "a template without tools drops them silently",
+            "if the model's chat template does not support tools, llama.cpp drops them silently",
             "`required` allows text before the call",
             "a named `tool_choice` counts as `auto`",
-            "a response that its parser does not recognise is HTTP 500",
+            "if llama.cpp's parser does not recognise what the model wrote, the response is HTTP 500",
             "`logprobs` are refused in a stream with tools",
         ),
     ),
@@ -258,9 +259,10 @@ _ROWS = (
         probe=("/health/liveliness", "I'm alive!"),
         strict_schema=False,
         deviations=(
-            "depends on the upstream server",
+            "further differences depend on the server behind LiteLLM",
             "index 0 for every call",
-            "arguments as an object, finish reason `stop` after calls (ollama_chat)",
+            "with models of `ollama_chat`: arguments as an object instead of text, and finish reason `stop` "
+            "after calls",
         ),
     ),
     ServerProfile(
@@ -268,7 +270,7 @@ _ROWS = (
         "another server",
         "http://127.0.0.1:8000/v1",
         strict=True,
-        deviations=("any of the above differences",),
+        deviations=("responses with the differences above",),
     ),
 )
 
@@ -277,7 +279,7 @@ GENERIC = PROFILES["generic"]
 
 
 def by_address(base_url: str) -> ServerProfile | None:
-    """Returns the kind of server that the address identifies; None: the server must be asked."""
+    """Returns the kind of server that the address identifies, or None if it identifies no kind."""
     url = urlsplit(base_url)
     host = (url.hostname or "").lower()
     for profile in _ROWS:
@@ -288,10 +290,7 @@ def by_address(base_url: str) -> ServerProfile | None:
 
 
 def by_models(owned_by: Iterable[str], server: str) -> ServerProfile | None:
-    """Returns the kind of server by its `Server` header or the `owned_by` of its models.
-
-    None: unknown.
-    """
+    """Returns the kind of server by its `Server` header or the `owned_by` of its models, or None."""
     owners = set(owned_by)
     for profile in _ROWS:
         is_named = bool(profile.server) and server.lower().startswith(profile.server)
@@ -301,7 +300,10 @@ def by_models(owned_by: Iterable[str], server: str) -> ServerProfile | None:
 
 
 def is_near(base_url: str) -> bool:
-    """Returns True if the server is on this machine or in its network. Toolwire asks only such servers."""
+    """Returns True if the server is on this machine or in its network.
+
+    Toolwire sends requests to identify a server only to such servers.
+    """
     host = (urlsplit(base_url).hostname or "").lower()
     try:
         address = ipaddress.ip_address(host)

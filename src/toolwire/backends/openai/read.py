@@ -1,26 +1,26 @@
-"""Turns the bytes of a server's response into events. Streams and whole bodies use the same code.
+"""Converts the bytes of a server's response to events. Streams and whole bodies use the same code.
 
 Rules:
 
-- Only choice 0 counts, and an empty text is ignored. `reasoning_content` and `reasoning` are two names for
-  the same field; `reasoning_details` counts if neither is present. Content parts of type `thinking` are
+- Only choice 0 is read, and an empty text is ignored. `reasoning_content` and `reasoning` are two names for
+  the same field; `reasoning_details` is read if neither is present. Content parts of type `thinking` are
   reasoning.
 - Text that arrives while the arguments of a call are open is sent after the call, because an encoder can have
   only one item open.
 - A response ends with a finish reason, or with `[DONE]` after complete content. A stream that ends in any
   other way was cut off, which is a failure, never `stop`.
-- A `data:` line that is not JSON at all is a ping. JSON that breaks off is a failure, because a part of the
-  answer is lost.
-- In a whole body every entry of `tool_calls` is a separate call, whatever its id and index.
-- The name of a call stays as it is, unless it is a declared tool's name with one of the known additions
+- A `data:` line that does not begin with `{` or `[` is a ping and is ignored. Invalid JSON is a failure,
+  because a part of the answer is lost.
+- In a whole body, every entry of `tool_calls` is a separate call, even if ids or indexes are equal.
+- The name of a call is not changed, except if it is a declared tool's name with one of the known additions
   ("functions.look:0", "look<|channel|>commentary"). `NativeArguments` repairs the arguments.
 - If arguments are not complete when the finish reason arrives, the reader waits for them until the stream
   ends. A call that stays incomplete ends the response with `length`. If arguments arrive for a call that was
   already sent without arguments, the response fails.
-- Log probabilities are read if the turn asks for them. They belong to the text or refusal of their chunk; if
-  that is empty, to the next one.
-- Half of a surrogate pair waits for the other half until something else arrives.
-- The amount of text that waits, and the size of all calls, are limited.
+- Log probabilities are read if the turn requests them. They belong to the text or refusal in their chunk, or
+  to the next text or refusal if the one in their chunk is empty.
+- Half of a surrogate pair is kept until its other half arrives, or until other content arrives.
+- The size of deferred text and the size of all calls are limited.
 """
 
 from __future__ import annotations
@@ -73,11 +73,11 @@ _FINISH_WORDS: dict[FinishReason, str] = {
 FINISH_REASONS = {word: reason for reason, words in _FINISH_WORDS.items() for word in words.split()}
 """Maps servers' finish reasons, in lower case, to OpenAI's.
 
-`error` is a failure. A reason that is not in the table counts as `stop`.
+The reason `error` is a failure. A reason that is not in this table counts as `stop`.
 """
 
 HELD_LIMIT = 8 * 1024 * 1024
-"""The maximum number of characters that wait for a call to end."""
+"""The maximum number of characters that are deferred until a call ends."""
 CALLS_LIMIT = 64 * 1024 * 1024
 """The maximum number of characters of all calls together."""
 CUT_OFF = "The upstream server's answer broke off before it was complete."
@@ -94,9 +94,9 @@ _NUMBERED = re.compile(r"(.+):\d{1,9}", re.DOTALL)
 class AnswerReader:
     """Reads one response.
 
-    For a stream, `feed` takes its bytes and `finish` its end. `read_body` takes a whole body. `ended`: the
-    last event was returned. `finishing`: only usage and the end mark can follow. `whole`: the end mark was
-    read.
+    For a stream, call `feed` with its bytes, and `finish` at its end. For a whole body, call `read_body`.
+    `ended`: whether the last event was returned. `finishing`: whether the finish reason was read, so that
+    usage and the end mark follow. `whole`: whether the end mark was read.
     """
 
     _frames: SseReader | None = None
@@ -106,7 +106,7 @@ class AnswerReader:
         names, rename = (declared.names, declared.resolve) if declared else (None, None)
         self._calls = CallAssembler(cumulative, names, rename=rename, repair=NativeArguments)
         self._secrets = secrets
-        self._deferred: list[Event] = []  # arrived while a call was open
+        self._deferred: list[Event] = []  # events that arrived while a call was open
         self._deferred_size = 0
         self.ended = False
         self.finishing = self.whole = False
@@ -114,7 +114,7 @@ class AnswerReader:
         self._stop: str | None = None
         self._usage: Usage | None = None
         self._most_logprobs = turn.sampling.logprobs
-        self._tokens: dict[type[Event], list[TokenLogprob]] = {}  # for the next text and refusal
+        self._tokens: dict[type[Event], list[TokenLogprob]] = {}  # for the next text or refusal
         self._half = ""  # half of a surrogate pair
         self._half_of: type[Text | Thought | Refusal] = Text
         self._has_content = self._has_broken_call = self._is_body = False
@@ -194,7 +194,7 @@ class AnswerReader:
             whole = choice.message is not None and (choice.delta is None or self._is_body)
             delta = choice.message if whole else choice.delta
             if self._most_logprobs is not None:
-                rough = True  # the fast path in `_say` adds no log probabilities
+                rough = True  # the fast path in `_say` does not add log probabilities
                 self._take_logprobs(choice.logprobs, self._most_logprobs, delta)
             if delta is not None:
                 self._take_delta(delta, whole or self._is_body, rough, out)
@@ -273,7 +273,7 @@ class AnswerReader:
             if self._calls.open:
                 self._deferred.append(event)
                 tokens = len(getattr(event, "logprobs", ()))
-                self._deferred_size += size + 100 * (1 + tokens)  # an event itself takes memory too
+                self._deferred_size += size + 100 * (1 + tokens)  # an event itself needs memory too
                 self._limit(out)
                 return
         out.append(event)
@@ -299,7 +299,7 @@ class AnswerReader:
         self._deferred_size = 0
 
     def _limit(self, out: list[Event]) -> None:
-        """Fails the response if too much is waiting or the calls are too large."""
+        """Ends the response with a failure if too much text is deferred or the calls are too large."""
         held = self._deferred_size + self._calls.held
         if not self.ended and (held > HELD_LIMIT or self._calls.size > CALLS_LIMIT):
             self._deferred.clear()
@@ -332,13 +332,13 @@ class AnswerReader:
     def _finish_reason(self) -> FinishReason:
         reason = FINISH_REASONS.get(self._reason, "stop")
         if self._calls.truncated and reason in ("stop", "tool_calls"):
-            return "length"  # even if the server says otherwise
+            return "length"  # even if the server sent another reason
         return "stop" if reason == "tool_calls" and not self._calls.calls else reason
 
     def _done(self) -> list[Event]:
-        """Returns the events after the end mark.
+        """Returns the last events, after the end mark.
 
-        Without a finish reason, the content must show that the answer is complete.
+        If there was no finish reason, the content must show that the answer is complete.
         """
         out: list[Event] = []
         self.whole = True
@@ -354,7 +354,7 @@ class AnswerReader:
         out: list[Event] = []
         if not self._reason:
             self._close("stop", out)
-        elif self._half or (self._calls.calls and self._calls.open):  # these arrived after the finish reason
+        elif self._half or (self._calls.calls and self._calls.open):  # still open after the finish reason
             self._end_calls(out)
         if self.ended:
             return out
@@ -374,7 +374,7 @@ class AnswerReader:
 class _DeclaredNames:
     """The names of the declared tools.
 
-    A separate class, so that the assembler does not refer back to the reader (a reference cycle).
+    This is a separate class, so that the assembler has no reference to the reader (a reference cycle).
     """
 
     def __init__(self, turn: Turn) -> None:
@@ -383,7 +383,7 @@ class _DeclaredNames:
         self._registry: ToolRegistry | None = None
 
     def resolve(self, name: str) -> str:
-        """Returns the name of the declared tool that `name` means; without such a tool, `name` itself."""
+        """Returns the name of the declared tool that `name` means, or `name` itself if there is none."""
         if name in self.names:
             return name
         if self._registry is None:
@@ -394,7 +394,7 @@ class _DeclaredNames:
 
 
 def _usage(usage: WireUsage) -> Usage | None:
-    """Returns the server's token counts, or None if the server sent none. An impossible number becomes 0."""
+    """Returns the server's token counts, or None if it sent no counts. An impossible number becomes 0."""
     if usage.prompt_tokens is None and usage.completion_tokens is None:
         return None
     read, written = usage.prompt_tokens_details, usage.completion_tokens_details
@@ -410,7 +410,8 @@ def _usage(usage: WireUsage) -> Usage | None:
 def _fragment(entry: ChunkToolCall, whole: bool, position: int | None) -> Fragment:
     """Returns an entry of `tool_calls` as a fragment.
 
-    `whole`: its arguments are complete. `position`: its index, if its chunk has several entries.
+    `whole`: whether its arguments are complete. `position`: its position if its chunk has several entries,
+    otherwise None.
     """
     kind: CallKind = "function"
     name, arguments = entry.name, entry.arguments
@@ -439,7 +440,7 @@ def prefill_of(turn: Turn) -> str:
 class PrefillEcho:
     """Removes the prefill from the beginning of an answer that repeats it.
 
-    Text is held only as long as it can be the beginning of the prefill.
+    The beginning of an answer is held back only as long as it can be the beginning of the prefill.
     """
 
     def __init__(self, prefill: str) -> None:

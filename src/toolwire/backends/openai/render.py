@@ -1,16 +1,16 @@
-"""Turns a `Turn` into the body of a chat completions request, exactly as OpenAI defines it.
+"""Converts a `Turn` to the body of a chat completions request, exactly as OpenAI defines it.
 
-- Instructions come first. A step of the assistant with calls becomes one message with its texts and calls,
-  because the results must directly follow the message with the calls.
-- Tool results have text only; their images follow in a user message.
-- A `tool_choice` with allowed tools is sent unchanged to a server that supports it. Any other server is sent
-  only those tools. `n` is never sent: the gateway runs a turn n times.
+- Instructions come first. If the assistant wrote text and calls in one step, they become one message, because
+  the results must directly follow the message with the calls.
+- Tool results contain only text. Their images follow in a user message.
+- If a `tool_choice` lists allowed tools, it is sent unchanged to a server that supports this. Other servers
+  get only the allowed tools. `n` is never sent, because the gateway runs a turn n times.
 - A field that the client did not send is not sent. Fields that Toolwire does not read are forwarded unchanged
-  if the plan left them in the turn; they never replace a field that is set here.
-- If the server ignores or refuses a field (`profiles.py`), the same is expressed in another form where
-  possible: a named `tool_choice` as `required` with only that tool, `none` without tools, `json_object` as a
-  schema, several texts as one. A constraint replaces the response format. If the server cannot stream log
-  probabilities with tools, the whole body is requested.
+  if they are in `Turn.rest`. They never replace a field that this module sets.
+- If the server ignores or refuses a field (`profiles.py`), the body contains an equivalent if possible: in
+  place of a named `tool_choice`, `required` and only that tool; in place of `none`, no tools; in place of
+  `json_object`, a schema; in place of several texts, one text. A constraint replaces the response format. If
+  the server cannot stream log probabilities with tools, no stream is requested.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ PASSED_ON = frozenset(SAMPLING_FIELDS) | frozenset(
     "model messages input instructions stream stream_options n user stop reasoning_effort reasoning logprobs "
     "max_tokens max_completion_tokens max_output_tokens response_format text".split()
 )
-"""Request fields of both APIs that always reach the server or decide how the turn runs."""
+"""Request fields of Chat Completions and Responses that reach the server or decide how the turn runs."""
 
 TOOL_FIELDS = frozenset({"tools", "tool_choice", "parallel_tool_calls", "functions", "function_call"})
-"""Request fields that reach the server if its own tool calling is used."""
+"""Request fields that reach the server only with the strategy `native`."""
 
 
 def render(
@@ -62,7 +62,7 @@ def render(
 ) -> Body:
     """Returns the body of the request.
 
-    `model` is the server's name for the model. If `profile` is None, the options decide it.
+    `model`: the server's name of the model. If `profile` is None, the options decide the kind of server.
     """
     options = options or OpenAIOptions()
     profile = profile or options.server
@@ -114,8 +114,8 @@ def _messages(turn: Turn, options: OpenAIOptions) -> list[Body]:
     if turn.instructions:
         role = "developer" if options.system_role == "developer" else "system"
         out.append({"role": role, "content": turn.instructions})
-    images: list[Body] = []  # of tool results; they are sent after the last result
-    thoughts: list[str] = []  # of the next assistant message, or of the last one before results
+    images: list[Body] = []  # images of tool results, which are sent after the last result
+    thoughts: list[str] = []  # thoughts for the next assistant message, or for the last one before results
     for item in turn.items:
         if images and not isinstance(item, Result):
             out.append({"role": "user", "content": images})
@@ -150,9 +150,9 @@ def _message(message: Message, options: OpenAIOptions) -> Body:
 
 
 def _assistant(out: list[Body], thoughts: list[str], options: OpenAIOptions) -> Body:
-    """Returns the assistant message to which a call is added.
+    """Returns the assistant message to which a call is added: the last message, or a new message.
 
-    If the last message is not the assistant's, this is a new message without text.
+    Adds a new message without text if the last message is not the assistant's.
     """
     if not out or out[-1]["role"] != "assistant":
         out.append({"role": "assistant", "content": None})
@@ -200,7 +200,10 @@ def _add_result(out: list[Body], result: Result) -> list[Body]:
 
 
 def _content(parts: Sequence[Part]) -> str | list[Body]:
-    """Returns a single text as a string, which every server accepts; otherwise a list of parts."""
+    """Returns the content as a list of parts, or as a string if it is a single text.
+
+    Every server accepts a string.
+    """
     if len(parts) == 1 and isinstance(parts[0], TextPart):
         return parts[0].text
     return [_part(part) for part in parts] if parts else ""
@@ -251,7 +254,7 @@ def _add_tools(body: Body, turn: Turn, profile: ServerProfile) -> None:
     choice = turn.tool_choice
     sent = _choice(turn, profile)
     names = None
-    if not isinstance(sent, dict):  # then only the chosen or allowed tools are sent
+    if not isinstance(sent, dict):  # the server cannot choose, so only the chosen or allowed tools are sent
         names = choice.allowed if choice.name is None else (choice.name,)
     tools = [tool for tool in turn.tools if names is None or tool.name in names]
     if not tools or (choice.mode == "none" and sent is None):
@@ -264,9 +267,9 @@ def _add_tools(body: Body, turn: Turn, profile: ServerProfile) -> None:
 
 
 def _choice(turn: Turn, profile: ServerProfile) -> str | Body | None:
-    """Returns the `tool_choice` to send; None: the field is not sent.
+    """Returns the `tool_choice` to send, or None if the field is not sent.
 
-    The choice is an object if the server itself restricts the tools.
+    If this is an object, the server itself restricts the tools.
     """
     choice, taken = turn.tool_choice, profile.choices
     if choice.name is not None and "named" in taken:
@@ -306,10 +309,10 @@ def _response_format(output: OutputFormat, profile: ServerProfile) -> Body:
 
 # --- constraints ---
 #
-# Turns `Turn.constraint` into the request fields that constrain the model's output. A constraint without an
+# Converts `Turn.constraint` to the request fields that constrain the model's output. A constraint without an
 # opening marker becomes a JSON schema for the whole answer. Any other constraint is for text that contains
-# calls: it becomes a Lark grammar (llguidance) or a structural tag (xgrammar), in which a tag begins with the
-# text of a call up to its arguments.
+# calls. It becomes a Lark grammar (llguidance) or a structural tag (xgrammar). The beginning of each tag is
+# the text of a call up to its arguments.
 
 
 def _json_schema(name: str, schema: Mapping[str, Any], strict: bool) -> Body:
@@ -317,10 +320,9 @@ def _json_schema(name: str, schema: Mapping[str, Any], strict: bool) -> Body:
 
 
 def constraint_fields(constraint: Constraint, profile: ServerProfile) -> Body:
-    """Returns the request fields that express the constraint.
+    """Returns the request fields that express the constraint, or {} if the server has no such fields.
 
-    Returns no fields if the server has none for it. The plan makes only constraints that the capabilities
-    allow.
+    The gateway creates only constraints that the backend's capabilities allow.
     """
     if not constraint.opening:
         schema = call_schema(constraint)

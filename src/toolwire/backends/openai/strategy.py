@@ -1,8 +1,9 @@
-"""Chooses a model's strategy for tools (native, constrained, emulated) and its capabilities.
+"""Chooses a model's tool calling strategy (native, constrained or emulated) and its capabilities.
 
-The setting decides; `auto` begins with the server's own tool calling. If the server refuses a feature, it is
-not used for `FORGET_S`, and then tried again, because the server may have been restarted or its model
-replaced. The capabilities follow from the profile, the strategy and the refusals.
+The option `tools` decides. With `auto`, Toolwire first uses the server's own tool calling. If the server
+refuses a feature, Toolwire does not use this feature for `FORGET_S` seconds, and then tries it again, because
+the server may have been restarted or its model replaced. The capabilities depend on the profile, the strategy
+and the refusals.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ from toolwire.emulate.dialects import dialects_of
 
 # --- refusals ---
 #
-# Recognizes errors by which servers refuse tools, a `tool_choice`, a schema or a grammar. After a refusal the
-# turn uses another strategy; any other error goes to the client. First the structure of the error decides:
-# the field that it names (`param`, a pydantic `loc`) and its code. Then its wording decides. An error in the
-# definition of a tool (`tools[0].function.parameters`), or in the size or number of tools, is not a refusal.
+# `refused` recognizes errors with which servers refuse tools, a `tool_choice`, a schema or a grammar. After
+# such a refusal, the turn uses another strategy. The client gets any other error. The structure of an error
+# decides first: the field that the error names (`param`, or `loc` of pydantic) and its code. If the structure
+# does not decide, the wording does. An error in the definition of a tool (`tools[0].function.parameters`), or
+# in the size or number of tools, is not a refusal.
 
 Refused = Literal["tools", "choice", "allowed", "constraint"]
 """A feature that a server can refuse.
@@ -33,7 +35,7 @@ Refused = Literal["tools", "choice", "allowed", "constraint"]
 """
 
 STATUSES = frozenset({400, 404, 405, 422, 500, 501})
-"""HTTP statuses that can be refusals. A 200 with an error in its body can be a refusal too."""
+"""HTTP statuses that can be refusals. A response with status 200 and an error can be a refusal too."""
 
 _LISTED = r"does not support parameters: [\[{{][^\]}}]*['\"](?:{0})['\"]"
 
@@ -43,7 +45,7 @@ _UNKNOWN = (
     r"(?:[`'\"]?\w+[`'\"]?, ){{0,9}}[`'\"]?(?:{0})[`'\"]?(?![\w.\[])"
 )
 
-# The first match counts.
+# The first pattern that matches decides: feature, server, pattern.
 REFUSALS: tuple[tuple[Refused, str, str], ...] = (
     ("tools", "openrouter", r"no endpoints found that support tool use"),  # 404
     ("choice", "openrouter", r"no endpoints found that support the provided 'tool_choice'"),  # 404
@@ -135,8 +137,8 @@ MOST_NODES = 200
 def refused(words: str, asked: frozenset[Refused], error: Any = None) -> Refused | None:
     """Returns the feature that an error refuses, or None if the error means something else.
 
-    `words` is the error's message, `asked` are the features that the request used, and `error` is the error
-    as JSON, if there is any.
+    `words`: the error's message. `asked`: the features that the request used. `error`: the error as JSON, or
+    None.
     """
     looked_for: set[Refused] = {"choice" if what == "allowed" else what for what in asked}
     nodes = list(_nodes(error))
@@ -181,12 +183,12 @@ CLIENTS_FAULT = re.compile(
     r"|in context=\(|\btools?[.\[]\d+\]?\.\w|parallel (?:tool|function)",
     re.IGNORECASE,
 )
-"""Matches errors in the client's tools. Another strategy would only hide these errors."""
+"""A pattern for errors in the client's tools. Another strategy would only hide these errors."""
 _INDEX = re.compile(r"\[(\d+)\]")
 
 
 class _Node(NamedTuple):
-    """An error object: the path of the field that it names, its code or type, and its message."""
+    """An error object: the path of the field that it names, its codes and types, and its message."""
 
     path: tuple[str, ...]
     codes: tuple[str, ...]
@@ -196,7 +198,7 @@ class _Node(NamedTuple):
 def _nodes(value: Any) -> Iterator[_Node]:
     """Yields all error objects in a JSON value.
 
-    JSON inside strings is searched too, because routers quote the errors of their providers.
+    Strings that contain JSON are searched too, because routers quote the errors of their providers.
     """
     waiting, seen = [(value, 0)], 0
     while waiting and seen < MOST_NODES:
@@ -223,10 +225,7 @@ def _nodes(value: Any) -> Iterator[_Node]:
 
 
 def _path(named: Any) -> tuple[str, ...]:
-    """Returns the path of a request field as a tuple.
-
-    `named` is a string or a list: servers name a field in several forms.
-    """
+    """Returns the path of a request field as a tuple. `named`: a string or a list, as the server wrote it."""
     if isinstance(named, str):
         named = _INDEX.sub(r".\1", named).split(".")
     path = [str(step) for step in named] if isinstance(named, list) else []
@@ -236,15 +235,15 @@ def _path(named: Any) -> tuple[str, ...]:
 def _by_structure(
     nodes: list[_Node], words: str, looked_for: set[Refused]
 ) -> Refused | Literal["client"] | None:
-    """Returns the refused feature, as the fields and codes of the error objects show it.
+    """Returns the feature that the fields and codes of the error objects show as refused.
 
-    "client": the error is in the client's tools. None: the structure does not decide.
+    Returns "client" if the error is in the client's tools, and None if the structure does not decide.
     """
     for node in nodes:
         what = FIELDS.get(node.path[0]) if node.path else None
         if what not in looked_for:
             continue
-        if what != "tools":  # Toolwire checked or created it, so the server does not support it
+        if what != "tools":  # Toolwire checked or created this field, so the server does not support it
             return what
         within = [step for step in node.path[1:] if not step.isdecimal()]
         if within or CLIENTS_FAULT.search(node.message):
@@ -267,11 +266,11 @@ RECALLED: frozenset[Recalled] = frozenset({"text"})
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a server says about a model.
+    """What a server says about a model. None, and 0 for `loaded`, means that a fact is unknown.
 
-    `tools` None: unknown. `lark`: it supports Lark grammars. `window`: the largest context length that it can
-    have, in tokens; None: unknown. `loaded`: the context length that it has now; 0: unknown. `own_api`: the
-    server answers Ollama's own API. `thinks`: it can reason; None: unknown.
+    `tools`: whether the model supports tools. `lark`: whether the server supports Lark grammars. `window`:
+    the largest possible context length, in tokens. `loaded`: the current context length. `own_api`: whether
+    the server has Ollama's own API. `thinks`: whether the model can reason.
     """
 
     tools: bool | None = None
@@ -285,8 +284,8 @@ class Facts:
 class ToolSupport:
     """What one model supports.
 
-    This follows from the profile, from what the server says about the model, and from what the server
-    refused. `profile` is the kind of server, with the options applied and without the refused features. Call
+    This depends on the kind of server, on what the server says about the model, and on what the server has
+    refused. `profile`: the kind of server, changed by the options and without the refused features. Call
     `refresh` before each turn. `changed` is called with this object when `strategy` or `capabilities` may
     have changed.
     """
@@ -321,7 +320,7 @@ class ToolSupport:
         self._update()
 
     def has_fallback(self, what: Refused) -> bool:
-        """Returns True if the settings allow another strategy after this refusal."""
+        """Returns True if the settings allow another strategy after the server has refused this feature."""
         return what == "constraint" or self._options.tools == "auto"
 
     def refresh(self) -> None:

@@ -34,7 +34,7 @@ class UpstreamReply(Protocol):
 
     @property
     def ended(self) -> bool:
-        """Whether it is known that nothing more can be read."""
+        """Whether all of the body has been read, as far as this is known."""
         ...
 
     @property
@@ -49,8 +49,8 @@ class UpstreamReply(Protocol):
     def release(self, whole: bool = False) -> None:
         """Ends the response.
 
-        If the response is not complete, its connection is closed, so that the server stops. `whole`: all
-        content was read, so the server has stopped already.
+        If the response is not complete, its connection is closed, so that the server stops generating.
+        `whole`: whether all content was read, so that the server has already stopped.
         """
         ...
 
@@ -65,8 +65,8 @@ class Transport:
         self.loop = asyncio.get_running_loop()
         self.users: set[object] = set()
         self._proxy_from_env = proxy_from_env
-        # Every request of the session has a separate connection. aiohttp would read bytes that arrive on a
-        # kept connection as the response to the next request, which may be another client's.
+        # Every request of the session has a separate connection. On a connection that is kept, aiohttp would
+        # read late bytes as the response to the next request, which may be another client's.
         self.session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, force_close=True),
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -146,14 +146,14 @@ FAULTS: tuple[tuple[type[BaseException], Callable[[], TransportFault]], ...] = (
     (aiohttp.ClientConnectionError, Disconnected),
     (OSError, Disconnected),
 )
-"""The kind of fault for each error of aiohttp. The first match counts.
+"""For each error of aiohttp, a function that creates the fault. The first row that matches is used.
 
 Each fault is a new object, because a shared exception would keep its first traceback.
 """
 
 
 def fault(error: BaseException, *, started: bool = False) -> TransportFault:
-    """Returns the fault that an error of aiohttp means. `started`: the response had begun."""
+    """Returns the fault for an error of aiohttp. `started`: whether the response had begun."""
     found = next((make for kind, make in FAULTS if isinstance(error, kind)), NotHttp)()
     return CutOff() if started and isinstance(found, Disconnected | NotHttp) else found
 
@@ -161,14 +161,14 @@ def fault(error: BaseException, *, started: bool = False) -> TransportFault:
 # --- compressed responses ---
 #
 # Some servers compress although the request says `Accept-Encoding: identity`. `gzip` and `deflate` are
-# decoded as they arrive, a bounded block at a time. A response that grows more than `EXPANSION` times is
-# refused, and so is any other encoding.
+# decoded as they arrive, in blocks of limited size. A response that grows to more than `EXPANSION` times its
+# size raises an error, and so does any other encoding.
 
 BLOCK = 256 * 1024
 """The maximum number of bytes that one read returns."""
 EXPANSION = 256
 ALWAYS_ALLOWED = 1024 * 1024
-"""How many decoded bytes any compressed response may have, however small it was."""
+"""How many decoded bytes a compressed response may have in addition to `EXPANSION` times its size."""
 GZIP, ZLIB, RAW_DEFLATE = 31, 15, -15
 ENCODINGS = ("gzip", "x-gzip", "deflate")
 

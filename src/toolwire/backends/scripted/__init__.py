@@ -1,4 +1,4 @@
-"""A model that follows a script, and the demo model, which needs no script."""
+"""A model that follows a script from the settings, and the demo model, which needs no script."""
 
 from toolwire.backends.base import About
 from toolwire.backends.scripted.backend import ScriptedBackend, ScriptedOptions

@@ -1,8 +1,8 @@
 """A model that follows a script, or the demo model.
 
-Both are deterministic and work offline. The demo model is the default of `toolwire serve`. With `tools =
-"emulated"`, the model is a text-only one: it reads the tools from its prompt, and writes calls as text in the
-dialect `writes`.
+Both are deterministic and work offline. The demo model is offered if no model is configured. With
+`tools = "emulated"` or `"constrained"`, they act like models without tool calling: they read the tools from
+their prompt, and write calls as text in the dialect `writes`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _NATIVE = replace(
 )
 KEPT = 16
 _TOKEN = 4
-"""How many characters count as one token, if the script has no step `usage`."""
+"""How many characters are counted as one token if the script has no step `usage`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +54,11 @@ class ScriptedOptions:
     """The keys of `[models.ID]` with `backend = "scripted"`."""
 
     script: str = ""
-    """A script, or the path of a file with one; empty: the demo model."""
+    """A script, or the path of a file with a script. If it is not set, the model is the demo model."""
     tools: Literal["native", "parked", "constrained", "emulated"] = "native"
-    """The strategy of tool calling.
-
-    `parked`: a call keeps the run open until its result arrives.
-    """
+    """The tool calling strategy. With `parked`, a call keeps the run open until its result arrives."""
     holds: tuple[str, ...] = ("text", "call")
-    """What the decoder can enforce with the strategy `constrained`."""
+    """What the model can be forced to write with the strategy `constrained`."""
     writes: str = "sentinel"
     prefill: bool = False
     dialects: tuple[str, ...] | None = None
@@ -76,7 +73,7 @@ class ScriptedOptions:
         self.turns()
 
     def turns(self) -> list[list[Step]]:
-        """Returns the parts of the script; [] if there is no script. Raises `ScriptError`."""
+        """Returns the parts of the script, or [] if there is no script. Raises `ScriptError`."""
         text, source = self.script, "script"
         if not text:
             return []
@@ -176,9 +173,9 @@ class ScriptedBackend:
 
 
 class ScriptedRun:
-    """A run of a scripted model that can be parked. Each part of the script is one response.
+    """A run of a scripted model that can wait for results. Each part of the script is one response.
 
-    When results arrive, the run continues with the next part.
+    When the results of a response's calls arrive, the run continues with the next part.
     """
 
     def __init__(self, backend: ScriptedBackend, turn: Turn) -> None:
@@ -253,7 +250,7 @@ class _Writer:
             yield from self._call(step)
         else:
             text = _filled(step.text, self._turn) if word == "say" else step.text
-            if word in ("sign", "redact"):  # one event has it all
+            if word in ("sign", "redact"):  # one event contains the whole text
                 yield [_EVENTS[word](text)]
                 return
             for piece in self._pieces(self._continued(text) if word in ("say", "raw") else text):

@@ -17,7 +17,7 @@ from toolwire.core.turn import Call, Message, Result, TextPart, ToolChoice, Tool
 from toolwire.emulate.arguments import load_object
 
 _ECHO = 2000
-"""The most characters of the request that the demo model repeats."""
+"""The maximum number of characters of the request that the demo model repeats."""
 
 
 def text_of(item: Message | Result | None) -> str:
@@ -31,7 +31,7 @@ def users_text(turn: Turn) -> str:
 
 
 def demo(turn: Turn) -> Iterator[Step]:
-    """Yields the steps of an answer: a call, a sample of the output schema, the results, or an echo."""
+    """Yields the steps of an answer: calls, an instance of the output schema, the results, or an echo."""
     yield Step("chunk", number=8)
     results, user, mode = _last_results(turn), users_text(turn), turn.tool_choice.mode
     may_call = mode != "none" and not (results and mode == "auto")
@@ -93,8 +93,8 @@ def _allowed(turn: Turn) -> list[ToolSpec]:
 def _choose(turn: Turn, user: str) -> ToolSpec | None:
     """Returns the tool to call, or None.
 
-    This is the tool that the request requires by name, else the first that shares a word with the user's
-    message, else any tool if a call is required.
+    If the request requires a tool by name, this is that tool. Otherwise it is the first tool whose name or
+    description shares a word with the user's message, or else the first tool if a call is required.
     """
     tools = _allowed(turn)
     if turn.tool_choice.name:
@@ -110,7 +110,7 @@ _CALL_THIS = re.compile(r"[Cc]all the tool ([\w-]{1,64}) with the arguments (\{[
 
 
 def _written_calls(turn: Turn, user: str) -> list[Step]:
-    """Returns the calls that the user's message spells out, without tools that may not be called."""
+    """Returns the calls that the user's message contains literally, if their tools may be called."""
     names = {tool.name for tool in _allowed(turn) if tool.kind == "function"}
     return [
         Step("call", arguments, name)
@@ -133,16 +133,16 @@ _COMMON = frozenset(
 
 
 def _own_words(user: str) -> list[str]:
-    """Returns names in the message (capitalized words inside a sentence), then the message."""
+    """Returns the names in the message (capitalized words inside a sentence), and then the whole message."""
     user = user[:_ECHO]
     names = re.findall(r"(?<![.!?]\s)(?<!^)\b[A-Z]\w+", user)
     return [*reversed(names[-8:]), user] if user else []
 
 
 def as_read(turn: Turn) -> Turn:
-    """Returns the turn as a text-only model understands it from its prompt.
+    """Returns the turn with the tools, the required call and the results that its text describes.
 
-    Tools, a required call and results are taken from the text.
+    The gateway writes them into the prompt for a model without tool calling.
     """
     system = (item for item in turn.items if isinstance(item, Message) and item.role == "system")
     prompt = text_of(next(system, None))
@@ -192,7 +192,7 @@ def sample(
 ) -> Any:
     """Returns an instance of the schema with the required keys only.
 
-    Strings without restrictions are taken from `words` if one is valid.
+    A string is the first of `words` that the schema allows.
     """
     if not isinstance(schema, Mapping) or depth > _DEEPEST:
         return {} if depth == 0 else None
@@ -277,7 +277,7 @@ def _length(value: Any) -> int:
 
 
 def _matches(pattern: str, word: str) -> bool:
-    """Returns whether the word matches. The schema library's regex engine takes linear time."""
+    """Returns whether the word matches. Uses the schema library, whose regexes take linear time."""
     try:
         return bool(jsonschema_rs.is_valid({"type": "string", "pattern": pattern}, word))
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""How the demo model uses the vault's tools: the call for a question, and the result in prose."""
+"""How the demo model uses the vault's tools: which call a question causes, and the result in prose."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DENIED = "User cancelled tool execution"
 ABOUT = "I am Toolwire's demo model: a script that lists what a tool returned, and understands none of it."
 _DATA = re.compile(r"\A\[untrusted data (\w+):[^\n]*\]\n(.*)\n\[end of data \1\]\Z", re.DOTALL)
 _MOST = 10
-"""The most results, tasks or tags that an answer lists."""
+"""The maximum number of results, tasks or tags that an answer lists."""
 _QUERY = 200
 
 # Questions that the chat page suggests, and similar ones: pattern, tool, arguments.
@@ -42,7 +42,7 @@ _QUESTIONS: tuple[tuple[re.Pattern[str], str, Callable[[re.Match[str]], dict[str
 
 
 def unmarked(text: str) -> dict[str, Any] | None:
-    """Returns the result of a vault tool without its marks; None if the text has no such marks."""
+    """Returns the result of a vault tool without the marks around it; None if there are no such marks."""
     marked = _DATA.match(text.strip())
     try:
         value = json.loads(marked[2]) if marked else None
@@ -52,7 +52,7 @@ def unmarked(text: str) -> dict[str, Any] | None:
 
 
 def vault_call(tools: Sequence[ToolSpec], user: str) -> Step | None:
-    """Returns the call of a vault tool that answers the question; None if there is none."""
+    """Returns the call of a vault tool that answers the user's question, or None if no tool does."""
     offered = {tool.name: tool for tool in tools if tool.kind == "function"}
     for pattern, name, arguments in _QUESTIONS:
         tool, found = offered.get(name), pattern.search(user.strip())
@@ -82,7 +82,7 @@ def vault_answer(tool: str, text: str) -> str | None:
     value, write = result.get("result"), _PROSE.get(tool)
     try:
         words = write(value, result) if write is not None else ""
-    except (KeyError, TypeError, AttributeError):  # the tool of another version
+    except (KeyError, TypeError, AttributeError):  # a result of another version of the tool
         words = ""
     listed = words or f"{tool} returned:\n\n```json\n{json.dumps(value, ensure_ascii=False, indent=1)}\n```"
     note = f"\n\n{result['note']}" if result.get("note") else ""

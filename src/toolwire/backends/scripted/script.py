@@ -10,8 +10,7 @@ r"""The language of the scripted backend: one step per line, `---` between turns
     usage 9 5
 
 The first part answers the first turn, the second part the next turn (after the tool's result), and so on. The
-last part answers all further turns. A text in double quotes is a JSON string: `say "two\nlines"`. Imports the
-standard library only.
+last part answers all further turns. A text in double quotes is a JSON string: `say "two\nlines"`.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from toolwire.core.errors import KINDS
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step. `word` is a key of `STEPS`, which decides what the other fields mean."""
+    """One step. `word` is a key of `STEPS`. It decides what the other fields mean."""
 
     word: str
     text: str = ""
@@ -105,7 +104,7 @@ STEPS: dict[str, Callable[[str, str], Step]] = {
     "call": _call,  # call NAME JSON: the arguments verbatim, even if they are not valid JSON
     "custom": _call,  # custom NAME TEXT: a call of a custom tool
     "pause": _pause,  # pause 50ms
-    "chunk": _count,  # from here on, sends text in chunks of this many characters; 0: whole texts
+    "chunk": _count,  # further text is sent in chunks of this many characters; 0: not cut into chunks
     "usage": _usage,  # usage INPUT OUTPUT
     "finish": _finish,  # ends the turn with this reason; finish stop SEQUENCE names a stop sequence
     "fail": _fail,  # fail KIND MESSAGE: ends the turn with an error

@@ -1,7 +1,7 @@
 """The tour: a sample vault, and a scripted model that walks a person through approvals.
 
-The script has no memory. It finds its place in the history of the turn, and reacts to what the person
-decided: each call has a result, and the text after it says what the result contains.
+The script has no memory. It finds its current step in the history of the turn, and reacts to what the person
+decided: after each call, its text describes the result that it received.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from toolwire.backends.scripted.script import Step
 from toolwire.core.turn import Call, Message, Result, Turn
 
 MODEL = "scripted-tour"
-"""The id of the scripted model of the tour. It is shown wherever the model is named."""
+"""The id of the tour's scripted model. People see this id as the model's name."""
 LABEL = "scripted, for this tour"
 OPENING = "Show me how approvals work."
-"""The person's first message. The tour sends it for them."""
+"""The person's first message, which the tour sends for the person."""
 
 PLAN, HOTELS, DIARY = "Travel/Lisbon plan.md", "Travel/Lisbon hotels.md", "Journal/Diary.md"
 _OPEN_TASK = "- [ ] Choose a hotel"
@@ -64,8 +64,8 @@ I have saved for it since last summer.
 HINTS = {
     ("vault_search", "run"): "Step 1 of 5, search: nothing has been searched yet. Allow the search. You can "
     "also change the query first.",
-    ("vault_search", "share"): "Step 2 of 5, share: the search is done, but the script has seen nothing of "
-    "it. Share the plan and the hotels, and keep the diary to yourself.",
+    ("vault_search", "share"): "Step 2 of 5, share: the search is done, but the script has not seen the "
+    "results. Share the plan and the hotels, and keep the diary to yourself.",
     ("file_read", "run"): "Step 3 of 5, read: the script wants the whole text of these notes. Choose which "
     "of them it may read.",
     ("note_edit", "run"): "Step 4 of 5, edit: this is exactly what would change in the note. Allow it, or "
@@ -73,7 +73,7 @@ HINTS = {
     ("note_write", "run"): "Step 5 of 5, deny: this call would delete the text of the diary. Deny it, and "
     "see what the script receives.",
 }
-"""Hints for each question of the tour, by tool and stage: what happens, and what to try."""
+"""The hint for each question of the tour, by tool and stage. It says what happens, and what to try."""
 
 _STEPS = ("vault_search", "file_read", "note_edit", "note_write")
 EXPIRED = "Nobody decided about this tool call in time; it did not run"
@@ -152,7 +152,7 @@ def _done(turn: Turn) -> list[_Did]:
 
 
 def _result(item: Result | None) -> dict[str, Any]:
-    """Returns the JSON object in a result. If the call did not end, its result has no marks."""
+    """Returns the JSON object in a result, or an error object if the call was interrupted."""
     return unmarked(text_of(item)) or {"error": INTERRUPTED}
 
 
@@ -184,7 +184,7 @@ def _edit(done: list[_Did]) -> tuple[str, dict[str, Any]]:
     hashes = {note["path"]: note.get("sha256") for did in done for note in _read_notes(did)}
     if hashes.get(PLAN):
         arguments["baseHash"] = hashes[PLAN]
-    words = f"**Step 4, edit.** I ask to note the hotel in {_names([PLAN])}. You see the exact change first."
+    words = f"**Step 4, edit.** I ask to enter the hotel in {_names([PLAN])}. You see the exact change first."
     return words, arguments
 
 
@@ -290,6 +290,6 @@ def _read_notes(did: _Did) -> list[dict[str, Any]]:
 
 
 def _names(paths: list[str]) -> str:
-    """Returns the paths as a list in words."""
+    """Returns the paths in one phrase, such as "`a.md`, `b.md` and `c.md`"."""
     quoted = [f"`{path}`" for path in paths]
     return " and ".join([", ".join(quoted[:-1]), quoted[-1]] if len(quoted) > 1 else quoted)

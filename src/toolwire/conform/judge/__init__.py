@@ -1,8 +1,8 @@
 """The judge: checks whether a stream or body follows OpenAI's or Anthropic's format.
 
-It is independent of Toolwire's encoders and imports the standard library only. It compares what a client
-asked for with the answer, frame by frame. It accepts exactly what the API's own server may send, and reports
-every deviation with its position. `toolwire conform` and the tests use it.
+The judge is independent of Toolwire's encoders and imports only the standard library. It reads an answer
+frame by frame. It accepts what the API's own server may send in answer to the client's request, and reports
+every deviation with its position. `toolwire conform` and the tests use the judge.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ class OrderJudge:
         self._judge = _JUDGES[api](Options(**options), self._findings)
 
     def feed(self, frame: dict[str, Any] | str, event: str | None = None) -> list[Problem]:
-        """Returns the problems of the next frame, which is an object, its JSON text, or `[DONE]`.
+        """Returns the problems of the next frame. `frame`: an object, its JSON text, or `[DONE]`.
 
-        `event`: the name on the SSE `event:` line. It is checked only if it is given.
+        `event`: the name on the SSE `event:` line; None: the name is not checked.
         """
         self._findings.position += 1
         try:
@@ -81,7 +81,7 @@ class OrderJudge:
                 self._findings.add("not_json", f"a frame is not JSON: {error}")
                 return
         if not isinstance(frame, dict):
-            self._findings.add("not_json", f"a frame is no object: {str(frame)[:80]}")
+            self._findings.add("not_json", f"a frame is not an object: {str(frame)[:80]}")
             return
         if event is not None and (self._api == "chat" or event != frame.get("type")):
             self._findings.add(
@@ -110,14 +110,14 @@ def judge_sse(
 
 
 def judge_body(body: dict[str, Any], api: Api, **options: Unpack[JudgeOptions]) -> list[Problem]:
-    """Checks a body that was not streamed. Options about streams have no effect."""
+    """Checks the body of an answer that was not streamed. Options about streams have no effect."""
     findings = Findings()
     _BODIES[api](findings, Options(**options), body)
     return findings.take()
 
 
 def judge_error(status: int, body: dict[str, Any], api: Api = "chat") -> list[Problem]:
-    """Judges an HTTP error: the status, and OpenAI's or Anthropic's error object."""
+    """Checks an HTTP error: its status, and the error object of OpenAI or, for Messages, of Anthropic."""
     findings = Findings()
     findings.check(400 <= status <= 599, "status", f"an error object came with HTTP status {status}")
     outer, inner = (ANTHROPIC_ERROR_BODY, ANTHROPIC_ERROR) if api == "messages" else (ERROR_BODY, ERROR)

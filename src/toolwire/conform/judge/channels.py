@@ -1,8 +1,8 @@
-"""The kinds of text that grow in a Responses stream, and the shapes of their events.
+"""The kinds of text that grow in a Responses stream, and the shapes of the stream's events.
 
-A channel is one kind of growing text: the item it belongs to, the events that open, extend, complete and
-close it, and its key in the item. The arguments of a call open with the item; the text of a message is in a
-part that has its own events.
+A `Channel` describes one kind of text that grows by deltas: the type of its item, the names of its events,
+and the key that contains the text. The arguments of a call are directly in the item. The text of a message is
+in a part of the item, and the part has its own events.
 """
 
 from __future__ import annotations
@@ -26,11 +26,17 @@ from toolwire.conform.judge.shape import (
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """One kind of growing text.
+    """One kind of text that grows by deltas.
 
-    `stem`: with .delta and .done, the events of the text. `frame`: with .added and .done, the events of its
-    part. `field`: the key of the text in event, part and item. `bare`: the part's events may be omitted; the
-    text then opens with its first delta.
+    `item`: the type of the item that contains the text. `field`: the key of the text in its last event and in
+    the part or item. `stem`: the name of the text's events without their suffix `.delta` or `.done`.
+
+    The other values are for a text in a part. `part`: the type of the part. `frame`: the name of the part's
+    events without their suffix `.added` or `.done`. `list` and `index`: the item's key for its parts, and the
+    events' key for the part's position in this list. `logprobs`: whether the events have log probabilities.
+    `bare`: whether the part's events may be missing; the part then begins with the first delta.
+
+    `name`: whether the text's last event has the name of the tool.
     """
 
     item: str
@@ -115,8 +121,8 @@ EVENTS: dict[str, ObjectShape] = _events()
 class Growing:
     """A text that grows by increments.
 
-    A sender that repeats earlier text is detected in this way: the whole text is not JSON, and one of its
-    fragments began with everything that was sent before it.
+    Some endpoints repeat the earlier text in each fragment. `verdict` reports this if the whole text is not
+    JSON and a fragment began with all the text that was sent before it.
     """
 
     def __init__(self, text: str = "") -> None:
@@ -131,12 +137,15 @@ class Growing:
     def verdict(self, *, json_expected: bool, cut: bool) -> tuple[str, str] | None:
         """Returns what is wrong with the whole text as (code, message), or None.
 
-        `cut`: the model was interrupted, so the text may be incomplete.
+        `json_expected`: whether the text must be JSON. `cut`: whether the text may be incomplete, because the
+        model was interrupted.
         """
         if not json_expected:
             return None
         if self.text == "":
-            return None if cut else ("empty_arguments", "a function call has no arguments; the least is {}")
+            return (
+                None if cut else ("empty_arguments", "a function call has no arguments; it needs at least {}")
+            )
         if is_json(self.text):
             return None
         if self._repeats and not (cut and self._may_nest()):

@@ -1,9 +1,10 @@
 """The order of a chat completions stream.
 
-Every chunk has the same envelope. In each choice, the role comes first and once. Text, refusal and calls grow
-by increments. Calls open one after the other with index, id, type and name, which are not sent again. One
-correct finish_reason with an empty delta ends the choice. Then follow the usage chunk, if and only if it was
-requested, and `[DONE]`. If there is an error, an error object ends the stream instead.
+Every chunk has the same envelope: id, object, created and model. In each choice, the role comes first and
+once. Text, refusal and calls grow by increments. Calls come one after the other. The first delta of a call
+has index, id, type and name; later deltas repeat only the index. One chunk with an empty delta and the
+correct finish_reason ends the choice. A usage chunk follows if and only if it was requested. `[DONE]` ends
+the stream. If there is an error, an error object ends the stream instead.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class StreamedCall:
 
 
 class ChoiceJudge:
-    """The state machine of one choice."""
+    """Checks the deltas of one choice of a stream."""
 
     def __init__(self, index: int, options: Options, findings: Findings) -> None:
         self._index = index
@@ -65,7 +66,7 @@ class ChoiceJudge:
 
     def feed(self, delta: dict[str, Any], finish: str | None) -> None:
         if self.finish is not None:
-            self._add("after_finish", f"choice {self._index} goes on after its finish_reason")
+            self._add("after_finish", f"choice {self._index} continues after its finish_reason")
             return
         self._roles(delta)
         for key in TEXTS:
@@ -79,7 +80,7 @@ class ChoiceJudge:
         if finish is not None:
             self._finish(finish, delta)
         elif not delta:
-            self._add("empty_delta", "a chunk says nothing: empty delta without finish_reason")
+            self._add("empty_delta", "a chunk has neither content nor finish_reason")
 
     def _speaks(self, delta: dict[str, Any], key: str, understood: bool) -> bool:
         sent = "functions" if self._options.legacy else "tools"
@@ -150,7 +151,7 @@ class ChoiceJudge:
             if self._fits(FUNCTION_CALL, call):
                 self._begin(StreamedCall("function_call", call["name"], call["arguments"]))
         elif "name" in call:
-            self._add("call_repeated", "a legacy turn has one call, and its name is sent once")
+            self._add("call_repeated", "the name of the only call in a legacy turn is sent again")
         elif self._fits(FUNCTION_CALL_FRAGMENT, call):
             only = self._calls[0]
             self._check(not only.closed, "call_reopened", "arguments after something else followed the call")
@@ -167,11 +168,13 @@ class ChoiceJudge:
 def truthful_finish(findings: Findings, options: Options, finish: str, *, calls: bool) -> None:
     """Checks that `finish_reason` reports calls exactly if there are calls.
 
-    An interrupted answer, and `stop` if the options allow it, are exceptions.
+    Reasons in `CUT`, for an interrupted answer, are always allowed; `stop` is allowed if `options.may_stop`.
     """
     right = "stop" if not calls else "function_call" if options.legacy else "tool_calls"
     allowed = (right, *CUT, *(["stop"] if options.may_stop else ()))
-    findings.check(finish in allowed, "untruthful_finish", f"finish_reason is {finish!r}, {right!r} was due")
+    findings.check(
+        finish in allowed, "untruthful_finish", f"finish_reason is {finish!r}, {right!r} was expected"
+    )
 
 
 class ChatJudge:
@@ -216,7 +219,7 @@ class ChatJudge:
         self._failed = True
         if self._fits(ERROR_BODY, frame):
             self._fits(ERROR, frame["error"])
-        late = "an error follows when every choice has its finish_reason"
+        late = "an error follows although every choice has its finish_reason"
         self._check(not self._all_finished(), "error_after_finish", late)
 
     def _all_finished(self) -> bool:
@@ -235,9 +238,9 @@ class ChatJudge:
             return
         if self._options.include_usage:
             null = "usage" in chunk and chunk["usage"] is None
-            self._check(null, "usage_null", "with include_usage a chunk carries usage: null")
+            self._check(null, "usage_null", "with include_usage, a chunk must have usage: null")
         else:
-            self._check("usage" not in chunk, "usage_unasked", "usage was not asked for")
+            self._check("usage" not in chunk, "usage_unasked", "usage was not requested")
         for choice in chunk["choices"]:
             if self._fits(CHUNK_CHOICE, choice) and self._fits(DELTA, choice["delta"]):
                 self._choice(choice["index"]).feed(choice["delta"], choice["finish_reason"])
@@ -245,7 +248,9 @@ class ChatJudge:
     def _choice(self, index: int) -> ChoiceJudge:
         if index not in self._choices:
             count = len(self._choices)
-            self._check(index == count, "choice_index", f"choice {index} opens when {count} are there")
+            self._check(
+                index == count, "choice_index", f"choice {index} begins when there are {count} choices"
+            )
             self._choices[index] = ChoiceJudge(index, self._options, self._findings)
         return self._choices[index]
 
@@ -254,7 +259,7 @@ class ChatJudge:
             self._add("empty_choices", "a chunk has neither choices nor usage")
             return
         self._usage = True
-        self._check(self._options.include_usage, "usage_unasked", "a usage chunk was not asked for")
+        self._check(self._options.include_usage, "usage_unasked", "the usage chunk was not requested")
         self._check(self._all_finished(), "usage_early", "the usage chunk comes before the finish")
         check_usage(self._findings, CHAT_USAGE, chunk["usage"])
 
@@ -263,7 +268,7 @@ class ChatJudge:
         for index, choice in self._choices.items():
             self._check(choice.finish is not None, "finish_missing", f"choice {index} has no finish_reason")
         if self._options.include_usage:
-            self._check(self._usage, "usage_missing", "usage was asked for and did not come")
+            self._check(self._usage, "usage_missing", "usage was requested but is missing")
 
 
 # --- a completion that is not streamed ---

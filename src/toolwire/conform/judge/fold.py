@@ -1,7 +1,7 @@
 """Assembles a body from the frames of a stream, as a client does.
 
-This never raises and does not check anything. If a later event repeats the deltas in another form, the deltas
-are used, because a client shows and runs these.
+Assembling checks nothing and raises no exception. If a later event contains a text that differs from the
+deltas, the body has the text of the deltas, because that is the text that a client shows or runs.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ from toolwire.core.turn import Api
 
 # --- server-sent events as the APIs use them ---
 #
-# An event is a block of lines that ends with a blank line and contains exactly one `data:` line. In
-# Responses, a line `event:` with the frame's type comes before it; chat has no `event:`. Comments are between
-# events, never inside. The SSE standard allows more, which some servers send and every client accepts. It is
-# always read, and reported unless `whole_standard` is set.
+# An event is a block of lines that ends with a blank line and contains exactly one `data:` line. In Responses
+# and Messages, an `event:` line with the frame's type comes before the `data:` line. Chat has no `event:`
+# lines. Comments are between events, never inside one. The SSE standard also allows other fields and forms,
+# and some servers use them: `split_sse` reads these, as clients do, and reports them unless `whole_standard`
+# is set.
 
 DONE = "[DONE]"
 BYTE_ORDER_MARK = "\ufeff"
 OF_THE_STANDARD = ("id", "retry")
-"""SSE fields that the two APIs do not use."""
+"""SSE fields that OpenAI's and Anthropic's APIs do not use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +48,8 @@ class Frame:
 def split_sse(raw: bytes | str, *, whole_standard: bool = False) -> tuple[list[Frame], list[Problem]]:
     """Returns the frames of a stream and its syntax problems.
 
-    It continues after a problem as a client would. `whole_standard` accepts `id`, `retry`, a byte order mark
-    and comments inside an event.
+    After a problem, it continues as a client would. `whole_standard`: accept `id`, `retry`, a byte order mark
+    and comments inside an event, which the SSE standard allows.
     """
     problems: list[Problem] = []
     if isinstance(raw, bytes):
@@ -120,7 +121,7 @@ TEXTS = ("content", "refusal", "reasoning_content")
 
 
 def frames_of(raw: bytes | str) -> list[dict[str, Any]]:
-    """Returns the JSON objects of a stream. `[DONE]` and anything else is left out."""
+    """Returns the JSON objects in a stream, without `[DONE]` and other data that is not a JSON object."""
     found = []
     for frame in split_sse(raw)[0]:
         try:
@@ -133,9 +134,9 @@ def frames_of(raw: bytes | str) -> list[dict[str, Any]]:
 
 
 def fold(raw: bytes | str, api: Api | None = None) -> dict[str, Any]:
-    """Assembles the body from a stream. An error is under `error`.
+    """Assembles the body from a stream. If the stream contains an error, the body's `error` has it.
 
-    `api` None: found out from the frames.
+    If `api` is None, the frames show which API it is.
     """
     frames = frames_of(raw)
     if api is None:
@@ -196,7 +197,7 @@ def _add_logprobs(held: dict[str, Any], logprobs: dict[str, Any]) -> None:
 
 
 def _add_delta(message: dict[str, Any], delta: dict[str, Any], places: dict[str, int]) -> None:
-    """Adds a delta. `places`: the position of each call, by the index that was sent."""
+    """Adds a delta to the message. `places`: the position of each call, by the index in the stream."""
     message["role"] = delta.get("role") or message["role"]
     for key in TEXTS:
         if isinstance(delta.get(key), str):

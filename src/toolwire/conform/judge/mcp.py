@@ -1,7 +1,8 @@
-"""The items of the Responses tool `mcp`, and the events between their first and their last one.
+"""The items of the Responses tool `mcp`, and the events of an item between its first and its last event.
 
-An item is in progress, then it is completed or has failed; a call has its whole arguments between the two. An
-approval request is whole from the beginning and has no events of its own.
+A list of tools and a call have first an `in_progress` event, then a `completed` or a `failed` event. The
+arguments of a call come between these two events. An approval request is complete when it is added, and has
+no such events.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from toolwire.conform.judge.shape import (
 LISTED, CALLED, ASKED = "mcp_list_tools", "mcp_call", "mcp_approval_request"
 BEGINS, ENDS = "in_progress", ("completed", "failed")
 MARKS = {f"response.{item}.{mark}": (item, mark) for item in (LISTED, CALLED) for mark in (BEGINS, *ENDS)}
-"""By type of event: the item that it is about, and what it says."""
+"""For each type of event: the type of its item, and the state that the item has reached."""
 
 _TOOL = ObjectShape(
     "listed tool",
@@ -59,7 +60,7 @@ ITEMS = {
 
 
 class Marked:
-    """The events of one open item. Also used for an item of a body, which has none."""
+    """Checks the events of one item in a stream."""
 
     def __init__(self, item: dict[str, Any], findings: Findings) -> None:
         self._item, self._findings = item, findings
@@ -79,12 +80,12 @@ class Marked:
         self._ended = mark
 
     def arguments(self) -> None:
-        """Checks that the arguments of a call may come now."""
+        """Checks that the call is in progress when a delta of its arguments comes."""
         may = self._begun and not self._ended
         self._findings.check(may, "mcp_event", "arguments before the call is in progress, or after its end")
 
     def done(self, item: dict[str, Any]) -> None:
-        """Checks the item as it ends against its events."""
+        """Checks that the item, as its last event contains it, agrees with the earlier events."""
         check, kind = self._findings.check, item["type"]
         if kind == ASKED:
             check(item == self._item, "item_changed", "an approval request changes")
@@ -104,12 +105,16 @@ def finished(findings: Findings, item: dict[str, Any]) -> None:
     error, status = item.get("error"), item.get("status")
     failed = error is not None
     findings.check(
-        status == ("failed" if failed else "completed"), "mcp_status", f"{status!r}, error: {error}"
+        status == ("failed" if failed else "completed"),
+        "mcp_status",
+        f"the status is {status!r}, the error is {error}",
     )
-    findings.check(failed == (item.get("output") is None), "mcp_status", "a call has an output or an error")
+    findings.check(
+        failed == (item.get("output") is None), "mcp_status", "a call must have either an output or an error"
+    )
     if failed and isinstance(error, dict):
         shape = _ERRORS.get(str(error.get("type")))
         if shape is None:
-            findings.add("mcp_error", f"there is no error {error.get('type')!r} of a call")
+            findings.add("mcp_error", f"a call cannot have an error of type {error.get('type')!r}")
         else:
             findings.fits(shape, error)

@@ -1,10 +1,10 @@
 """The order of a Messages stream, and the shapes of its objects.
 
 `message_start` comes first and once, with usage and no content. Content blocks are numbered from 0 without a
-gap; one is open at a time, and it grows only by deltas of its own type. Arguments grow by increments and are
-a JSON object when the block ends. Then `message_delta` says once, and truthfully, why the answer ended, and
-how many tokens it took; `message_stop` is the last event. An `error` event ends the stream instead. `ping`
-may come anywhere before the end.
+gap. Only one block is open at a time, and it grows only by deltas of its own type. The arguments of a call
+grow by increments; together these are a JSON object. After the blocks, one `message_delta` gives the correct
+reason why the answer ended, and the number of tokens. `message_stop` is the last event. If there is an error,
+an `error` event ends the stream instead. `ping` may come anywhere before the end.
 """
 
 from __future__ import annotations
@@ -79,14 +79,14 @@ BLOCKS = {
     "thinking": ObjectShape("thinking", {"type": ANY, "thinking": TEXT, "signature": TEXT}),
     "redacted_thinking": ObjectShape("redacted_thinking", {"type": ANY, "data": FILLED}),
 }
-"""The blocks that any model may send. Blocks of Anthropic's server tools are not judged."""
+"""The blocks that any model may send. Blocks of Anthropic's server tools are not checked."""
 DELTAS = {
     "text_delta": ("text", "text"),
     "input_json_delta": ("tool_use", "partial_json"),
     "thinking_delta": ("thinking", "thinking"),
     "signature_delta": ("thinking", "signature"),
 }
-"""The type of the block that a delta extends, and the delta's member."""
+"""For each type of delta: the type of the block that it extends, and the delta's key for the text."""
 _TYPE = {"type": FILLED}
 EVENTS = {
     "message_start": ObjectShape("message_start", {**_TYPE, "message": OBJECT}),
@@ -114,7 +114,7 @@ ERROR = ObjectShape("error", {"type": FILLED, "message": FILLED}, {"details": or
 
 
 class MessagesJudge:
-    """Judges the frames of one stream, already parsed."""
+    """Checks the parsed frames of one stream."""
 
     def __init__(self, options: Options, findings: Findings) -> None:
         self._options = options
@@ -168,7 +168,7 @@ class MessagesJudge:
         )
         self._check(not self._ended, "after_finish", f"block {index} starts after message_delta")
         self._check(
-            index == self._index + 1, "block_index", f"block {index} starts, {self._index + 1} was due"
+            index == self._index + 1, "block_index", f"block {index} starts, {self._index + 1} was expected"
         )
         self._open, self._index, self._signed = block, index, False
         kind = str(block.get("type"))
@@ -196,14 +196,14 @@ class MessagesJudge:
             self._add("block_index", f"a delta for block {index}, which is not open")
             return
         block = str(self._open.get("type"))
-        if block not in BLOCKS:  # a block of a server tool
+        if block not in BLOCKS:  # blocks of Anthropic's server tools are not checked
             return
         of, member = DELTAS.get(kind, ("", ""))
         if not self._check(of == block, "delta_type", f"a {kind} in a {block} block"):
             return
         if not self._fits(ObjectShape(kind, {"type": ANY, member: TEXT}), delta):
             return
-        self._check(not self._signed, "after_signature", "a thought goes on after its signature")
+        self._check(not self._signed, "after_signature", "a thought continues after its signature")
         self._signed = kind == "signature_delta"
         if kind == "input_json_delta":
             self._arguments.add(delta[member])
@@ -238,13 +238,19 @@ class MessagesJudge:
 
 
 def truthful_stop(findings: Findings, ended: dict[str, Any], *, calls: bool) -> None:
-    """`stop_reason` says tool_use exactly when there are calls, and names the stop sequence that matched."""
+    """Checks that `stop_reason` is tool_use exactly if there are calls, and checks `stop_sequence`.
+
+    The reasons in `CUT`, for an interrupted answer, are always allowed. The key `stop_sequence` must be set
+    exactly if the reason is "stop_sequence".
+    """
     reason = ended["stop_reason"]
     right = "tool_use" if calls else "end_turn"
     allowed = (right, *CUT, *(() if calls else ("stop_sequence", "pause_turn", "compaction")))
-    findings.check(reason in allowed, "untruthful_finish", f"stop_reason is {reason!r}, {right!r} was due")
+    findings.check(
+        reason in allowed, "untruthful_finish", f"stop_reason is {reason!r}, {right!r} was expected"
+    )
     named = (ended["stop_sequence"] is not None) == (reason == "stop_sequence")
-    findings.check(named, "stop_sequence", "stop_sequence is named exactly when it ended the answer")
+    findings.check(named, "stop_sequence", "stop_sequence must be set exactly if it ended the answer")
 
 
 def _judge_arguments(findings: Findings, name: str, arguments: Growing, *, cut: bool) -> None:
@@ -278,7 +284,7 @@ def check_message(findings: Findings, options: Options, body: dict[str, Any]) ->
 
 
 def fold_messages(frames: list[dict[str, Any]]) -> dict[str, Any]:
-    """Accumulates the events of a message as the SDKs do, with an error under `error`. Never raises."""
+    """Assembles a message from its events, as the SDKs do. If there is an error, the key `error` has it."""
     body: dict[str, Any] = {}
     blocks: dict[Any, dict[str, Any]] = {}
     texts: dict[tuple[Any, str], str] = {}

@@ -1,9 +1,10 @@
 """The order of a Responses stream.
 
-First `response.created` and `response.in_progress`, then the items one after the other, each in this order:
-item added, part added, deltas, text done, part done, item done. Every later event repeats the concatenated
-deltas, including the output of the terminal response. Indexes count from 0 without gaps, and ids are unique.
-One terminal event ends the stream. Its error, incomplete_details and usage match its status.
+`response.created` and `response.in_progress` come first. Then the items come one after the other, each in
+this order: item added, part added, deltas, text done, part done, item done. A text in a later event, up to
+the last event of the stream, is the concatenation of its deltas. Indexes count from 0 without gaps, and ids
+are unique. One terminal event ends the stream: `response.completed`, `.incomplete` or `.failed`. The error
+and incomplete_details in this event match its status.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from toolwire.conform.judge.shape import (
     check_usage,
 )
 
-# --- a response, its items and parts, in an event or as the body of an answer ---
+# --- a response with its items and parts, in an event or in the body of an answer ---
 
 ECHO_MAY_CHANGE = ("status", "output", "usage", "error", "incomplete_details", "completed_at", "service_tier")
 """Keys of a response that may differ between its first and its last event."""
@@ -53,10 +54,10 @@ LISTS = {(channel.item, channel.list) for channel in CHANNELS if channel.list}
 
 
 def check_item(findings: Findings, item: dict[str, Any]) -> bool:
-    """Checks the item's own keys. Returns False if the item cannot be checked further."""
+    """Checks the item's own keys. Returns whether the content of the item can be checked."""
     shape = SHAPES.get(str(item.get("type")))
     if shape is None:
-        findings.add("item_type", f"there is no item {item.get('type')!r} here")
+        findings.add("item_type", f"{item.get('type')!r} is not a known type of item")
         return False
     if not findings.fits(shape, item):
         return False
@@ -71,7 +72,7 @@ def check_part(findings: Findings, channel: Channel, part: dict[str, Any]) -> bo
 
 
 def check_outcome(findings: Findings, response: dict[str, Any], status: str) -> None:
-    """Checks that error, incomplete_details, completed_at and usage match the status."""
+    """Checks that error, incomplete_details and completed_at match the status, and checks usage."""
     due = {"failed": "error", "incomplete": "incomplete_details"}.get(status)
     for key, shape in (("error", RESPONSE_ERROR), ("incomplete_details", INCOMPLETE_DETAILS)):
         if key == due and response[key] is not None:
@@ -92,13 +93,13 @@ def check_response(findings: Findings, options: Options, response: dict[str, Any
         return
     status = response["status"]
     over = status not in ("in_progress", "queued")
-    findings.check(over, "status", f"the answer is there but its status is {status!r}")
+    findings.check(over, "status", f"the response has arrived, but its status is {status!r}")
     check_outcome(findings, response, status)
     ids: set[str] = set()
     last = len(response["output"]) - 1
     for index, item in enumerate(response["output"]):
         if not isinstance(item, dict):
-            findings.add("item_type", f"item {index} is no object")
+            findings.add("item_type", f"item {index} is not an object")
         elif check_item(findings, item):
             _finished_item(findings, options, item, may_be_cut=index == last and status != "completed")
             own: set[str] = {item[key] for key in ("id", "call_id") if key in item}
@@ -129,25 +130,25 @@ def _finished_part(findings: Findings, item: str, key: str, part: Any) -> None:
         if (channel.item, channel.list, channel.part) == (item, key, kind):
             check_part(findings, channel, part)
             return
-    findings.add("part_type", f"{str(part)[:60]} does not belong into {key} of {item!r}")
+    findings.add("part_type", f"{str(part)[:60]} does not belong in {key} of {item!r}")
 
 
 GROWS = (
     *("status", "content", "summary", "arguments", "input", "encrypted_content"),
     *("output", "error", "tools"),
 )
-"""Keys of an item that differ between its first and its last event."""
+"""Keys of an item that may differ between its first and its last event."""
 
 
 class OpenText:
-    """A text that grows in an item. `done`: whether an event has repeated the whole text."""
+    """A text of the open item. `done`: whether the text's last event, with the whole text, has arrived."""
 
     def __init__(self, channel: Channel, index: int | None, part: dict[str, Any] | None = None) -> None:
         self.channel = channel
         self.index = index
         self.part = part
         self.growing = Growing()
-        self.tokens: list[str] = []  # of the log probabilities
+        self.tokens: list[str] = []  # the tokens in the log probabilities of the deltas
         self.done = False
 
 
@@ -189,10 +190,10 @@ class ResponsesJudge:
             return
         usable = self._fits(EVENTS[kind], frame)
         sent = frame.get("sequence_number")
-        self._check(sent == number, "sequence_number", f"{sent!r} where {number} was due")
+        self._check(sent == number, "sequence_number", f"{sent!r} where {number} was expected")
         if number < len(OPENING) or kind in OPENING:
             due = OPENING[number] if number < len(OPENING) else "no opening event"
-            self._check(kind == due, "opening", f"{kind!r} where {due!r} was due")
+            self._check(kind == due, "opening", f"{kind!r} where {due!r} was expected")
         if kind in TERMINALS:
             self._terminal = True
         if usable:
@@ -221,7 +222,7 @@ class ResponsesJudge:
 
     def done(self) -> None:
         allowed = self._options.allow_done_on_responses and self._terminal and not self._done
-        self._check(allowed, "done_marker", "[DONE] is no part of this stream, or not at this place")
+        self._check(allowed, "done_marker", "[DONE] is not allowed here")
         self._done = True
 
     def end(self) -> None:
@@ -241,7 +242,7 @@ class ResponsesJudge:
         else:
             self._check(self._open is None, "item_open", "the response ends while an item is open")
             fails = not self._failing or status == "failed"
-            self._check(fails, "error_event", "after an error event the response must fail")
+            self._check(fails, "error_event", "the response did not fail after an error event")
         self._check(response["status"] == status, "status", f"status {response['status']!r} in {kind}")
         listed = response["output"]
         if self._check(
@@ -253,7 +254,7 @@ class ResponsesJudge:
         check_outcome(self._findings, response, status)
         if status == "completed":
             cut = [item["id"] for item in self._items if item.get("status") == "incomplete"]
-            self._check(not cut, "status", f"a completed response holds the incomplete items {cut}")
+            self._check(not cut, "status", f"a completed response has the incomplete items {cut}")
 
     def _same_echo(self, response: dict[str, Any]) -> None:
         if self._first is None:
@@ -269,7 +270,7 @@ class ResponsesJudge:
         if self._open is not None:
             self._add("item_open", f"item {index} opens before item {self._open.index} is done")
         due = len(self._items) + (self._open is not None)
-        self._check(index == due, "output_index", f"output_index {index} where {due} was due")
+        self._check(index == due, "output_index", f"output_index {index} where {due} was expected")
         if self._items and self._items[-1].get("status") == "incomplete":
             self._add("status", "an item opens after one that was left incomplete")
         if not check_item(self._findings, item):
@@ -306,7 +307,7 @@ class ResponsesJudge:
             whole = text.done and opened.is_call
             self._check(whole, "text_open", f"item {index} is done before its text or part")
         due = opened.index
-        self._check(index == due, "output_index", f"output_index {index} where {due} was due")
+        self._check(index == due, "output_index", f"output_index {index} where {due} was expected")
         if not check_item(self._findings, item):
             return
         for key in (opened.item.keys() | item.keys()) - set(GROWS):
@@ -324,19 +325,19 @@ class ResponsesJudge:
             check_arguments(self._findings, item["name"], verdict)
         for key, parts in opened.lists.items():
             same = item.get(key, []) == parts
-            self._check(same, "text_differs", f"{key} of item {index} is not what its parts were")
+            self._check(same, "text_differs", f"{key} of item {index} differs from its parts")
         if opened.marked is not None and item["type"] == opened.item["type"]:
             opened.marked.done(item)
         self._items.append(item)
 
     def _mark(self, kind: str, frame: dict[str, Any]) -> None:
-        """Checks an event that says how far an item about an MCP server is."""
+        """Checks an event about the progress of an item of the tool `mcp`."""
         opened = self._open
         if opened is None or opened.marked is None:
             self._add("not_open", f"{kind} where nothing of its kind is open")
             return
         for key, value in (("item_id", opened.item["id"]), ("output_index", opened.index)):
-            self._check(frame[key] == value, key, f"{key} {frame[key]!r} where {value!r} was due")
+            self._check(frame[key] == value, key, f"{key} {frame[key]!r} where {value!r} was expected")
         opened.marked.feed(*mcp.MARKS[kind], opened.text is not None and opened.text.done)
 
     # --- parts and texts ---
@@ -350,7 +351,7 @@ class ResponsesJudge:
         kind, owner = part.get("type"), opened.item["type"]
         channel = PART_CHANNELS.get((owner, frame_name, str(kind)))
         if channel is None:
-            self._add("part_type", f"a part {kind!r} does not belong into {owner!r}")
+            self._add("part_type", f"a part {kind!r} does not belong in {owner!r}")
             return
         text = OpenText(channel, len(opened.lists[channel.list]), part)
         opened.text = text
@@ -414,11 +415,11 @@ class ResponsesJudge:
         if text.channel.index:
             due.append((text.channel.index, text.index))
         for key, value in due:
-            self._check(frame[key] == value, key, f"{key} {frame[key]!r} where {value!r} was due")
+            self._check(frame[key] == value, key, f"{key} {frame[key]!r} where {value!r} was expected")
 
     def _same_text(self, whole: str, text: OpenText, where: str) -> None:
         streamed = text.growing.text
-        differs = f"{where} says {whole[:60]!r}, the deltas were {streamed[:60]!r}"
+        differs = f"{where} has the text {whole[:60]!r}, but the deltas have {streamed[:60]!r}"
         self._check(whole == streamed, "text_differs", differs)
 
     def _same_tokens(self, holder: dict[str, Any], text: OpenText, where: str) -> None:

@@ -1,7 +1,7 @@
-"""The keys of every object in the APIs, as tables, and the code that checks objects.
+"""The keys of the objects in OpenAI's APIs, as tables (`ObjectShape`), and the code that checks objects.
 
-A table says which keys are required, which are optional, and which values each may have. Keys that are in no
-table are reported as unknown.
+A table has the required and the optional keys of an object, and the values that each key may have. A key that
+is not in the object's table is reported as unknown. The tables of Messages are in `messages`.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Any, TypedDict
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One deviation: a code, a sentence, and the number of the frame.
+    """One deviation: a code, a sentence, and the position of the frame.
 
-    Frames count from 0; -1: the whole answer.
+    Frames are numbered from 0. The position -1 means the whole answer.
     """
 
     code: str
     message: str
     position: int = -1
     subject: str = field(default="", compare=False)
-    """For a key that is missing or wrong: the name of the object that it belongs to."""
+    """For a missing, wrong or unknown key: the name of the key's object."""
     key: str = field(default="", compare=False)
     empty: bool = field(default=False, compare=False)
     """Whether the key's value is null or empty."""
@@ -106,7 +106,7 @@ def list_of(shape: ObjectShape) -> ValueCheck:
     )
 
 
-# --- log probabilities, in both APIs ---
+# --- log probabilities, in chat completions and Responses ---
 
 _LOGPROB: dict[str, ValueCheck] = {"token": TEXT, "logprob": NUMBER}
 _TOP = list_of(ObjectShape("top logprob", {**_LOGPROB, "bytes": or_null(LIST)}))
@@ -116,7 +116,7 @@ BRIEF_LOGPROBS = list_of(
 )
 """The shape of log probabilities without `bytes`, as in the events of a Responses stream."""
 
-# --- errors, in both APIs ---
+# --- errors, in chat completions and Responses ---
 
 ERROR_BODY = ObjectShape("error body", {"error": OBJECT})
 ERROR = ObjectShape(
@@ -183,7 +183,7 @@ FUNCTION_CALL_FRAGMENT = ObjectShape("function_call", {"arguments": TEXT})
 
 @dataclass(frozen=True, slots=True)
 class UsageShapes:
-    """The shapes of a usage object and its details, and the two counts that make up the total."""
+    """The shapes of a usage object and its details. `parts`: the two counts whose sum is the total."""
 
     usage: ObjectShape
     details: Mapping[str, ObjectShape]
@@ -332,7 +332,7 @@ PARTS = _shapes(
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The parts of the client's request that decide which answers are correct."""
+    """The facts about a client's request that decide which answers are correct."""
 
     include_usage: bool = False
     legacy: bool = False
@@ -367,9 +367,9 @@ class Findings:
         self._found.append(Problem(code, message, self.position))
 
     def fits(self, shape: ObjectShape, value: object) -> bool:
-        """Reports every deviation. Returns False if the value cannot be checked further.
+        """Reports every deviation of the value. Returns whether the content of the value can be checked.
 
-        Unknown keys alone do not prevent further checks.
+        It can if the value has no deviations, or only unknown keys.
         """
         found = list(misfits(shape, value, self.position))
         self._found += found
@@ -392,7 +392,7 @@ def check_declared(findings: Findings, options: Options, name: Any) -> None:
 
 
 def check_usage(findings: Findings, shapes: UsageShapes, usage: Mapping[str, Any]) -> None:
-    """Checks a usage object and its details, and that the total is the sum."""
+    """Checks a usage object and its details, and that the total is the sum of the two other counts."""
     if not findings.fits(shapes.usage, usage):
         return
     for key, shape in shapes.details.items():
@@ -404,6 +404,6 @@ def check_usage(findings: Findings, shapes: UsageShapes, usage: Mapping[str, Any
 
 
 def check_arguments(findings: Findings, name: str, verdict: tuple[str, str] | None) -> None:
-    """Reports what is wrong with a call's arguments, if anything is."""
+    """Reports what is wrong with a call's arguments. `verdict`: the result of `Growing.verdict`."""
     if verdict:
         findings.add(verdict[0], f"call {name!r}: {verdict[1]}")

@@ -1,8 +1,8 @@
 """How models write tool calls in text. Every format is data, and one scanner reads them all.
 
-A dialect has openers: markers that may begin a block, each with the shape of what follows. An opener is only
-a candidate: a block that breaks its grammar before a known tool's name is text. No marker is the beginning of
-another marker.
+A dialect has openers: markers that may begin a block, each with the shape of the block. A block is only a
+candidate for a call: if it breaks its grammar before the name of a known tool, it is text. No marker is the
+beginning of another marker.
 
 shapes.py    the data types: openers and the shapes of blocks
 formats.py   the formats themselves
@@ -39,9 +39,9 @@ def select(names: Iterable[str] | None) -> list[Dialect]:
 
 # --- model families ---
 #
-# The prompt teaches every model the sentinel. The scanner also looks for the dialect that the model's family
-# was trained on, because models often write it in spite of the prompt. The data comes from the families' chat
-# templates.
+# The prompt teaches every model the dialect `sentinel`. The scanner also looks for the dialect that the
+# model's family was trained on, because models often write this one in spite of the prompt. The data comes
+# from the families' chat templates.
 
 # The first row whose pattern is found in the model's name decides. Narrow rows come before wide ones.
 FAMILIES: tuple[tuple[str, str], ...] = (
@@ -80,7 +80,7 @@ def family_of(model: str) -> str | None:
 def dialects_of(model: str, chosen: Sequence[str] | None) -> tuple[str, ...]:
     """Returns the dialects to look for in a model's text.
 
-    These are the `chosen` ones (from the settings). If none are chosen, they are the default ones and the one
+    These are the `chosen` dialects from the settings. If none are chosen, they are `DEFAULT` and the dialect
     of the model's family.
     """
     if chosen:

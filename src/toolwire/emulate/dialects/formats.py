@@ -1,8 +1,8 @@
 """All formats of tool calls, as data.
 
-To add a dialect: an entry in one of the tables here, its writer in `render.py` (`RENDER`), and its model
-family in `dialects/__init__.py` (`FAMILIES`). A new shape also needs a class in `shapes.py` and a grammar
-(`GRAMMARS` in `scanner.py`). Another marker of an existing dialect is one more `Opener` in its entry.
+To add a dialect, add an entry to one of the tables here, its writer to `RENDER` in `render.py`, and its model
+family to `FAMILIES` in `dialects/__init__.py`. A new shape also needs a class in `shapes.py` and a grammar in
+`GRAMMARS` in `scanner.py`. To add a marker to an existing dialect, add one more `Opener` to its entry.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ ENVELOPED = (
 
 # --- the name in a header of markers, then the arguments as JSON ---
 #
-# Dialects with the same markers are read in the same manner, no matter which of them is enabled: the text
-# after the marker decides. They differ only in how `render.py` writes calls.
+# Dialects with the same markers are read in the same manner, whichever of them is enabled: the text after the
+# marker decides how the block is read. These dialects differ only in how `render.py` writes calls.
 
 _NAME_START = ascii_letters + digits + "_"
 _WORDS = re.compile(r'[^<>{}\[\]"]+')

@@ -224,7 +224,7 @@ def _use_tool(name: str, arguments: str, schema: Schema) -> str:
 
 def _tag_is_tool(name: str, arguments: str, schema: Schema) -> str:
     elements = _elements(arguments, schema)
-    if elements is None or name in elements:  # a child with the call's own tag could be read as its beginning
+    if elements is None or name in elements:  # a child with the tool's name could be read as another call
         body = arguments.replace("<", "\\u003c")
         return f"<{name}>\n{body}\n</{name}>"
     return "\n".join([f"<{name}>", *elements.values(), f"</{name}>"])

@@ -14,7 +14,7 @@ from typing import Protocol
 NONCE = "{nonce}"
 """Placeholder for the request's token in the markers of the dialect `sentinel`."""
 TOOL = "{tool}"
-"""Placeholder for the name of each declared tool, in markers that contain it."""
+"""Placeholder for a tool's name. A marker that contains it counts once for each declared tool."""
 
 _ENVELOPE = frozenset({"name", "arguments", "parameters", "type", "id", "function"})
 
@@ -32,7 +32,7 @@ class JsonBlock:
     exact: bool = False
     """Whether to accept only the keys in `known_keys`, and to require arguments.
 
-    For a marker that ordinary JSON may contain too.
+    For markers that may also be part of ordinary JSON, such as `{`.
     """
     known_keys: frozenset[str] = _ENVELOPE
     separators: str = ","
@@ -53,9 +53,9 @@ class TagBlock:
 
     `call_tag` and `parameter_tag` match one whole tag; group 1 is the tool's name or the parameter's key.
     Group 2 of `parameter_tag`, if the dialect has it, is the value's type: `true` and `string` mean text,
-    anything else JSON. `name_child` is the tag around the tool's name, in dialects where the call tag does
-    not contain it. `entities` and `attribute_entities`: values or the attributes of tags are written with XML
-    entities.
+    anything else JSON. `wrapper_closers` are the closing tags of the element around all calls. `name_child`
+    is the tag around the tool's name, in dialects where the call tag does not contain it. `entities`: values
+    may contain XML entities. `attribute_entities`: the attributes of tags may contain XML entities.
     """
 
     call_tag: re.Pattern[str]
@@ -80,9 +80,9 @@ class TagBlock:
     """The tags around arguments that are one JSON object."""
     attribute_entities: bool = False
     parameter_start: str = ""
-    """How every parameter tag begins. A value that contains this may lack its closer.
+    """How every parameter tag begins. If a value contains this text, its closing tag may be missing.
 
-    Empty if the closer contains the parameter's name.
+    Empty if the closing tag contains the parameter's name.
     """
     not_inside: tuple[str, ...] = ()
     """Texts that cannot be part of a value: if one is found, a tag is missing.
@@ -94,9 +94,10 @@ class TagBlock:
 
 @dataclass(frozen=True, slots=True)
 class ElementBlock:
-    """A call as `<NAME>` … `</NAME>` around child elements, a YAML mapping or a JSON object.
+    """A call as an XML element with the tool's name, such as `<read_note>…</read_note>`.
 
-    The marker is the whole opening tag.
+    The element contains the arguments: child elements, a YAML mapping or a JSON object. `children` is the
+    shape of the child elements. The opening tag is the marker of the opener.
     """
 
     children: TagBlock
@@ -115,14 +116,14 @@ class ElementBlock:
 class PythonBlock:
     """Python calls `NAME(key=value, …)`, in a list or one after another.
 
-    JSON objects with name and arguments are accepted too.
+    Unless the block is `exact`, JSON objects with a name and arguments are accepted too.
     """
 
     wrapper_closers: tuple[str, ...] = ()
     exact: bool = False
-    """Whether to accept only a list of Python calls, and to hold it until it is complete.
+    """Whether to accept only a list of Python calls, and to hold each call until it is complete.
 
-    For a marker that ordinary text may contain too.
+    For markers that ordinary text may contain too.
     """
     call_close: str = ")"
     first: str = "[{_" + string.ascii_letters
@@ -172,8 +173,8 @@ class HeadedBlock:
 class Grammar(Protocol):
     """The members that all shapes of blocks have in common.
 
-    `first`: the characters with which a block may begin, after white space. If several shapes have the same
-    marker, this decides which of them it is.
+    `first`: the characters with which a block may begin, after white space. If openers with different shapes
+    have the same marker, the first character of the block decides which shape is read.
     """
 
     @property
@@ -184,9 +185,9 @@ class Grammar(Protocol):
 class Opener:
     """A marker that may begin a block.
 
-    `whole`: the marker is itself the beginning of the call's tag. `line_start`: only white space may come
-    before it on its line. `answer_start`: only white space may come before it in the answer. Such a marker
-    can be ordinary words, because the scanner does not look for it later.
+    `whole`: the marker is itself the beginning of the call. `line_start`: only white space may come before
+    the marker on its line. `answer_start`: only white space may come before the marker in the answer. A
+    marker with `answer_start` can be ordinary words, because the scanner does not look for it later.
     """
 
     marker: str
@@ -200,8 +201,8 @@ class Opener:
 class Dialect:
     """One format of calls.
 
-    `recovery`: the prompt does not teach this format. A block in it is not a call if it is in a code fence or
-    quotes the request (law 12).
+    `recovery`: the prompt does not teach this format. A block in this format is not a call if it is in code
+    or is copied from the request (law 12). `note`: which models write this format.
     """
 
     name: str

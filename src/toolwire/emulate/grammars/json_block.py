@@ -156,7 +156,7 @@ def member(scan: Scan, block: JsonBlock, envelope: Envelope, nested: bool) -> Re
 
 
 def _may_be_argument(scan: Scan, envelope: Envelope, key: str) -> bool:
-    """Whether a member after the arguments may belong to the arguments, which were closed too early."""
+    """Whether a member after the arguments may be an argument, because a brace closed them too early."""
     tool = scan.registry.resolve(envelope.name or "")
     properties = tool.parameters.get("properties") if tool is not None else None
     return not properties or not isinstance(properties, Mapping) or key in properties
@@ -192,7 +192,7 @@ def arguments(scan: Scan, block: JsonBlock, envelope: Envelope, char: str) -> Re
 
 
 def ends(block: JsonBlock | HeadedBlock, *closers: str) -> tuple[str, ...]:
-    """Returns the texts that end the arguments if they are not valid JSON."""
+    """Returns the texts that end the arguments if the arguments are not valid JSON."""
     return (*closers, "\n") if block.open_ended or not closers else closers
 
 

@@ -76,7 +76,7 @@ class _Nesting:
             self._emit(text)
 
     def closes(self, char: str, due: int) -> bool:
-        """Whether `char` closes the innermost container. Not possible between a key and its value."""
+        """Whether `char` closes the innermost container. A `}` after a key and its colon does not."""
         return bool(self.stack) and char == self.stack[-1].closer and (due != _VALUE or char != "}")
 
     @property

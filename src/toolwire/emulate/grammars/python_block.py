@@ -195,7 +195,7 @@ def escape(scan: Scan, emit: Emit, raw: bool) -> Reading:
 def _character(found: re.Match[str]) -> str | None:
     """Returns an escape's character as the inside of a JSON string; None if it is invalid.
 
-    Halves of a surrogate pair stay escapes; JSON joins them.
+    Halves of a surrogate pair stay escapes, because readers of JSON join them.
     """
     kind = str(found.lastgroup)
     code = found[kind]
@@ -218,7 +218,7 @@ _KEYWORD = re.compile(r"[^\W\d]\w*")
 def python_block(scan: Scan, block: PythonBlock) -> Reading:
     """Reads calls, in a list or one after another, and the closer.
 
-    Returns whether the block has its proper end: the closer, or `]` if there is no closer.
+    Returns whether the block has its proper end: the closer or, for a shape without closers, `]`.
     """
     listed = False
     ready = True  # a call may begin here
@@ -253,14 +253,14 @@ def python_block(scan: Scan, block: PythonBlock) -> Reading:
 
 
 def any_call(scan: Scan, block: PythonBlock, char: str) -> Reading:
-    """Tries to read one call, in Python or as a JSON envelope. Returns whether a call was read."""
+    """Tries to read one call, in Python or as a JSON object with a name. Returns whether a call was read."""
     if char != "{":
         return (yield from python_call(scan, block))
     return not block.exact and (yield from envelope_call(scan, JsonBlock(closers=block.wrapper_closers)))
 
 
 def python_call(scan: Scan, block: PythonBlock) -> Reading:
-    """Tries to read one call `NAME(…)`. Returns whether a call was read."""
+    """Tries to read one Python call `NAME(…)`. Returns whether a call was read."""
     name = yield from bare_name(scan)
     if name is None or scan.buffer[scan.position] != "(":
         return False

@@ -143,7 +143,7 @@ class Scan:
     def close_call(self, status: CallStatus = "ok") -> bool:
         """Ends the call.
 
-        Returns False if it turns out not to be a call, so that its whole text stays text.
+        Returns False if the block turns out not to be a call. The whole block is then text.
         """
         call, self.call = self.open, None
         cut = status == "truncated" and self.reason != "length"
@@ -232,7 +232,7 @@ def more(scan: Scan, size: int = 1) -> Reading:
 def match(scan: Scan, pattern: re.Pattern[str], limit: int = LONGEST) -> Reading:
     """Returns the text that `pattern` matches here, without consuming it.
 
-    Returns None if nothing matches, if the match is longer than `limit`, or if the text ends with it.
+    Returns None if nothing matches, if the match is longer than `limit`, or if it is the end of the text.
     """
     while True:
         found = pattern.match(scan.buffer, scan.position, scan.position + limit + 1)
@@ -371,7 +371,7 @@ def json_value(scan: Scan, flow: Any, emit: Callable[[str], None]) -> Reading:
 def object_arguments(scan: Scan, closers: tuple[str, ...]) -> Reading:
     """Reads arguments that are one JSON object. Returns OK or CLOSED.
 
-    `closers`: the texts that end the arguments if they are not valid JSON.
+    `closers`: the texts that end the arguments if the arguments are not valid JSON.
     """
     flow = JsonFlow()
     read = yield from json_value(scan, flow, scan.write)
@@ -396,7 +396,7 @@ def cut_off(scan: Scan, *, with_rest: bool = False) -> str:
 def cut_name(scan: Scan, name: str) -> bool:
     """Handles a text that ends right after a tool's name. Returns whether the text was a call.
 
-    If the token limit cut the text off, it is a truncated call, otherwise no call.
+    If the token limit cut the text off, the text was a truncated call. Otherwise, it was no call.
     """
     if not scan.ended or scan.reason != "length" or scan.registry.resolve(name) is None:
         return False
@@ -409,7 +409,7 @@ def end_call(scan: Scan, read: str, closers: tuple[str, ...]) -> Reading:
     """Ends the call after its arguments. Returns False if it turned out not to be a call.
 
     `read`: how reading the arguments ended (OK, CUT, FAIL or CLOSED). `closers`: the texts that end the
-    arguments if they are not valid.
+    arguments if the arguments are not valid.
     """
     if read == CUT:
         cut_off(scan)
@@ -457,4 +457,4 @@ def give_up(scan: Scan, closers: tuple[str, ...]) -> Reading:
 
 
 def discard(text: str) -> None:
-    """A function for `emit` that drops its text."""
+    """Drops the text. Passed as `emit` to a step whose text is not needed."""

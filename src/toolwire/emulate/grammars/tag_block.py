@@ -37,7 +37,7 @@ from toolwire.emulate.grammars.tag_values import attribute, declared, parameter,
 def tag_block(scan: Scan, block: TagBlock) -> Reading:
     """Reads calls one after another and the wrapper's closer.
 
-    Returns False if there is no call, or no closer where the dialect has one.
+    Returns False if there is no call, or if the dialect has a closer and the closer is missing.
     """
     if block.bare_name:
         return (yield from named_call(scan, block))
@@ -114,7 +114,7 @@ def named_call(scan: Scan, block: TagBlock) -> Reading:
 
 
 def name_child(scan: Scan, block: TagBlock) -> Reading:
-    """Returns the tool's name from a child element such as `<name>`; None without such an element."""
+    """Returns the tool's name from a child element such as `<name>`; None if there is no such element."""
     yield from peek(scan)
     if (yield from tag(scan)) != f"<{block.name_child}>":
         return None
@@ -170,7 +170,7 @@ def tag_members(scan: Scan, block: TagBlock) -> Reading:
 def _ends_unclosed(scan: Scan, block: TagBlock, text: str | None, given: set[str]) -> bool:
     """Whether the call ends before the tag `text`, because the closing tag of the call is missing.
 
-    This is so if the wrapper closes here or the next call begins, and no required parameter is missing.
+    This is so if no required parameter is missing, and `text` closes the wrapper or begins the next call.
     """
     if not text or not _has_required(scan, given):
         return False
@@ -183,7 +183,8 @@ def _ends_unclosed(scan: Scan, block: TagBlock, text: str | None, given: set[str
 def _end_between(scan: Scan, given: set[str]) -> str:
     """Ends a call whose text ended after a parameter. Returns OK or CLOSED.
 
-    If no required parameter is missing, only the closing tags are, and the call is complete.
+    If the token limit cut the text off, or a required parameter is missing, the call is truncated. Otherwise,
+    only the closing tags are missing, and the call is complete.
     """
     if scan.reason == "length" or not _has_required(scan, given):
         scan.close_call("truncated")
@@ -201,7 +202,7 @@ def _has_required(scan: Scan, given: set[str]) -> bool:
 def key_between(scan: Scan, tags: tuple[str, str]) -> Reading:
     """Consumes a key and the tag that opens its value. Returns the key.
 
-    `tags`: the tag that closes the key and the tag that opens the value. Returns None if they are not here.
+    `tags`: the tag that closes the key and the tag that opens the value. Returns None if one is not found.
     """
     key = yield from short_text(scan, tags[0])
     if key is None or "<" in key or "\n" in key or (yield from peek(scan)) != "<":
@@ -238,7 +239,7 @@ _LINE = re.compile(r"[^<>\n]*")
 
 
 def element_block(scan: Scan, block: ElementBlock) -> Reading:
-    """Tries to read one call `<NAME>…</NAME>`. Returns whether a call was read."""
+    """Tries to read one call that is an element with the tool's name. Returns whether a call was read."""
     stop = scan.buffer.index(">", scan.position)
     name = scan.buffer[scan.position + 1 : stop]
     scan.position = stop + 1

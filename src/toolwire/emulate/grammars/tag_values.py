@@ -261,7 +261,7 @@ def escaped(text: str, opened: bool = False) -> str:
 
 
 def property_schema(schema: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """Returns the schema of one property; empty if there is none."""
+    """Returns the schema of one property; an empty schema if there is none."""
     properties = schema.get("properties")
     one = properties.get(key) if isinstance(properties, Mapping) else None
     return one if isinstance(one, Mapping) else {}

@@ -10,7 +10,7 @@
 llguidance enforces `type`, `enum`, `const`, `$ref`, `anyOf`, `allOf`, bounds, patterns and formats itself,
 but sets no bounds of its own. It ignores or refuses `oneOf`, `not`, `if`, `uniqueItems`, `contains`,
 `propertyNames`, `dependentRequired`, broken references and keywords of the wrong type. Other engines do less.
-So all get the same narrowed schema, apart from a few keywords (`portable`).
+So all engines get the same narrowed schema, apart from a few keywords (`portable`).
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def bounded(schema: Mapping[str, Any], limits: SchemaLimits = DEFAULT, *, portab
     """Returns a schema whose values are finite and valid for `schema`.
 
     If `schema` has no valid value, returns the schema of any object. `portable`: use only keywords that most
-    engines know, else those of llguidance.
+    engines know; if False, use the keywords of llguidance.
     """
     return _Bounding(schema, limits, portable).whole(schema) or _anything(limits, portable)
 

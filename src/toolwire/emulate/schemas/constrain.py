@@ -30,7 +30,7 @@ White space is fixed, so that a model cannot write it without end. Unknown keywo
 MOST_CALLS = 64
 ANY = "/(?s:.*)/"
 WORDS = r"/(?s:[^<\s].*)/"
-"""Text that begins with neither a marker nor white space."""
+"""Text that begins with neither white space nor `<`, with which markers begin."""
 ANY_OBJECT: Schema = {"type": "object"}
 ANSWER, ARGUMENTS = "answer", "arguments"
 """Names of the grammar rules that contain a schema.
@@ -127,8 +127,8 @@ def json_lark(schema: Mapping[str, Any], limits: SchemaLimits = DEFAULT) -> str:
 def probes(grammar: str) -> tuple[str, dict[str, str]]:
     """Returns grammars that test whether llguidance accepts the schemas in `grammar`.
 
-    The first grammar tests all schemas at once, each of the others tests one rule. An answer under any of
-    them begins with a tilde.
+    The first grammar tests all schemas at once, each of the other grammars tests one rule. In all of them,
+    the answer begins with a tilde.
     """
     lines = {line.partition(":")[0]: line for line in grammar.splitlines() if ": %json " in line}
     single = {rule: f'{HEADER}start: "~" {rule}\n{line}\n' for rule, line in lines.items()}
@@ -163,9 +163,9 @@ def _refuse(uri: str) -> Any:
 
 
 def compile_schema(schema: Mapping[str, Any], param: str, *, linear: bool = False) -> Any:
-    """Returns the validator of a schema. Raises a 400 that names `param` if it is invalid.
+    """Returns the validator of a schema. An invalid schema raises a `ToolwireError` that names `param`.
 
-    `linear`: refuse regular expressions that need backtracking, whose time may grow without bound.
+    `linear`: refuse regular expressions that need backtracking, because they may run without end.
     """
     engine = jsonschema_rs.RegexOptions() if linear else None
     try:
@@ -211,7 +211,8 @@ def _issue(error: Any) -> str:
 
 # --- what decoders enforce ---
 #
-# A schema with any other keyword is enforced only in part, so its calls are checked when they are complete.
+# If a schema has a keyword that is not in these sets, a decoder enforces the schema only in part. Calls with
+# such a schema are checked when they are complete.
 
 _ANNOTATIONS = """title description default examples example deprecated readOnly writeOnly
     $comment $schema $id"""

@@ -93,7 +93,7 @@ def normalized(schema: Mapping[str, Any]) -> Schema:
     for bound, strict in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
         if given.get(strict) is True and bound in given:
             given[strict] = given.pop(bound)  # in draft 4, the strict bound is a flag
-    if isinstance(given.get("items"), list):  # before draft 2020-12
+    if isinstance(given.get("items"), list):  # the form before draft 2020-12
         given["prefixItems"], given["items"] = given["items"], given.get("additionalItems", True)
     if _has_type(given.get("multipleOf"), NUMBER) and given["multipleOf"] <= 0:
         del given["multipleOf"]
@@ -158,7 +158,7 @@ def references(schema: Any) -> set[str]:
 
 
 def listed_values(schema: Any) -> list[Any]:
-    """Returns the values of a schema's `const` or `enum`; empty without them."""
+    """Returns the values of a schema's `const` or `enum`; an empty list if it has neither."""
     if not isinstance(schema, Mapping):
         return []
     listed = schema.get("enum")
@@ -378,13 +378,16 @@ def rust_pattern(pattern: str) -> str | None:
 def portable_pattern(pattern: str) -> str | None:
     """Returns the pattern if engines other than llguidance can use it, else None.
 
-    Some engines match only whole strings, so the pattern must mean the same in that case.
+    Some engines match only whole strings, so the pattern must begin with `^` and end with `$`.
     """
     is_whole = pattern[:1] == "^" and pattern[-1:] == "$" and pattern[-2:] != "\\$"
     return pattern if is_whole and rust_pattern(pattern) is not None else None
 
 
 def key_pattern(pattern: str) -> str | None:
-    """Returns the pattern of an object's keys for llguidance; None if keys of any length match."""
+    """Returns the pattern of an object's keys for llguidance; None if it cannot be used.
+
+    A pattern cannot be used if keys of any length match it, or if `rust_pattern` finds no equivalent.
+    """
     is_bounded = pattern[:1] == "^" and pattern[-1:] == "$" and not _UNBOUNDED.search(pattern)
     return rust_pattern(pattern) if is_bounded else None

@@ -114,14 +114,13 @@ class TurnResponse:
                 alive.last = now()
                 if not write(block):
                     await exchange.piece(block)
-            self._stop()
-            watch.stop()  # before the end is sent, which would wake the watcher too
-            await exchange.end()
         except asyncio.CancelledError:
-            if not watch.gone:
-                if exchange.started:
-                    raise
-                await exchange.fail(Failure("overloaded", "The server is shutting down.", retry_after_s=1))
+            if watch.gone:
+                return
+            if exchange.started:
+                raise
+            await exchange.fail(Failure("overloaded", "The server is shutting down.", retry_after_s=1))
+            return
         finally:
             if self._begun is not None or self._alive is not None:
                 self._stop()
@@ -129,6 +128,7 @@ class TurnResponse:
             close = getattr(blocks, "aclose", None)
             if close is not None:
                 await close()
+        await exchange.end()  # after `watch` has stopped, which the end would wake
 
     def _stop(self) -> None:
         """Stops the keep-alive comments and the early sending of the head. May be called again."""

@@ -1,4 +1,4 @@
-"""The vault's tools and their approvals for MCP clients, over stdio or HTTP.
+"""The MCP server of `toolwire mcp`: offers tools to MCP clients over stdio or HTTP, with approvals.
 
-Needs the extra `mcp`. The official SDK is imported when the command runs.
+It needs the extra `mcp`. The official SDK is imported when the command runs.
 """

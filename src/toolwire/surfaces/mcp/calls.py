@@ -1,10 +1,11 @@
 """Tool calls in progress.
 
-A call runs in a separate task, so that its request may end while the call waits for a person. Before protocol
-2026-07-28, a question is sent while the request of the call is open. Since then, a request ends with its
-question, and the client calls again with the answer. In both cases `McpCall` shows what to do next: send a
-question, wait, or return the outcome. A cancelled request cancels its call, and closing cancels all calls, so
-that no question stays pending that nobody waits for (law 11).
+Each call runs in its own task, so that the client's request can end while the call waits for a person. Before
+protocol 2026-07-28, the server sends a question while the request for the call is open. Since that version,
+the request ends with the question as its result, and the client sends the request again with the answer. In
+both cases, `McpCall` shows what the server must do next: send a question, wait, or return the outcome. If a
+request is cancelled, its call is cancelled. `McpCalls.close` cancels all calls. The question of a cancelled
+call expires, unless it is in the inbox and `toolwire mcp --wait` keeps it pending.
 """
 
 from __future__ import annotations
@@ -23,12 +24,9 @@ from toolwire.tools.contract import Approval, Asking, Decision, Outcome, ToolCal
 from toolwire.tools.executor import Executor, Toolbox
 
 MOST_OPEN = 64
-"""How many calls may be in progress.
-
-Further calls are refused, because nobody answers that many questions.
-"""
+"""How many calls may be in progress. Further calls are refused: nobody answers that many questions."""
 REPORT_EVERY_S = 0.02
-"""The shortest time between two progress reports of a server that are passed on."""
+"""The shortest time between two progress reports of a server that are sent to the client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +39,7 @@ class AskChannels:
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """What a server has last reported about the progress of a call."""
+    """The last progress report of an MCP server for a call."""
 
     progress: float
     total: float | None
@@ -49,10 +47,10 @@ class Reported:
 
 
 class McpCall:
-    """A tool call in progress. It is also the surface on which its questions are shown.
+    """A tool call in progress. It is also the `Surface` that asks the questions of the call.
 
-    `wait_s`: how long the client waits for a decision in the inbox before it has to call again; None if the
-    call waits until the question expires.
+    `wait_s`: how long the call waits for a decision in the inbox before its client has to call again; None:
+    until the question expires.
     """
 
     def __init__(
@@ -67,11 +65,11 @@ class McpCall:
         self.call = call
         self.channels = channels
         self.key = ""
-        """The key that the client's next request for this call must contain. Each question has a new key."""
+        """The key in the client's next request that resumes this call. Each question has a new key."""
         self.open: Approval | None = None
-        """The question that the client is to show as a form."""
+        """The question that the client must show as a form; None if there is none."""
         self.left: Approval | None = None
-        """The question that waits in the inbox."""
+        """The question that was not decided by a form, and so waits in the inbox; None if there is none."""
         self.reported: Reported | None = None
         self.toolbox = toolbox
         self._approvals = approvals
@@ -118,7 +116,7 @@ class McpCall:
             answer.set_result(decision)
 
     async def report(self, progress: float, total: float | None, message: str | None) -> None:
-        """Keeps what the server reports. A flood of reports wakes the waiting request only now and then."""
+        """Stores a progress report. Wakes the waiting request at most once every `REPORT_EVERY_S`."""
         self.reported = Reported(progress, total, message)
         now = time.monotonic()
         if now - self._woken_at >= REPORT_EVERY_S:
@@ -126,7 +124,7 @@ class McpCall:
             self._changed.set()
 
     async def news(self, within_s: float, *also: asyncio.Future[Any]) -> None:
-        """Waits until the call has changed, one of `also` is done, or the time is over."""
+        """Waits until the call has changed or ended, one of `also` is done, or `within_s` have passed."""
         changed = asyncio.ensure_future(self._changed.wait())
         waiting: set[asyncio.Future[Any]] = {self.task, changed, *also}
         try:
@@ -137,7 +135,7 @@ class McpCall:
 
 
 class McpCalls:
-    """All calls in progress, including those that wait for the client's next request."""
+    """All calls in progress, including calls that wait until the client sends their request again."""
 
     def __init__(self) -> None:
         self._running: set[McpCall] = set()
@@ -162,15 +160,15 @@ class McpCalls:
 
     def wait(self, call: McpCall) -> str:
         """Keeps a call whose request ends with a question. Returns the key that resumes the call."""
-        while len(self._waiting) >= MOST_OPEN:  # drop the oldest: its client has not come back
+        while len(self._waiting) >= MOST_OPEN:  # cancel the oldest: its client has not sent the request again
             self._waiting.pop(next(iter(self._waiting))).task.cancel()
         self._waiting[call.key] = call
         return call.key
 
     def resume(self, key: str, call: ToolCall) -> McpCall | None:
-        """Removes the call that waits under this key and returns it.
+        """Returns the call that waits under this key, and removes it from the waiting calls.
 
-        Returns None if no call has this key, or if the call has another name or other arguments.
+        Returns None if no call has this key, or if that call's name or arguments differ from those of `call`.
         """
         waiting = self._waiting.get(key)
         if waiting is None or (waiting.call.name, waiting.call.arguments) != (call.name, call.arguments):
@@ -178,7 +176,7 @@ class McpCalls:
         return self._waiting.pop(key)
 
     async def close(self) -> None:
-        """Cancels every call. When this returns, the questions of the calls have expired."""
+        """Cancels every call, and waits until the calls have ended."""
         self._waiting.clear()
         tasks = [call.task for call in self._running]
         for task in tasks:
@@ -187,7 +185,10 @@ class McpCalls:
 
 
 class Progress:
-    """The progress reports of one request. They always rise, first by our clock, then as the server says."""
+    """Sends the progress of one request, as a number that always rises.
+
+    While a person decides, the number is the time in seconds; then it follows the server's own reports.
+    """
 
     def __init__(self, context: ServerRequestContext[Any, Any]) -> None:
         self._context = context
@@ -199,12 +200,12 @@ class Progress:
     async def wait(self, status: str) -> None:
         """Reports what the call waits for, so that the client does not time out."""
         if self._sent is not None:
-            return  # a server that reports by itself is not interrupted
+            return  # the server's own reports have begun
         self._last = self._offset = time.monotonic() - self._began
         await self._context.session.report_progress(self._last, message=status)
 
     async def of_server(self, call: McpCall) -> bool:
-        """Passes on what the server has reported. Returns whether there was something new."""
+        """Sends the server's last report to the client. Returns whether the report was new."""
         reported = call.reported
         if reported is None or reported is self._sent:
             return False

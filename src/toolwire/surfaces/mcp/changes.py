@@ -1,6 +1,7 @@
-"""Tells clients that a list has changed: tools, prompts, resources.
+"""Notifies clients when the list of tools, prompts or resources has changed.
 
-Since protocol 2026-07-28, a client subscribes. Before, every client with a session is told.
+With protocol 2026-07-28 or newer, a client is notified if it has subscribed. With an older protocol, every
+client that has a session is notified.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from mcp.server.subscriptions import (
 )
 
 MOST_SESSIONS = 256
-"""How many clients with a session are told. The oldest are forgotten: they may have left long ago."""
+"""How many sessions are notified. If there are more, the oldest are dropped, as their clients may be gone."""
 SEND_S = 5.0
 _EVENTS = (ToolsListChanged(), PromptsListChanged(), ResourcesListChanged())
 _NOTIFICATIONS = (
@@ -33,7 +34,7 @@ _NOTIFICATIONS = (
 
 
 class ListChanges:
-    """The clients that want to know, and the changes that they have not been told of."""
+    """The clients to notify, and the task that notifies them."""
 
     def __init__(self) -> None:
         self._bus = InMemorySubscriptionBus()
@@ -43,14 +44,14 @@ class ListChanges:
         self.listen = ListenHandler(self._bus, max_subscriptions=MOST_SESSIONS)
 
     async def joined(self, context: ServerRequestContext[Any, Any], params: types.NotificationParams) -> None:
-        """Remembers a client that has completed the handshake."""
+        """Adds the session of a client that has completed the handshake."""
         header = context.request.headers.get("mcp-session-id") if context.request is not None else None
         self._sessions[header or ""] = context.session
         while len(self._sessions) > MOST_SESSIONS:
             self._sessions.popitem(last=False)
 
     def announce(self) -> None:
-        """Tells all clients. While they are told, any number of further changes is one."""
+        """Notifies all clients. Changes that come while this runs cause only one further notification."""
         if self._telling is None or self._telling.done():
             self._telling = asyncio.ensure_future(self._tell())
         else:

@@ -1,6 +1,6 @@
-"""A question as an elicitation form, and its answer as a decision.
+"""A question as an elicitation form, and the form's answer as a decision.
 
-Law 11: nothing is preselected, and only a literal `true` approves the call or picks a thing. Any other value
+Nothing is preselected. Only the value `true` approves the call, or picks a file or result. Any other value
 means no.
 """
 
@@ -24,7 +24,7 @@ def message(approval: Approval, tool: Tool | None) -> str:
 
 
 def schema(approval: Approval) -> dict[str, Any]:
-    """Returns the schema of the form: booleans and one text, flat, as elicitation requires."""
+    """Returns the schema of the form: an object of booleans and one text, as elicitation requires."""
     title = f"{approve_label(approval.shown, approval.stage)}?"
     properties = {APPROVE: _checkbox(title, "Not ticked: the call is refused.")}
     for name, one in picks(approval).items():
@@ -45,14 +45,14 @@ def _checkbox(title: str, description: str) -> dict[str, Any]:
 
 
 def picks(approval: Approval) -> dict[str, Touched]:
-    """Returns the form's fields for picking: the name of each, with the thing that it picks."""
+    """Returns the form's fields for picking: for each name of a field, the file or result that it picks."""
     if not approval.shown.pick:
         return {}
     return {f"share_{number}": one for number, one in enumerate(approval.shown.touched, 1) if not one.missing}
 
 
 def decision(approval: Approval, action: str, content: Mapping[str, Any] | None) -> Decision:
-    """Returns the decision in a form. `action` and `content`: what the client returned."""
+    """Returns the decision that a form contains. `action` and `content`: the client's answer."""
     given = content or {}
     if action == "accept" and given.get(APPROVE) is True:
         picked = tuple(one.key for name, one in picks(approval).items() if given.get(name) is True)

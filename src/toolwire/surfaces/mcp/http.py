@@ -1,7 +1,8 @@
-"""Streamable HTTP for the MCP server: access, and clients that disconnect.
+"""Streamable HTTP for the MCP server: checks access, and detects when a client disconnects.
 
-Access is checked as in the gateway (`access/gate.py`), and always needs a bearer token. If a client
-disconnects while its call waits, the call is cancelled and its question expires.
+Access is checked as in the gateway, by `access/gate.py`, and always needs a bearer token. If a client
+disconnects while its call waits for a decision, the call is cancelled. Without `--wait`, its question
+expires.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Prompts and resources of wrapped servers.
 
-A server's rules decide about them as about tools, under MCP's own names: `prompts/get name=review *` and
-`resources/read uri=file:///srv/docs/**`. What the rules deny is not listed; for the rest, the person is asked
-like for a call of a tool. A prompt gets the server's name in front, as tools do. A resource keeps its URI:
-the first server that lists it, or has a template for it, reads it.
+The rules of a server also decide about its prompts and resources, under the names of MCP's methods:
+`prompts/get name=review *` and `resources/read uri=file:///srv/docs/**`. Prompts and resources that the rules
+deny are not listed. Reading the others needs an approval, like a call of a tool, unless a rule allows it. The
+name of a prompt begins with the server's name, like that of a tool. A resource keeps its URI: the first
+server that lists the resource, or has a template for it, reads it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ log = logging.getLogger("toolwire.mcp")
 
 GET_PROMPT, READ_RESOURCE = "prompts/get", "resources/read"
 MOST_LISTED = 1000
-"""The most prompts, resources or templates of one server that are listed."""
+"""How many prompts of one server are listed at most. The limit is the same for resources and templates."""
 MOST_LISTED_BYTES = 4 * 1024 * 1024
 LONGEST_URI = 4096
 """A resource or template with a longer URI is not listed."""
@@ -45,7 +46,7 @@ Entry = TypeVar("Entry")
 
 
 class Reading:
-    """Reads a prompt or a resource: a tool, so that it is asked for, decided and logged like every call."""
+    """A tool that reads a prompt or a resource, so that this is decided and logged like every call."""
 
     effect: Effect = "call"
     pin = ""
@@ -58,7 +59,7 @@ class Reading:
         fixed: str,
         send: Callable[[Arguments], Awaitable[Any]],
     ) -> None:
-        """`arguments`: of the request. `fixed`: the one that an edit may not change."""
+        """`arguments`: those of the request. `fixed`: the argument that an edit may not change."""
         self.name = f"{server.name}__{method}"
         self.source = server.source
         self.method = method
@@ -152,7 +153,7 @@ class Resources:
     def __init__(self, servers: McpServers) -> None:
         self._servers = servers
         self._uris: dict[str, set[str]] = {}
-        """By server: the URIs that it listed last."""
+        """For each server: the URIs in its last list."""
         self._templates: dict[str, set[str]] = {}
 
     async def listed(self, context: Context, params: Page) -> types.ListResourcesResult:
@@ -184,7 +185,7 @@ class Resources:
     async def found(self, uri: str) -> Reading:
         """Returns the tool that reads a resource."""
         server = self._server_of(uri)
-        if server is None:  # the client may know the URI from elsewhere
+        if server is None:  # the client may know a URI that no list had so far
             await _of_every(self._servers, "resources", self._of)
             await _of_every(self._servers, "resources", self._templates_of)
             server = self._server_of(uri)
@@ -203,7 +204,7 @@ class Resources:
         return next((name for name in names if text in known.get(name, ())), None)
 
     def _server_of(self, uri: str) -> McpServerSettings | None:
-        """Returns the settings, as they are now, of the server that reads this resource."""
+        """Returns the current settings of the server that reads this resource; None if there is none."""
         name = self._lists(self._uris, uri)
         for server in self._servers.usable():
             templates = self._templates.get(server.name, ()) if name is None else ()
@@ -213,7 +214,10 @@ class Resources:
 
 
 def matches(template: str, uri: str) -> bool:
-    """Whether a URI can come from a template. Each expression stands for any text; linear in the length."""
+    """Whether a URI can come from a template, in which each expression such as `{name}` means any text.
+
+    The time is linear in the length of the URI.
+    """
     first, *rest = _EXPRESSION.split(template)
     if not rest:
         return uri == first
@@ -231,7 +235,7 @@ def matches(template: str, uri: str) -> bool:
 async def _of_every(
     servers: McpServers, capability: str, read: Callable[[McpServerSettings], Awaitable[list[Entry]]]
 ) -> list[Entry]:
-    """Returns what all servers list that have a capability. A server that fails or is slow is left out."""
+    """Returns what `read` returns for the servers with a capability, except failing and slow servers."""
 
     async def one(server: McpServerSettings) -> list[Entry]:
         upstream = servers.upstream(server.name)
@@ -263,7 +267,7 @@ async def _pages(
     answer: type[Paged],
     entries: Callable[[Paged], Sequence[Entry]],
 ) -> list[Entry]:
-    """Returns all entries of a list, up to a limit of their number and size."""
+    """Returns the entries of a server's list, up to a limit of their number and of their size."""
     found: list[Entry] = []
     cursor: str | None = None
     length = 0
@@ -284,7 +288,7 @@ async def _pages(
 async def _sent(
     servers: McpServers, server: McpServerSettings, request: types.Request[Any, Any], answer: type[Result]
 ) -> Result:
-    """Sends a request that reads. A server that asks for more input is refused, as in calls."""
+    """Sends a request to read. Raises `UpstreamFailed` if the server asks for more input."""
     either: Any = answer | types.InputRequiredResult
     adapter: TypeAdapter[Any] = TypeAdapter(either)
     found = await servers.upstream(server.name).request(request, adapter)

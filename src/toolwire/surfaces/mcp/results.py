@@ -1,7 +1,8 @@
-"""What clients receive: the list of tools, the outcomes of calls, refusals.
+"""What clients receive: the list of tools, the outcomes of calls, and refusals.
 
-A vault's results are text between marks, and the same as data. The results of a wrapped server are passed on
-as they are, because they must match the `outputSchema` that the server declared.
+A result of a vault's tool is sent twice: as text between marks that say it is data, and as structured
+content. A result of a wrapped server is changed as little as possible (`_passed_on`), because it must match
+the `outputSchema` that the server declared.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ WANTS_A_PAGE = -32042
 def listed(tool: Tool) -> types.Tool:
     """Returns a tool as clients see it.
 
-    The hints of a vault's tool describe what it does to the vault; the person is asked in any case. The
-    definition of a server's tool is passed on, with the name that Toolwire gives it. Tasks are not.
+    A server's tool has the server's definition, but Toolwire's name and no support for MCP tasks. A vault's
+    tool has hints that describe what it does to the vault. They have no effect on approvals.
     """
     if isinstance(tool, McpTool):
         return tool.definition.model_copy(update={"name": tool.name, "execution": None})
@@ -68,8 +69,9 @@ def listed(tool: Tool) -> types.Tool:
 def tool_list(tools: Iterable[Tool], version: str) -> dict[str, Any]:
     """Returns the list of tools for a protocol version.
 
-    A definition that this version cannot express would make the whole list unusable. Without its
-    `outputSchema`, which earlier versions limit to objects, it may fit; else the tool is left out.
+    A definition that this version cannot express would make the whole list unusable. Such a definition is
+    listed without its `outputSchema`, which earlier versions limit to objects. If that is not enough, the
+    tool is left out.
     """
     found: list[dict[str, Any]] = []
     for tool in tools:
@@ -99,7 +101,7 @@ def _fits(tool: dict[str, Any], version: str) -> bool:
 
 
 def of_reading(call: McpCall) -> types.GetPromptResult | types.ReadResourceResult:
-    """Returns a prompt or a resource that was read. Raises if it was not read."""
+    """Returns a prompt or a resource that was read. Raises `MCPError` if it was not read."""
     outcome = outcome_of(call)
     if outcome is not None and outcome.status == "done":
         found: types.GetPromptResult | types.ReadResourceResult = outcome.raw
@@ -109,7 +111,7 @@ def of_reading(call: McpCall) -> types.GetPromptResult | types.ReadResourceResul
 
 
 def of_call(call: McpCall, version: str) -> types.CallToolResult:
-    """Returns the result of a call that is over."""
+    """Returns the result of a call that has ended. Raises `MCPError` for an error of a wrapped server."""
     outcome = outcome_of(call)
     if outcome is None or outcome.status != "done":
         if outcome is not None and outcome.raw is not None and not _asks(outcome.raw):
@@ -124,12 +126,12 @@ def of_call(call: McpCall, version: str) -> types.CallToolResult:
 
 
 def _asks(error: types.ErrorData) -> bool:
-    """Whether the client would show a server's error to the person as a question of Toolwire."""
+    """Whether an error of a server would make the client ask the person something in Toolwire's name."""
     return error.code == WANTS_A_PAGE or (isinstance(error.data, dict) and "elicitations" in error.data)
 
 
 def outcome_of(call: McpCall) -> Outcome | None:
-    """Returns the outcome of a call that is over; None if it was cancelled or failed unexpectedly."""
+    """Returns the outcome of a call that has ended; None if it was cancelled or failed unexpectedly."""
     if call.task.cancelled():
         return None
     error = call.task.exception()
@@ -140,7 +142,7 @@ def outcome_of(call: McpCall) -> Outcome | None:
 
 
 def problem_of(call: McpCall, outcome: Outcome | None) -> tuple[str, str]:
-    """Returns why a call did not return a result, and the person's reason."""
+    """Returns why a call has no result, and the reason that the person gave for a refusal."""
     if outcome is None:
         return (CANCELLED if call.task.cancelled() else UNEXPECTED), ""
     error = str(outcome.result["error"])
@@ -150,10 +152,11 @@ def problem_of(call: McpCall, outcome: Outcome | None) -> tuple[str, str]:
 
 
 def _passed_on(outcome: Outcome, version: str) -> types.CallToolResult:
-    """Returns a server's result for another connection.
+    """Returns the result of a wrapped server, changed only as far as the client needs it.
 
-    Only what cannot be passed on is changed: keys of the server's own connection, and structured content that
-    an earlier protocol version does not allow. A note says so if the person edited the arguments.
+    Keys of `_meta` that are about the server's connection are removed, and so is structured content that the
+    client's protocol version does not allow. If the person edited the arguments, a text is added that says
+    so.
     """
     raw: types.CallToolResult = outcome.raw
     changed: dict[str, Any] = {}
@@ -171,7 +174,7 @@ def _passed_on(outcome: Outcome, version: str) -> types.CallToolResult:
 def refused(error: str, reason: str = "", *, tool: Tool | None = None) -> types.CallToolResult:
     """Returns an error as the result of a call.
 
-    Structured content would not match the `outputSchema` of a server's tool.
+    For a server's tool, the result has no structured content, which would have to match its `outputSchema`.
     """
     text = types.TextContent(text=f"{error}\nReason: {reason}" if reason else error)
     structured = None

@@ -1,10 +1,10 @@
 """The MCP server: lists the tools, starts calls, asks for decisions, returns outcomes.
 
-The tools are those of a vault and those of the MCP servers that Toolwire wraps; all go through the same
-executor. A person is asked by a form if the client supports elicitation, else in the inbox. If neither is
-possible, the call is refused. While the person decides, the client gets progress notifications, so that it
-does not time out. Errors and refusals are `isError` results, with the same messages as on every other
-surface.
+The server offers the tools of a vault and of the MCP servers that Toolwire wraps. The same executor runs all
+of them. The server asks a person by a form if the client supports elicitation, otherwise in the inbox. If
+neither is possible, it refuses the call. While the person decides, it sends progress notifications, so that
+the client does not time out. A refused or failed call has a result with `isError`. Only if a wrapped server
+answers with an MCP error, the client receives this error.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ PROGRESS_EVERY_S = 5.0
 LONGEST_CLIENT = 200
 """How many characters of a client's name and version are stored with each question and in the log."""
 GONE = "toolwire.gone"
-"""Key in the scope of an HTTP request: an event that is set when the client disconnects."""
+"""The key in the scope of an HTTP request for an event that is set when the client disconnects."""
 OF_VAULT = (
     "Tools over a person's vault, a folder of Markdown notes. The person decides about every call, and picks "
     "what of its results you see: a call may take minutes, and a refusal is an answer; do not repeat the "
@@ -67,10 +67,11 @@ Asked = types.CallToolRequestParams | types.GetPromptRequestParams | types.ReadR
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """How people are asked.
+    """How the server may ask a person.
 
-    `form` and `inbox`: whether a person may be asked by a form and in the inbox. `wait_s`: how long a call
-    waits for a decision in the inbox before its client has to call again; None: until the question expires.
+    `form`: whether it may ask by a form of the client. `inbox`: whether it may ask in the inbox. `wait_s`:
+    how long a call waits for a decision in the inbox before its client has to call again; None: until the
+    question expires.
     """
 
     form: bool = True
@@ -79,7 +80,7 @@ class Ways:
 
 
 class _Server(Server[Any]):
-    """The SDK's server, which announces that its lists change if they do."""
+    """The SDK's server. If `changing` is set, it announces at the handshake that its lists may change."""
 
     changing = False
 
@@ -96,9 +97,10 @@ class _Server(Server[Any]):
 
 
 class ToolServer:
-    """Serves the tools of a vault (`tools`, from `source`) and of MCP `servers`.
+    """Serves the tools of a vault and of wrapped MCP servers.
 
-    `notify` gets a line for each question that waits in the inbox.
+    `tools`: the tools of the vault. `source`: the id of the vault in approvals. `notify`: gets lines for the
+    person, such as a line for each question that waits in the inbox.
     """
 
     def __init__(
@@ -121,9 +123,9 @@ class ToolServer:
         self._offered = self._own
         self._toolbox = Toolbox(self._offered)
         self._lists: dict[str, dict[str, Any]] = {}
-        """The list of the offered tools, by protocol version."""
+        """For each protocol version, the list of the offered tools as JSON."""
         self._stale = servers is not None
-        """Whether a server may offer other tools than when its tools were last listed."""
+        """Whether a wrapped server may have changed its tools since they were last listed."""
         self._refreshing = 0
         self._changes = ListChanges()
         self.calls = McpCalls()
@@ -144,7 +146,7 @@ class ToolServer:
         )
 
     def _of_servers(self, servers: McpServers) -> dict[str, Any]:
-        """Returns the handlers that only wrapped servers need."""
+        """Returns the handlers for prompts, resources and changes, which only wrapped servers have."""
         servers.on_change.append(self._changed)
         prompts, resources = Prompts(servers), Resources(servers)
 
@@ -176,7 +178,7 @@ class ToolServer:
             self._changes.announce()
 
     async def _refresh(self) -> None:
-        """Brings the offered tools up to date. Clients are told, if they may know other ones."""
+        """Updates the offered tools. Notifies the clients if they may have an older list."""
         if self._servers is None:
             return
         self._stale = False
@@ -195,7 +197,7 @@ class ToolServer:
             self._changes.announce()
 
     async def _list(self, context: Context, params: types.PaginatedRequestParams | None) -> Any:
-        """Returns the list as JSON that is made once, because it may be long."""
+        """Returns the list of tools as JSON. Creates the JSON only after a change: it may be long."""
         await self._refresh()
         version = context.protocol_version
         if version not in self._lists:
@@ -219,7 +221,7 @@ class ToolServer:
         return results.refused(answer, tool=tool) if isinstance(answer, str) else answer
 
     async def _toolbox_for(self, name: str) -> Toolbox:
-        """Returns the tools that a call can mean. No call waits for another server than its own."""
+        """Returns tools that include the tool `name`. Waits for no server other than that of the tool."""
         if self._servers is None or not self._stale:
             return self._toolbox
         return Toolbox((*self._own, *await self._servers.tools({name.partition("__")[0]})))
@@ -230,7 +232,7 @@ class ToolServer:
         params: types.GetPromptRequestParams | types.ReadResourceRequestParams,
         tool: Reading,
     ) -> Any:
-        """Reads a prompt or a resource: a call of a tool, whose result has no form for errors."""
+        """Reads a prompt or a resource, like a call of `tool`. A refusal is an MCP error, not a result."""
         answer = await self._ask(context, params, Toolbox([tool]), tool.name, tool.arguments)
         if isinstance(answer, McpCall):
             return results.of_reading(answer)
@@ -241,9 +243,9 @@ class ToolServer:
     async def _ask(
         self, context: Context, params: Asked, toolbox: Toolbox, name: str, arguments: Mapping[str, Any]
     ) -> McpCall | types.InputRequiredResult | str:
-        """Starts a call, or resumes one with the client's answer, and waits until it is over.
+        """Starts a call, or resumes one with the client's answer. Waits until it ends or has a question.
 
-        Returns the call, its next question, or why it was not started.
+        Returns the ended call, the next question that the client must show, or why the call was not started.
         """
         written = json.dumps(arguments, ensure_ascii=False)
         asked = ToolCall(random_id("call_"), name, written)
@@ -278,7 +280,11 @@ class ToolServer:
                 watching.cancel()
 
     async def _is_full(self, context: Context, tool: str, arguments: Mapping[str, Any]) -> bool:
-        """Whether too many other questions wait already for a client without a session to leave one."""
+        """Whether too many questions wait to accept this call of a client without an HTTP session.
+
+        With `--wait`, a question outlives its request, so such a client could leave any number of questions.
+        Other clients, and a call whose question already waits, are not refused here.
+        """
         if self._ways.wait_s is None or context.request is None or _session_of(context):
             return False
         pending = await self._approvals.pending()
@@ -286,9 +292,10 @@ class ToolServer:
         return len(waiting) >= MOST_WAITING and (tool, arguments) not in waiting
 
     def _asking(self, context: Context) -> Asking:
-        """Returns who asks. Over HTTP without a session, each request is one of its own.
+        """Returns who asks: the client and its session.
 
-        So an approval for a session answers no other client.
+        A request over HTTP without a session counts as its own session, so that an approval for a session is
+        never used for another client.
         """
         client = context.session.client_params
         name = "an MCP client"
@@ -300,9 +307,9 @@ class ToolServer:
         return Asking(session, name, "mcp", source=self._source)
 
     def _channels_of(self, context: Context) -> AskChannels:
-        """Returns the channels that are allowed and that this client supports.
+        """Returns by which channels this client's calls can ask a person.
 
-        Elicitation without a mode means forms.
+        A client whose elicitation capability names no mode supports forms.
         """
         capabilities = context.session.client_capabilities
         elicitation = capabilities.elicitation if capabilities is not None else None
@@ -311,7 +318,7 @@ class ToolServer:
         return AskChannels(self._ways.form and has_forms and reachable, self._ways.inbox)
 
     async def _next_answer(self, context: Context, call: McpCall) -> McpCall | types.InputRequiredResult:
-        """Returns the call when it is over or, since protocol 2026-07-28, its next question."""
+        """Returns the call when it has ended or, with a modern protocol (`_is_modern`), its next question."""
         announced: Approval | None = None
         progress = Progress(context)
         while not call.task.done():
@@ -336,7 +343,7 @@ class ToolServer:
         return message(approval, call.toolbox.tools.get(approval.tool))
 
     def _question(self, call: McpCall, approval: Approval) -> types.InputRequiredResult:
-        """Returns the question as the result of this request. The client's next request has the answer."""
+        """Returns the question as the result of the request. The client's next request has the answer."""
         form = types.ElicitRequestFormParams(
             message=self._message(call, approval), requested_schema=schema(approval)
         )
@@ -346,9 +353,9 @@ class ToolServer:
         )
 
     async def _elicit(self, context: Context, call: McpCall, approval: Approval, progress: Progress) -> None:
-        """Sends the question while the request is open, and waits until it is decided.
+        """Sends the question as a form while the request is open, and waits until it is decided.
 
-        The person may answer in this form or elsewhere.
+        The person can decide in the form or elsewhere, for example in the inbox.
         """
         text = self._message(call, approval)
         asking = asyncio.ensure_future(
@@ -379,12 +386,15 @@ async def _cancel_if_gone(call: McpCall, gone: asyncio.Event) -> None:
 
 
 def _session_of(context: Context) -> str:
-    """Returns the id of the client's HTTP session; "" if it has none. Nothing checks that of a modern one."""
+    """Returns the id of the client's HTTP session; "" if it has none.
+
+    A client with a modern protocol counts as having none, because nothing checks the id that it sends.
+    """
     if context.request is None or _is_modern(context):
         return ""
     return str(context.request.headers.get("mcp-session-id") or "")
 
 
 def _is_modern(context: Context) -> bool:
-    """Whether the protocol allows requests to end with a question."""
+    """Whether the client's protocol allows a request to end with a question."""
     return context.protocol_version in MODERN_PROTOCOL_VERSIONS

@@ -1,7 +1,7 @@
-"""Sends one message of a notice, once. Whoever receives it is not trusted.
+"""Sends one message of a notice, once. The receiver of the message is not trusted.
 
-A receiver cannot redirect the message elsewhere, has `SEND_S` to answer, and at most `MOST_READ` bytes of its
-answer are read. An error never contains the address or a secret.
+Redirects are not followed. The receiver must answer within `SEND_S` seconds, and at most `MOST_READ` bytes of
+its answer are read. An error message contains the receiver's host name, but no full address and no secret.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ SEND_S = 10.0
 MOST_READ = 4096
 MOST_RETRY_AFTER_S = 300.0
 _BUSY = (408, 425, 429)
-"""Statuses below 500 that mean: try again later."""
+"""The HTTP statuses below 500 after which the message is sent again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What came of a message. `problem`: why it was not accepted, in one line; "" if it was.
+    """The result of sending a message. `problem`: why the receiver did not accept it; "" if it did.
 
-    `again`: whether to try again, after `retry_after_s` at the earliest.
+    `again`: whether to send the message again, after `retry_after_s` seconds or more. `status`: the HTTP
+    status; 0 if there was no answer.
     """
 
     problem: str = ""
@@ -42,7 +43,7 @@ class Delivery:
 
 
 def client(send_s: float = SEND_S) -> aiohttp.ClientSession:
-    """Returns the HTTP client of notices."""
+    """Returns a new HTTP client for sending notices."""
     return aiohttp.ClientSession(
         timeout=aiohttp.ClientTimeout(total=send_s),
         cookie_jar=aiohttp.DummyCookieJar(),
@@ -60,7 +61,7 @@ def _proxy(url: str) -> str | None:
 
 
 async def deliver(session: aiohttp.ClientSession, notice: NoticeSettings, message: Message) -> Delivery:
-    """Sends the message. Never raises for what the receiver or the network does."""
+    """Sends the message. Errors of the receiver or of the network are in the result, never raised."""
     began = time.perf_counter()
     host = one_line(urlsplit(message.url).hostname or "", 80)
     try:
@@ -83,7 +84,7 @@ async def deliver(session: aiohttp.ClientSession, notice: NoticeSettings, messag
 
 
 async def _said(response: aiohttp.ClientResponse) -> str:
-    """Returns the error in the beginning of an answer, as ntfy writes it; "" if there is none."""
+    """Returns the value of `error` in an answer in JSON, as ntfy sends it; "" if there is none."""
     try:
         found = json.loads(await response.content.read(MOST_READ))
         said = found.get("error") if isinstance(found, dict) else None
@@ -125,7 +126,7 @@ def _retry_after(header: str) -> float:
 async def can_read(session: aiohttp.ClientSession, notice: NoticeSettings) -> bool | None:
     """Whether Toolwire's own token can read the topic of an ntfy notice; None if that is unknown.
 
-    A program that finds such a token can read the links that are sent to the topic.
+    A program that finds a token that can read the topic can read the links in its messages.
     """
     headers = {"Authorization": f"Bearer {notice.token}"} if notice.token else {}
     url = f"{notice.url}/{notice.topic}/auth"

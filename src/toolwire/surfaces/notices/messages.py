@@ -1,6 +1,7 @@
-"""What a notice says, and its form on the wire of a webhook or of ntfy. Pure.
+"""The messages of a notice: their text, and the HTTP requests that send them to a webhook or to ntfy.
 
-Names, arguments and previews are untrusted text: `core/display.py` makes invisible characters visible.
+Names, arguments and previews are untrusted text: `core/display.py` makes invisible characters visible. The
+module has no side effects.
 """
 
 from __future__ import annotations
@@ -23,16 +24,21 @@ LINK = "/ui/link/"
 ANSWER = "/ui/api/link/"
 TEST_LINK = "test"
 MOST_BYTES = {"webhook": 100_000, "ntfy": 3_000}
-"""By kind: how long a text may be. ntfy accepts 4,096 bytes, and 8,192 bytes for the whole message."""
+"""For each kind of notice, the longest text in bytes. (ntfy accepts 4,096 bytes.)"""
 MOST_JSON = {"webhook": 1_000_000, "ntfy": 8_000}
+"""For each kind of notice, the longest body of a request in bytes. (ntfy accepts 8,192 bytes.)"""
 MOST_ON_BUTTON = 1_500
-"""The longest text, in bytes, whose call a button approves: a phone must show all of it."""
+"""The longest text of a call, in bytes, that a button can approve: a phone must show the whole text."""
 CUT = "\n… The rest of the call is on the page."
 
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The secrets of the links in one message. None: it has no such link."""
+    """The secrets of the links in one message; None for a link that the message does not have.
+
+    `link`: the secret of the link to the page of the question. `answer`: the secret with which a button, or
+    the receiver of the webhook, sends a decision.
+    """
 
     link: LinkKey | None = None
     answer: LinkKey | None = None
@@ -48,17 +54,20 @@ class Message:
 
 
 def fits_button(notice: NoticeSettings, approval: Approval) -> bool:
-    """Whether a button may approve: the message has the whole call, and there is nothing to pick."""
+    """Whether the notice may have a button that approves this call.
+
+    The settings must allow it, the message must show the whole call, and there must be nothing to pick.
+    """
     allowed = notice.approve and notice.level == "buttons" and notice.detail == "full"
     return allowed and not approval.shown.pick and len(whole(approval).encode()) <= MOST_ON_BUTTON
 
 
 def whole(approval: Approval) -> str:
-    """Returns the whole call as text: its arguments, and what it would touch."""
+    """Returns the whole call as text: its arguments, and the files that it would read or change."""
     return cards.plain(cards.card(approval, None, whole=True)[1:])
 
 
-# --- what it says ---
+# --- the text ---
 
 
 def _text(notice: NoticeSettings, approval: Approval, now: float) -> str:
@@ -115,7 +124,7 @@ def about(notice: NoticeSettings, approval: Approval, keys: Keys, now: float) ->
 
 
 def about_many(notice: NoticeSettings, approvals: Sequence[Approval], now: float) -> Message:
-    """Returns one message about many questions. It has no links."""
+    """Returns one message about many questions. It has no link to a single question."""
     tools = Counter(one_line(one.tool, 60) for one in approvals).most_common(8)
     named = ", ".join(f"{tool} ×{count}" if count > 1 else tool for tool, count in tools)
     text = f"{cards.who(approvals[0])} and others: {named}. Decide in the inbox."
@@ -125,7 +134,7 @@ def about_many(notice: NoticeSettings, approvals: Sequence[Approval], now: float
 
 
 def test(notice: NoticeSettings, now: float) -> Message:
-    """Returns a message that asks for nothing."""
+    """Returns a test message, which is about no question."""
     page = _page(notice, None)
     text = "This is a test of Toolwire's notices. Nothing waits for your decision."
     if notice.level != "notice":
@@ -135,7 +144,11 @@ def test(notice: NoticeSettings, now: float) -> Message:
 
 
 def _page(notice: NoticeSettings, key: LinkKey | None) -> str:
-    """Returns the page to open. A link's secret is in the fragment, which no browser sends to a server."""
+    """Returns the URL of the page to open: the page of a link or, without `key`, the inbox.
+
+    Returns "" if the settings of the notice have no `pages`. The secret of a link is in the fragment of the
+    URL, which browsers do not send to a server.
+    """
     if not notice.pages:
         return ""
     return f"{notice.pages}{INBOX if key is None else f'{LINK}{key.id}#{key.secret}'}"
@@ -155,7 +168,7 @@ def _button(label: str, url: str, body: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-# --- the wire ---
+# --- the requests ---
 
 
 def _message(

@@ -1,9 +1,10 @@
 """Sends notices about the questions of one process.
 
-A question that waits longer than `after_s` is due: each notice then sends a message about it. One task for
-each notice sends its messages, one after another, so a slow receiver delays only its own. A message that was
-not accepted is sent again, later and later, as long as the question waits. If many questions are due at once,
-one message is about all of them. Nothing here delays a question or makes it fail.
+When a question has waited for `after_s` seconds, each notice sends a message about it. Each notice has one
+task that sends its messages one after another, so a slow receiver delays only the messages of its own notice.
+A message that the receiver did not accept is sent again, after longer and longer pauses, as long as the
+question waits. If many questions are due at once, one message is about all of them. Sending notices never
+delays a question or makes it fail.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from toolwire.tools.links import LinkKind, Links
 log = logging.getLogger("toolwire.notices")
 
 MOST_WAITING = 200
-"""How many questions one notice keeps. It sends no message about more."""
+"""How many waiting questions one notice keeps. It sends no messages about further questions."""
 MOST_SINGLE = 5
-"""If more questions are due at once, one message is about all of them."""
+"""If more questions than this are due at once, one message is about all of them."""
 GATHER_S = 0.25
-"""How long questions are collected that become due together."""
+"""How long a notice waits for other questions that become due, before it sends its messages."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 2.0, 60.0
 IN_A_TERMINAL = ("chat", "ask", "note", "tour")
 
@@ -43,9 +44,9 @@ def notices_of(
     approvals: Approvals,
     lines: Callable[[str], None] = log.warning,
 ) -> Notices | None:
-    """Returns what sends the notices of the settings; None if there are none.
+    """Returns the `Notices` that sends the notices of the settings; None if no notice is available.
 
-    `lines` gets a line for each notice that is not available.
+    `lines` is called with a line for each notice that is not available.
     """
     for one in settings:
         if one.problem:
@@ -56,7 +57,7 @@ def notices_of(
 
 @dataclass(slots=True)
 class _Waiting:
-    """A question, and when the next message about it is due. `keys`: its links, once they are made."""
+    """A waiting question. `due`: when to send the next message about it. `keys`: its links, once created."""
 
     approval: Approval
     due: float
@@ -65,7 +66,7 @@ class _Waiting:
 
 
 class Notices:
-    """Implements `Notifier` of `tools/approvals.py`."""
+    """Sends all notices of the settings. Implements `Notifier` of `tools/approvals.py`."""
 
     def __init__(
         self,
@@ -90,7 +91,7 @@ class Notices:
             outbox.remove(approvals)
 
     async def close(self) -> None:
-        """Ends the tasks. Messages that were not sent are dropped: their questions have ended too."""
+        """Ends the tasks. Messages that were not sent are dropped."""
         await asyncio.gather(*(outbox.close() for outbox in self._outboxes))
 
 
@@ -114,7 +115,7 @@ class _Outbox:
         self._first_pause_s = first_pause_s
         self._waiting: dict[str, _Waiting] = {}
         self._reported: dict[str, float] = {}
-        """Questions that outlive their request and have their message, with the times when they expire."""
+        """Questions without a requester whose message was sent, by id, with the time when they expire."""
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -135,7 +136,11 @@ class _Outbox:
             self._task = asyncio.ensure_future(self._work())
 
     def remove(self, approvals: Sequence[Approval]) -> None:
-        """Drops questions. One without a requester outlives its request, so its message is still sent."""
+        """Drops questions that nobody waits for any more.
+
+        A question without a requester stays pending after its request has ended. It is kept, so that its
+        message is still sent.
+        """
         for one in approvals:
             if one.requester:
                 self._waiting.pop(one.id, None)
@@ -229,7 +234,7 @@ class _Outbox:
             log.warning("notice %s: not sent: %s", name, sent.problem)
 
     def _later(self, one: _Waiting, at_least_s: float) -> None:
-        """Makes a question due again. If it ends before, there is no further message."""
+        """Makes a question due again after a pause. If it expires before that, drops the question."""
         pause_s = min(self._first_pause_s * 2**one.tries, LONGEST_PAUSE_S)
         one.tries += 1
         one.due = self._clock() + max(pause_s, at_least_s)

@@ -1,7 +1,8 @@
-"""Signs the messages of a webhook and checks the signed answers of its receiver. Pure.
+"""Signs the messages to a webhook, and checks the signed answers of its receiver.
 
-`Toolwire-Signature: t=UNIX,v1=HEX`, where HEX is the HMAC-SHA256 of `UNIX.BODY` with the shared secret. It
-covers the exact bytes of the body and the time, so a changed or an old message does not fit.
+The header is `Toolwire-Signature: t=UNIX,v1=HEX`. HEX is the HMAC-SHA256 of `UNIX.BODY` with the shared
+secret. The signature covers the time and the exact bytes of the body, so a changed or an old message is
+refused. The module has no side effects.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import re
 
 HEADER = "Toolwire-Signature"
 WINDOW_S = 300
-"""How far the time of a signature may be from now."""
+"""How many seconds the time of a signature may differ from the current time."""
 _WRITTEN = re.compile(r"t=([0-9]{1,12}),v1=([0-9a-f]{64})")
 
 
@@ -22,7 +23,7 @@ def signature(secret: str, at: int, body: bytes) -> str:
 
 
 def wrong(secret: str, header: str, body: bytes, now: float) -> str:
-    """Returns why a signature does not count; "" if it does."""
+    """Returns why the signature in `header` is not valid; "" if it is valid."""
     written = _WRITTEN.fullmatch(header)
     if written is None:
         return f"The header {HEADER} is missing or is not t=UNIX,v1=HEX."

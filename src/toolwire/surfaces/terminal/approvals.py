@@ -1,7 +1,8 @@
-"""`toolwire approvals`: decides pending questions; lists grants and the audit log.
+"""`toolwire approvals`: decides pending questions, revokes grants, and shows the audit log.
 
-Agents and other programs can run this command too. So an approval needs the approval code, which is read from
-the terminal and never from a pipe, an argument or the environment. A denial needs nothing.
+A question asks whether a tool call may run, or whether its result may be shared with the model. Agents and
+other programs can also run this command. So an approval needs the approval code, which is read from the
+terminal and never from a pipe, an argument or the environment. A denial needs no code.
 """
 
 from __future__ import annotations
@@ -35,13 +36,14 @@ WRONG_CODE_S = 1.0
 
 def run_approvals(arguments: argparse.Namespace) -> int:
     if arguments.action in ("show", "approve", "deny", "revoke") and not arguments.id:
-        raise ConfigError(f"approvals {arguments.action}: an id is missing, see toolwire approvals list")
+        raise ConfigError(f"approvals {arguments.action}: an id is missing; see toolwire approvals list")
     return asyncio.run(_run(arguments, load(arguments.config, os.environ, {})))
 
 
 async def _run(arguments: argparse.Namespace, settings: Settings) -> int:
     async with Store(settings.store.url) as store:
-        # With "open", the process that asks accepts an approval without a proof, if its own settings say so.
+        # With "open", an approval needs no proof here. The process that asks accepts it only if its own
+        # settings say "open", too.
         proofs = Proofs(store, unproven=settings.approvals.command_line == "open")
         value, lines = await _DO[arguments.action](Approvals(store, proofs=proofs), arguments)
     print(as_json(value) if arguments.json else "\n".join(lines))
@@ -49,7 +51,7 @@ async def _run(arguments: argparse.Namespace, settings: Settings) -> int:
 
 
 Output = tuple[Any, Sequence[str]]
-"""What a command prints: a value as JSON, or the same content as lines of text."""
+"""What an action prints: the value for --json, and the lines without --json."""
 
 
 async def _list(approvals: Approvals, arguments: argparse.Namespace) -> Output:
@@ -63,7 +65,7 @@ async def _list(approvals: Approvals, arguments: argparse.Namespace) -> Output:
         label = approve_label(one.shown, one.stage)
         names = (cards.who(one), one_line(one.tool, 30), one_line(label, 30))
         rows.append((one.id, _age(one.created_at), one.status, *names, written))
-    return [_public(one) for one in listed], table(rows) if listed else ["nothing is pending"]
+    return [_public(one) for one in listed], table(rows) if listed else ["no question is pending"]
 
 
 async def _show(approvals: Approvals, arguments: argparse.Namespace) -> Output:
@@ -97,9 +99,10 @@ async def _approve(approvals: Approvals, arguments: argparse.Namespace) -> Outpu
 
 
 def _asked(found: Approval, decision: Decision) -> str:
-    """Returns what the code approves: the call, and what the command's options say about it.
+    """Returns the text above the prompt for the approval code: the call and the options of the command.
 
-    It is shown even after `show`, because another program can change the question in the store in between.
+    The command shows this text even if the person has just run `show`, because another program can change the
+    question in the store between the two commands.
     """
     lines = [cards.plain(cards.card(found, None, whole=True))]
     if decision.arguments is not None:
@@ -129,14 +132,14 @@ async def _decide(
 async def _grants(approvals: Approvals, arguments: argparse.Namespace) -> Output:
     grants = await approvals.records.grants()
     value = [one.to_json() | {"lasts": await approvals.proofs.lasts(one)} for one in grants]
-    return value, await grant_lines(grants, approvals.proofs) if grants else ["nothing is remembered"]
+    return value, await grant_lines(grants, approvals.proofs) if grants else ["there are no grants"]
 
 
 LASTS = {"until_revoked": "until revoked", "until_exit": "until its program exits", "never": "not valid"}
 
 
 async def grant_lines(grants: Sequence[Grant], proofs: Proofs) -> list[str]:
-    """Returns remembered grants as a table."""
+    """Returns the lines of a table of grants, which are remembered approvals."""
     rows = [("ID", "AGE", "TOOL", "STAGE", "SCOPE", "TARGET", "LASTS", "MODEL", "SOURCE")]
     for one in grants:
         what = (one_line(one.tool, 40), one.stage, one.scope, one_line(one.target, 60))
@@ -155,7 +158,7 @@ async def _revoke(approvals: Approvals, arguments: argparse.Namespace) -> Output
 # --- the approval code ---
 
 NO_TERMINAL = "an approval from the command line needs a terminal, where you enter your approval code"
-NO_CODE = "no approval code is set: set one on the page (Settings), or run toolwire approvals code"
+NO_CODE = "no approval code is set: set one on the Settings page, or run toolwire approvals code"
 
 
 async def _code(approvals: Approvals, arguments: argparse.Namespace) -> Output:
@@ -166,12 +169,14 @@ async def _code(approvals: Approvals, arguments: argparse.Namespace) -> Output:
     if new != _read_secret("The same again: "):
         raise ConfigError("approvals code: the two codes differ; nothing was changed")
     await code.set(new, BY, old=old)
-    lines = ["The approval code is set. A server that already runs asks for it on its page before it counts."]
+    lines = [
+        "The approval code is set. A server that already runs accepts it after you enter it on its page."
+    ]
     return {"set": True}, lines
 
 
 async def entered_code(code: ApprovalCode, question: str = "Approval code: ") -> Signer:
-    """Reads the approval code from the terminal, and returns its signer."""
+    """Reads the approval code from the terminal. Returns a `Signer` that signs decisions with it."""
     if await code.record() is None:
         raise ConfigError(NO_CODE)
     signer = await code.signer(_read_secret(question))
@@ -182,7 +187,7 @@ async def entered_code(code: ApprovalCode, question: str = "Approval code: ") ->
 
 
 def _read_secret(question: str) -> str:
-    """Reads a line from the terminal of this process, without showing it."""
+    """Reads a line from the terminal of this process, without showing what the person types."""
     try:
         with open("/dev/tty", "r+b", buffering=0) as terminal:
             if not os.isatty(terminal.fileno()):
@@ -197,7 +202,7 @@ def _read_secret(question: str) -> str:
 
 async def _audit(approvals: Approvals, arguments: argparse.Namespace) -> Output:
     entries = list(reversed(await approvals.records.audit(max(1, arguments.limit))))
-    return entries, [_audit_line(**one) for one in entries] or ["nothing was decided yet"]
+    return entries, [_audit_line(**one) for one in entries] or ["nothing has been decided yet"]
 
 
 def _audit_line(
@@ -232,7 +237,7 @@ _DO: dict[str, Callable[[Approvals, argparse.Namespace], Awaitable[Output]]] = {
 
 
 async def _found(approvals: Approvals, named: str) -> Approval:
-    await approvals.lapse()  # an expired question, or one that nobody waits for, is shown as expired
+    await approvals.lapse()  # expires the questions of processes that have ended
     exact = await approvals.records.get(named)
     if exact is not None:
         return exact
@@ -243,15 +248,16 @@ async def _found(approvals: Approvals, named: str) -> Approval:
 def _only(ids: Sequence[str], named: str, what: str) -> str:
     found = [id for id in ids if id.startswith(named) or id.partition("_")[2].startswith(named)]
     if len(found) != 1:
-        problem = f"{len(found)} begin like this" if found else "there is none"
+        problem = f"{len(found)} ids begin like this" if found else "there is none"
         raise ConfigError(f"{what} {named}: {problem}")
     return found[0]
 
 
 def _picked(approval: Approval, named: Sequence[str]) -> tuple[str, ...]:
-    """Returns the keys of the files or results that a person named.
+    """Returns the keys of the files or results that a person named with --pick.
 
-    A name is a number in the list as it is shown, or a path. The single name `all` or `none` is accepted too.
+    A name is a number in the list that `show` prints, or a path. Instead of names, the person may write `all`
+    or `none`.
     """
     touched = approval.shown.touched
     if list(named) == ["all"]:
@@ -265,13 +271,13 @@ def _picked(approval: Approval, named: Sequence[str]) -> tuple[str, ...]:
         else:
             found = next((one for one in touched if name in (one.key, one.path)), None)
         if found is None:
-            raise ConfigError(f"--pick {name}: not among the {len(touched)} shown")
+            raise ConfigError(f"--pick {name}: not one of the {len(touched)} files or results shown")
         out.append(found.key)
     return tuple(dict.fromkeys(out))
 
 
 def _public(approval: Approval) -> dict[str, Any]:
-    """Returns the approval as JSON, without its token and proof, which must not get into logs."""
+    """Returns the approval as JSON, without its token and its proof, because the output may get into logs."""
     public = asdict(approval)
     del public["token"], public["proof"]
     public["asker"] = public.pop("requester")

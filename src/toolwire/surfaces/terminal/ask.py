@@ -1,7 +1,8 @@
 """`toolwire ask`: one question, one answer.
 
-In a pipe nobody can be asked: a call that no --allow rule covers is denied. Exit status: 0 an answer, 1 the
-model failed or the budget is spent, 2 a wrong command line, 141 the output was closed. Needs no extra.
+If input or output is not a terminal, nobody can be asked, so every tool call that no --allow rule covers is
+denied. Exit status 0: the model answered; 1: the model failed, or the turn reached its budget; 2: the command
+line was wrong; 141: the reader of the output closed the pipe. The command needs no extra.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from toolwire.surfaces.terminal.session import ToolSource, interrupt, opened, pe
 from toolwire.tools.loop import Conversation, Did, Ended, SaidText
 
 LARGEST = 2 * 1024 * 1024
-"""How many characters of stdin are read."""
+"""The most characters that stdin may have."""
 
 
 def run_ask(arguments: argparse.Namespace, source: ToolSource | None = None) -> int:
@@ -44,7 +45,7 @@ def _question(asked: str) -> str:
     question = "\n\n".join(part for part in (asked.strip(), piped.strip()) if part)
     if not question:
         example = '(example: toolwire ask "What is a park?")'
-        raise ConfigError(f"ask: there is no question, see toolwire ask --help {example}")
+        raise ConfigError(f"ask: there is no question; see toolwire ask --help {example}")
     return question
 
 

@@ -1,8 +1,8 @@
 """`toolwire chat`: reads prompts and runs turns until the person ends the chat.
 
-Ctrl-C stops the turn but not the chat: the text so far stays, and open questions expire. Ctrl-D at the prompt
-ends the chat. Without a terminal, the chat reads lines, writes plain text, and denies tools, because nobody
-can be asked.
+Ctrl-C stops the turn but not the chat: the text of the answer stays, and approval requests expire. Ctrl-D at
+the prompt ends the chat. Without a terminal, the chat reads lines, writes plain text, and denies tool calls,
+because nobody can be asked.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SlashCommand:
-    """A slash command.
+    """A command of the chat, such as `/model`.
 
-    `run` gets the chat and the text after the command's name, and returns rows to show.
+    `run` gets the chat and the text after the command's name, and returns the rows to show.
     """
 
     usage: str
@@ -112,7 +112,7 @@ async def _grants(chat: Chat, rest: str) -> list[Row]:
     if rest:
         return [("warning", "/grants, or /grants revoke NUMBER")]
     if not grants:
-        return [("plain", "nothing is remembered")]
+        return [("plain", "there are no grants")]
     head, *lines = await grant_lines(grants, chat.session.approvals.proofs)
     rows: list[Row] = [("plain", f"{number:>3} {line}") for number, line in enumerate(lines, 1)]
     return [("label", f"    {head}"), *rows, ("dim", "/grants revoke NUMBER")]
@@ -120,7 +120,7 @@ async def _grants(chat: Chat, rest: str) -> list[Row]:
 
 async def _save(chat: Chat, rest: str) -> list[Row]:
     if not rest:
-        return [("warning", "/save NOTE: the note's name is missing")]
+        return [("warning", "/save: the name of the note is missing")]
     text = conversation_note.render(chat.conversation.messages, chat.model, chat.conversation.edited)
     settings, root = chat.session.settings.vault, chat.session.vault
     try:
@@ -134,11 +134,11 @@ async def _save(chat: Chat, rest: str) -> list[Row]:
         return [("warning", f"not saved: {refused}")]
     except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: this user has no home folder
         return [("warning", f"not saved: {getattr(error, 'strerror', None) or error}")]
-    return [("dim", f"saved: {saved}; toolwire note continues it")]
+    return [("dim", f"saved: {saved}; toolwire note continues the conversation")]
 
 
 def _write_new(vault: Vault, path: str, text: str) -> Path:
-    """Writes a new note by the vault's own rules and returns its path. Raises `PathRefused`."""
+    """Writes a new note and returns its path. Raises `PathRefused` if the vault's rules refuse the path."""
     with vault:
         edits = Edits(vault, clean=False)
         change = edits.plan_write(path, text.encode("utf-8", "replace").decode())
@@ -156,7 +156,7 @@ async def _new(chat: Chat, rest: str) -> list[Row]:
 
 async def _help(chat: Chat, rest: str) -> list[Row]:
     rows: list[Row] = [("plain", f"{one.usage:<28} {one.help}") for one in COMMANDS.values()]
-    return [*rows, ("dim", "alt-enter: a new line · ctrl-c: stop the turn · ctrl-d: end")]
+    return [*rows, ("dim", "alt-enter: a new line · ctrl-c: stop the turn · ctrl-d: end the chat")]
 
 
 async def _quit(chat: Chat, rest: str) -> list[Row]:
@@ -165,14 +165,14 @@ async def _quit(chat: Chat, rest: str) -> list[Row]:
 
 
 COMMANDS: dict[str, SlashCommand] = {
-    "/model": SlashCommand("/model [ID]", "list the models, or talk to another one", _model),
+    "/model": SlashCommand("/model [ID]", "list the models, or switch to another one", _model),
     "/vault": SlashCommand("/vault [DIR|off]", "show, open or close the vault", _vault),
     "/servers": SlashCommand("/servers", "show the MCP servers and their tools", _servers),
     "/grants": SlashCommand("/grants [revoke NUMBER]", "list or revoke remembered grants", _grants),
     "/save": SlashCommand("/save NOTE", "write the conversation into a Markdown note", _save),
-    "/new": SlashCommand("/new", "start over", _new),
-    "/help": SlashCommand("/help", "this list", _help),
-    "/quit": SlashCommand("/quit", "end", _quit),
+    "/new": SlashCommand("/new", "start a new conversation", _new),
+    "/help": SlashCommand("/help", "show this list", _help),
+    "/quit": SlashCommand("/quit", "end the chat", _quit),
 }
 
 
@@ -181,7 +181,7 @@ async def run(chat: Chat, line: str) -> list[Row]:
     name, _, rest = line.strip().partition(" ")
     command = COMMANDS.get(name)
     if command is None:
-        return [("warning", f"there is no {name}; /help lists what there is")]
+        return [("warning", f"there is no command {name}; /help lists the commands")]
     try:
         return await command.run(chat, rest.strip())
     except (ConfigError, ToolwireError) as error:
@@ -253,7 +253,7 @@ class Chat:
                 await self.turn(line)
 
     async def turn(self, text: str) -> None:
-        """Runs one turn. Stopping it stops the model and the tools, but not the chat."""
+        """Runs one turn. Ctrl-C stops the turn, with the model and the tools, but not the chat."""
         self._turn = asyncio.ensure_future(self._play(text))
         try:
             with quiet_keyboard():
@@ -292,7 +292,7 @@ class Chat:
         self.conversation.edited = edited
 
     def withheld(self) -> list[Row]:
-        """Returns a row if the current model may not use the vault; else no rows."""
+        """Returns a row that says why the current model gets no tools; no rows if it gets them."""
         line = self.session.withheld(self.model)
         return [("warning", line)] if line else []
 
@@ -354,9 +354,9 @@ def _completer(chat: Chat) -> Completer:
 
 
 def history_file(store: str) -> Path | None:
-    """Returns a file beside the store that only its owner can read.
+    """Returns the file for the history of prompts, next to the store. Only its owner can read the file.
 
-    Returns None for a store in memory, which keeps no history.
+    Returns None if the store is in memory; the chat then keeps no history.
     """
     if store == ":memory:":
         return None

@@ -26,7 +26,7 @@ def refreshed(index: Index, cancelled: Callable[[], bool] = lambda: False) -> Re
 
 
 async def first_build(root: Path, include: Sequence[str], exclude: Sequence[str]) -> None:
-    """Builds the index of a vault that has none yet. A cancelled build continues the next time."""
+    """Builds the index of a vault that has none yet. After a cancelled build, the next call continues it."""
     stop = threading.Event()
 
     def build() -> None:
@@ -38,7 +38,7 @@ async def first_build(root: Path, include: Sequence[str], exclude: Sequence[str]
 
 
 class _Bar:
-    """A progress bar on one line."""
+    """A progress bar on one line of standard error."""
 
     _painted = 0.0
 

@@ -1,7 +1,8 @@
-"""A question that one key answers, the file picker, and the line editor.
+"""Questions that one key answers, the picker of files and results, and the line editor.
 
-Needs the extra `chat`. For its first half second a question is dimmed and ignores keys: keys that were typed
-before the person could read the question are not an answer. Ctrl-C always works; it raises `Stopped`.
+The module needs the extra `chat`. For its first half second, a question is dimmed and ignores keys, because
+keys that were typed before the person could read the question are not an answer. Ctrl-C always works, and
+raises `Stopped`.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Stopped(Exception):
 
 
 class _Keys:
-    """A small window that reads keys. Calls `take(key)` for every key once it is `ready`."""
+    """A text on the screen that waits for keys. When it is `ready`, it calls `take(key)` for every key."""
 
     def __init__(self, text: Callable[[], StyleAndTextTuples], take: Callable[[str], None]) -> None:
         self._take = take
@@ -91,9 +92,10 @@ async def choose(text: str, keys: Container[str]) -> str:
 
 
 class Picker:
-    """A list to pick from. Nothing is picked at first; a missing thing cannot be picked.
+    """A list of files or results to pick from. Nothing is picked at first.
 
-    Enter does nothing while nothing is picked, unless there is nothing to pick.
+    A file that does not exist cannot be picked. Enter ends the picking if something is picked, or if nothing
+    can be picked.
     """
 
     def __init__(self, shown: Preview, stage: Stage) -> None:
@@ -136,7 +138,7 @@ class Picker:
         return [*out, (style, f"{count} · {keys}")]
 
     async def run(self) -> tuple[str, ...] | None:
-        """Returns the keys of the picked things, in order; None if the person goes back."""
+        """Returns the keys of the picked files or results, in their order; None if the person goes back."""
 
         def take(key: str) -> None:
             if key in (ESCAPE, "q"):
@@ -165,9 +167,9 @@ class _Checked(Validator):
 async def line(
     message: str, default: str = "", check: Callable[[str], object] | None = None, *, hidden: bool = False
 ) -> str | None:
-    """Reads a line that the person writes; None if they press Escape.
+    """Reads a line that the person writes. Returns None if the person presses Escape.
 
-    `check` raises an exception if a text is invalid. `hidden`: show stars instead of the text.
+    `check` raises an exception for an invalid text. `hidden`: show stars instead of the text.
     """
     bindings = KeyBindings()
     bindings.add(ESCAPE, eager=True)(lambda event: event.app.exit(result=None))

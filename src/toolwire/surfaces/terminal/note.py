@@ -1,10 +1,10 @@
 """`toolwire note`: continues a conversation in a note.
 
-The answer is appended to the file while it is generated. The person's text is never rewritten, only appended
-to, with the note's own line ends. The heading and the first words are one write. Before each further write,
-the file must be as the last write left it. If it was changed or replaced meanwhile, the whole answer is
-written to a new file beside it. If neither can be written, for example on a full disk, the note is restored,
-and the whole answer is printed.
+The command appends the answer to the note while the model generates it, with the note's own line ends. It
+never changes the person's text. The heading and the first words of the answer are one write. Before each
+write, the command checks that no other program has changed or replaced the note. If one has, the command
+writes the whole answer to a new file in the same folder. If writing fails, for example because the disk is
+full, the command removes the written part of the answer, and prints the whole answer.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ def run_note(arguments: argparse.Namespace, source: ToolSource | None = None) ->
 
 
 class Appender:
-    """Appends an answer to a file that other programs may change.
+    """Appends an answer to a note that other programs may change.
 
-    `before`: the bytes of the file when it was read. `moved_to`: the file with the answer, if the note was
-    changed. `failed`: why the answer is in no file.
+    `before`: the bytes of the note when it was read. `moved_to`: the new file with the answer, if another
+    program has changed the note. `failed`: why the answer could not be written; "" if it was written.
     """
 
     def __init__(self, path: Path, before: bytes, newline: str = "\n") -> None:
@@ -53,7 +53,7 @@ class Appender:
 
     @property
     def words(self) -> str:
-        """The text of the model so far."""
+        """The text of the model, as far as it has arrived."""
         return "".join(self._words)
 
     def write(self, words: str, *, before: str = "", after: str = "") -> None:
@@ -91,10 +91,7 @@ class Appender:
             data = data[sent:]
 
     def _undo(self, error: OSError) -> None:
-        """Removes the written part of the answer, so that no partial answer stays.
-
-        Text that other programs have added since then stays.
-        """
+        """Removes the written part of the answer, unless another program has changed the note since then."""
         self.failed = disk_error(error)
         try:
             if self.moved_to is not None:
@@ -105,7 +102,7 @@ class Appender:
                 os.ftruncate(self._file, len(self._before))
         except OSError as stays:
             where = self.moved_to or self._path
-            self.failed += f"; a part of the answer is in {where}: {disk_error(stays)}"
+            self.failed += f"; a part of the answer stays in {where}: {disk_error(stays)}"
         self.moved_to = None
         self._close()
 
@@ -115,9 +112,9 @@ class Appender:
             os.close(file)
 
     def _unchanged(self) -> bool:
-        """Whether the note is as the last write left it.
+        """Whether the note has not been changed or replaced since the last write.
 
-        Before the first write, opens the note and compares it with the bytes that were read.
+        Before the first write, opens the note and compares its bytes with those that were read.
         """
         try:
             if self._file is None:
@@ -134,7 +131,7 @@ class Appender:
             path = self._path.with_name(f"{self._path.stem} (answer {number}){self._path.suffix}")
             if not os.path.lexists(path):
                 return path
-        raise OSError("it was changed while it was answered, and no free name was found for the answer")
+        raise OSError("the note was changed meanwhile, and there is no free name for a file with the answer")
 
 
 def _read(path: Path) -> tuple[bytes, str]:
@@ -156,7 +153,7 @@ async def _note(arguments: argparse.Namespace, settings: Settings, source: ToolS
     raw, text = _read(path)
     parsed = conversation_note.parse(text)
     if not parsed.open:
-        raise ConfigError(f"{path}: nothing to answer; write under the last role::user heading")
+        raise ConfigError(f"{path}: there is nothing to answer; write under the last role::user heading")
     if not os.access(path, os.W_OK):
         raise ConfigError(f"{path} cannot be written")
     async with opened(settings, arguments.vault, "note", source) as session:
@@ -169,7 +166,7 @@ async def _note(arguments: argparse.Namespace, settings: Settings, source: ToolS
         surface = session.surface(screen, interrupt, person=person, allow=arguments.allow)
         history = parsed.history()
         conversation = session.conversation(model, surface, messages=history, options=parsed.options)
-        print(f"{one_line(model)} answers into {path}", file=sys.stderr, flush=True)
+        print(f"{one_line(model)} writes its answer to {path}", file=sys.stderr, flush=True)
         appender = Appender(path, raw, "\r\n" if dominant(text) == "\r\n" else "\n")
         try:
             ended = await _answer(conversation, parsed.heading, appender, screen, unix(text))
@@ -194,9 +191,9 @@ def _print_elsewhere(path: Path, appender: Appender) -> None:
 async def _answer(
     conversation: Conversation, heading: int, appender: Appender, screen: Screen, text: str
 ) -> str:
-    """Writes a turn into the note. Returns why the turn ended.
+    """Runs a turn and writes the answer to the note. Returns why the turn ended.
 
-    Even if the turn fails or is stopped, a heading for the person's next text follows the answer.
+    If there is any answer, a heading for the person's next text follows it, even after a failure.
     """
     guard, begun, ended = conversation_note.Guard(), False, "failed"
     gap = "\n" * max(0, 2 - (len(text) - len(text.rstrip("\n"))))

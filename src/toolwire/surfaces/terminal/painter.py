@@ -1,8 +1,9 @@
 """Renders Markdown on a terminal while it is generated.
 
 A complete block is painted once. Only the block that still grows is painted again, from its first changed
-line. Lines that have scrolled off the screen cannot be painted again: if such a line changes in the end (the
-columns of a table), the whole block is painted once more below. Widths are in cells, not characters.
+line. Lines that have scrolled off the screen cannot be painted again. If the end of a block changes such
+lines, for example the columns of a table, the whole block is painted again below. Widths are in terminal
+cells, not characters.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from toolwire.core.display import prose
 WIDEST = 100
 SOONEST_S = 0.05
 SHARE = 8
-"""After painting, the painter waits at least this many times as long as the painting took."""
+"""The pause after painting is at least this many times as long as the painting took."""
 
 _FENCE = re.compile(r"\s*(`{3,}|~{3,})")
 _ITEM = re.compile(r" {0,3}(?:[-*+]|\d{1,9}[.)])(?:\s|$)")
@@ -30,7 +31,7 @@ Render = Callable[[str, int], list[str]]
 
 
 class Blocks:
-    """Splits growing Markdown into complete blocks. `open`: the text that may still change."""
+    """Splits growing Markdown into blocks. `open`: the text of the block that is not complete yet."""
 
     def __init__(self) -> None:
         self.open = ""
@@ -39,7 +40,7 @@ class Blocks:
         self._blank: int | None = None
 
     def feed(self, text: str) -> list[str]:
-        """Adds text. Returns the blocks that are complete now."""
+        """Adds text. Returns the blocks that this text completes."""
         self.open += text
         done: list[str] = []
         while (end := self.open.find("\n", self._read)) >= 0:
@@ -61,9 +62,9 @@ class Blocks:
         return block
 
     def _cuts_before(self, line: str) -> bool:
-        """Whether this line begins another block.
+        """Whether this line begins a new block.
 
-        This is so after a blank line, unless the line continues a list or an indented text.
+        A line after a blank line does, unless it continues a list or is indented.
         """
         if self._fence:
             return False
@@ -80,7 +81,7 @@ class Blocks:
         return True
 
     def _closes(self, line: str) -> bool:
-        """Keeps track of code fences. Returns True if this line closes one."""
+        """Keeps track of code fences. Returns whether this line closes a code fence."""
         found = _FENCE.match(line)
         if found is None:
             return False
@@ -95,7 +96,8 @@ class Blocks:
 class Painter:
     """Paints text as it arrives.
 
-    `later(seconds, call)` schedules a call, so that a pause in the text does not delay painting.
+    `later(seconds, call)` schedules a call. With it, text is painted even if no more text arrives for a
+    while.
     """
 
     def __init__(
@@ -145,7 +147,7 @@ class Painter:
 
     def _paint(self, block: str, last: bool) -> None:
         width, height = self._size()
-        if self._width != width:  # the terminal has wrapped the old lines again: their position is unknown
+        if self._width != width:  # after a resize, the position of the old lines is unknown
             self._lost, self._width = bool(self._painted), width
         if self._lost and not last:
             return
@@ -167,13 +169,13 @@ class Painter:
             self._frozen = max(self._frozen, len(self._painted) - max(1, height - 1))
 
     def _put(self, up: int, lines: list[str]) -> None:
-        """Moves the cursor up by `up` lines and paints from there, as one update of the terminal."""
+        """Moves the cursor up by `up` lines and paints `lines` there, in one update of the terminal."""
         back = f"\x1b[{up}A\r\x1b[J" if up > 0 else ""
         self._write("\x1b[?2026h" + back + "".join(line + "\n" for line in lines) + "\x1b[?2026l")
 
 
 class _Heading(Heading):
-    """A heading at the left margin, like the text below it."""
+    """A heading that is aligned to the left, like the text below it."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         self.text.justify = "left"
@@ -206,7 +208,7 @@ def renderer(console: Console) -> Render:
 
 
 def _stripped(line: list[Segment]) -> list[Segment]:
-    """Returns the line without the spaces at its end. Spaces with a background colour stay."""
+    """Returns the line without spaces at its end, except spaces with a background colour."""
     kept = list(line)
     while kept and (kept[-1].style is None or kept[-1].style.bgcolor is None):
         last = kept.pop()

@@ -52,7 +52,7 @@ class Screen(Protocol):
         ...
 
     def pause(self) -> None:
-        """Ends the text so far; the next text begins on a new line."""
+        """Ends the current text, so that the next output begins on a new line."""
         ...
 
 
@@ -66,7 +66,7 @@ def require_extra(command: str) -> None:
 
 
 def show(screen: Screen, happening: loop.Happening, model: str = "") -> None:
-    """Shows an event of a turn. `model`: the model that answers, named in the message of a failure."""
+    """Shows an event of a turn. `model`: a text about the model that is added to the message of a failure."""
     if isinstance(happening, loop.SaidText):
         screen.said(happening.text)
     elif isinstance(happening, loop.ThoughtText):
@@ -87,7 +87,7 @@ def show(screen: Screen, happening: loop.Happening, model: str = "") -> None:
 
 
 class PlainScreen:
-    """Plain text for pipes and simple terminals. A pipe gets the model's text unchanged."""
+    """Plain text, for pipes and simple terminals. The model's text is sent to a pipe unchanged."""
 
     def __init__(self, out: TextIO | None = None, err: TextIO | None = None) -> None:
         self._out = sys.stdout if out is None else out
@@ -188,7 +188,7 @@ class TerminalScreen:
 
 
 def screen_for_person(out: TextIO | None = None) -> Screen:
-    """Returns the best screen for this terminal or pipe."""
+    """Returns a `TerminalScreen` if the output is a terminal that supports it; else a `PlainScreen`."""
     out = sys.stdout if out is None else out
     rich = out is sys.stdout and out.isatty() and has_extra() and os.environ.get("TERM") != "dumb"
     return TerminalScreen() if rich else PlainScreen(out)
@@ -196,9 +196,9 @@ def screen_for_person(out: TextIO | None = None) -> Screen:
 
 @contextmanager
 def quiet_keyboard() -> Iterator[None]:
-    """Keeps the terminal from echoing keys into the output.
+    """Keeps typed keys from appearing in the output.
 
-    The keys wait for the next prompt. Ctrl-C works.
+    The next prompt reads these keys. Ctrl-C still works.
     """
     if not sys.stdin.isatty():
         yield
@@ -216,7 +216,7 @@ def quiet_keyboard() -> Iterator[None]:
 
 
 def drop_typed_ahead() -> None:
-    """Drops keys that the person typed before a question was shown, because they are no answer to it."""
+    """Drops keys that the person typed before the question was shown: they are not an answer to it."""
     if sys.stdin.isatty():
         import termios
 

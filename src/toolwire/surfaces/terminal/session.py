@@ -1,4 +1,4 @@
-"""What chat, ask and note share: gateway, store, approvals, the tools of a vault and of MCP servers."""
+"""The parts that chat, ask, note and tour share: gateway, store, approvals, and the tools."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ if TYPE_CHECKING:
 MOST_MODELS = 12
 """How many models an error message lists."""
 ToolSource = Callable[[Settings, Path], AbstractAsyncContextManager[Sequence[Tool]]]
-"""Opens the tools of a vault as an async context manager, which closes them at its end."""
+"""A function that opens the tools of a vault. Its async context manager closes them at the end."""
 
 
 @asynccontextmanager
 async def vault_source(settings: Settings, root: Path) -> AsyncIterator[Sequence[Tool]]:
-    """Yields the vault's own tools.
+    """Yields the tools of a vault.
 
-    On a terminal, it first waits until the index has been built, with a progress bar.
+    On a terminal, it first builds the index, if the vault has none, and shows a progress bar.
     """
     if sys.stderr.isatty():
         from toolwire.surfaces.terminal.indexing import first_build
@@ -59,14 +59,14 @@ async def vault_source(settings: Settings, root: Path) -> AsyncIterator[Sequence
 
 
 def settings_of(arguments: argparse.Namespace) -> Settings:
-    """Returns the settings as `toolwire serve` would use them, with the models found on this machine."""
+    """Returns the settings that `toolwire serve` would use, with the models found on this machine."""
     return with_discovered(load(arguments.config, os.environ, {}))
 
 
 class TerminalSession:
-    """The gateway, store and vault of a conversation. `opened` creates one.
+    """The gateway, the store and the tools of one command, such as chat. `opened` creates a session.
 
-    `name`: the command that the session belongs to.
+    `name`: the name of the command.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class TerminalSession:
         self.vault: Path | None = None
         self.servers: McpServers | None = servers_of(settings.mcp, store)
         self.toolbox: Toolbox | None = None
-        """The tools of the vault, and of the servers as they were last listed; None if there are none."""
+        """The tools of the vault, and the tools that MCP servers last listed; None if there are no tools."""
         self._vault_tools: Toolbox | None = None
         self._foreign: Sequence[Tool] = ()
         self._shown_problems: set[str] = set()
@@ -98,9 +98,9 @@ class TerminalSession:
     # --- the vault ---
 
     async def open_vault(self, named: str | None) -> None:
-        """Opens the vault of the command line or, if it is enabled, the one in the settings.
+        """Opens the vault `named`; if that is None, the vault in the settings, if it is enabled.
 
-        Naming a vault on the command line is itself the opt-in.
+        A vault that the person names does not need `vault.enabled` in the settings.
         """
         if named is None and not self.settings.vault.enabled:
             return
@@ -124,9 +124,9 @@ class TerminalSession:
     # --- MCP servers ---
 
     async def refresh_tools(self, *, wait: bool = False) -> bool:
-        """Brings the tools up to date, and returns whether they have changed.
+        """Updates the tools of MCP servers. Returns whether they have changed.
 
-        Starts the MCP servers that are not running. `wait`: until each has started, or failed.
+        Starts the servers that are not running. `wait`: wait until every server has started or failed.
         """
         before = self._foreign
         if self.servers is not None:
@@ -143,7 +143,7 @@ class TerminalSession:
         return self.servers.states() if self.servers is not None else []
 
     def new_problems(self) -> list[str]:
-        """Returns a line for each thing that is wrong with a server, and that was not returned before."""
+        """Returns a line for each problem of an MCP server that no earlier call has returned."""
         lines = [
             f"MCP server {one_line(one.name, 40)}: {one_line(one.error, 300)}"
             for one in self.server_states()
@@ -153,7 +153,7 @@ class TerminalSession:
             if one.withheld:
                 count = counted(len(one.withheld), "tool")
                 how = f"toolwire mcp agree {one.name} shows the change"
-                lines.append(f"MCP server {one.name}: {count} new or changed, and not offered; {how}")
+                lines.append(f"MCP server {one.name}: {count} not offered, because new or changed; {how}")
         if self.settings.mcp.servers and find_spec("mcp") is None:
             lines.append(f"MCP servers need an extra: {add_extra('mcp')}")
         lines = [line for line in lines if line not in self._shown_problems]
@@ -167,9 +167,9 @@ class TerminalSession:
     # --- the model ---
 
     def model(self, named: str | None) -> str:
-        """Returns the id of a model; without a name, of the first model.
+        """Returns the id of the model that `named` means; if `named` is None, of the first model.
 
-        Raises `ConfigError`, with the known ids, if no model has this name.
+        Raises `ConfigError` with a list of known ids if no model has this name.
         """
         known = self.gateway.catalog.listed()
         if named is None:
@@ -185,19 +185,19 @@ class TerminalSession:
         raise ConfigError(f"there is no model {one_line(named, 80)}; known: {names}{more}")
 
     def location(self, model: str) -> str:
-        """Returns where the model is and what to do if it fails, for a message."""
+        """Returns a text for error messages: the model, its address, and what to do."""
         ids = (model, model.partition("/")[0])
         options = next((one.options for one in self.settings.models if one.id in ids), {})
         url = f" at {options['base_url']}" if options.get("base_url") else ""
         return f"model {one_line(model, 80)}{url}; toolwire doctor shows what is wrong"
 
     def may_use_tools(self, model: str) -> bool:
-        """Whether `vault.models` allows the model, and the model is large enough for tools."""
+        """Whether the model may use tools: `vault.models` allows it, and it is not too small for tools."""
         allowed = any(fnmatchcase(model, pattern) for pattern in self.settings.vault.models)
         return allowed and not self.gateway.catalog.about(model).no_tools
 
     def withheld(self, model: str) -> str:
-        """Returns a message if the model may not use the tools that there are; else ""."""
+        """Returns why the model gets no tools although the session has tools; "" if it gets them."""
         if self.toolbox is None or self.may_use_tools(model):
             return ""
         if reason := self.gateway.catalog.about(model).no_tools:
@@ -211,7 +211,7 @@ class TerminalSession:
     def surface(
         self, screen: Screen, stop: Callable[[], object], *, person: bool, allow: Sequence[str] = ()
     ) -> RuleSurface:
-        """Returns the surface that asks the person. If nobody can be asked, the `--allow` rules decide."""
+        """Returns the surface that decides calls by the `--allow` rules and, if `person`, by asking."""
         allowed = rules.parse(allow, self.toolbox.tools if self.toolbox is not None else ())
         if not person:
             return RuleSurface(self.approvals, allowed, lambda: self.toolbox)
@@ -240,7 +240,7 @@ class TerminalSession:
 def _spellings(named: str) -> list[str]:
     """Returns the ids that a name may mean.
 
-    Clients may write `provider@name` for `provider/name`, or for the name alone.
+    `provider@name`, which some clients write, may mean `provider/name` or only `name`.
     """
     provider, at, name = named.partition("@")
     return [named, f"{provider}/{name}", name] if at else [named]
@@ -254,7 +254,7 @@ async def opened(
     source: ToolSource | None = None,
     lifetime_s: float = LIFETIME_S,
 ) -> AsyncIterator[TerminalSession]:
-    """Yields a session with its vault opened."""
+    """Yields a session whose vault is open, and closes the session afterwards."""
     async with Store(settings.store.url) as store, AsyncExitStack() as closing:
         gateway = Gateway(settings, store=store)
         closing.push_async_callback(gateway.close)
@@ -277,5 +277,5 @@ def person_is_here() -> bool:
 
 
 def interrupt() -> None:
-    """Handles a Ctrl-C that the terminal delivered as a key."""
+    """Has the effect of Ctrl-C, for a Ctrl-C that was read as a key and so sent no signal."""
     signal.raise_signal(signal.SIGINT)

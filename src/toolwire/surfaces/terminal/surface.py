@@ -1,7 +1,8 @@
-"""Asks a person for a decision by single keys or by lines, or applies the `--allow` rules.
+"""Decides tool calls by the `--allow` rules, or asks a person, who answers by single keys or by lines.
 
-Each class is a `Surface` of the approvals. Law 11: an approval carries the token of what was shown, and
-remembering a grant takes another key. Ctrl-C is no decision: the turn stops, and its questions expire.
+Each class is a `Surface` of the approvals. An approval contains the token of what the person was shown. It
+is valid for one call, unless the person presses another key to remember it. Ctrl-C is not a
+decision: the turn stops, and its questions expire.
 """
 
 from __future__ import annotations
@@ -41,16 +42,16 @@ SETTLE_S = 0.5
 
 
 class _Elsewhere(Exception):
-    """Raised if the question was decided in another place, or has expired."""
+    """Raised if the question was decided elsewhere, for example on a web page, or has expired."""
 
 
 class _Later(Exception):
-    """Raised if the person decides later: the question waits in the inbox."""
+    """Raised if the person chooses to decide later. The question then waits in the inbox."""
 
 
 @dataclass
 class RuleSurface:
-    """Decides by the rules alone, because nobody can be asked. Denies calls that no rule covers."""
+    """Decides by the `--allow` rules alone, because nobody can be asked. Denies calls that no rule allows."""
 
     approvals: Approvals
     allowed: Sequence[rules.Rule]
@@ -73,16 +74,19 @@ class RuleSurface:
 
 @dataclass
 class PersonSurface(RuleSurface):
-    """Decides calls by the rules, and asks a person about all other calls.
+    """Approves calls that the `--allow` rules cover, and asks a person about all other calls.
 
-    `stop` stops the turn. `by`: the name with which decisions are stored.
+    `stop` stops the turn. `by`: the name that is stored with each decision, to show where it was made.
     """
 
     screen: Screen
     stop: Callable[[], object]
     by: str
     signer: Signer | None = None
-    """Signs remembered approvals, so that they stay valid after this command; None without the code."""
+    """Signs remembered approvals, so that they stay valid after this command has ended.
+
+    None until the person has entered the approval code.
+    """
 
     async def ask(self, approvals: Sequence[Approval]) -> bool:
         asked = []
@@ -91,7 +95,7 @@ class PersonSurface(RuleSurface):
             shown = approval.shown
             if decision.approved and (decision.picked or not shown.pick or not shown.touched):
                 await self.approvals.decide_unless_decided(approval, decision, by=by)
-            else:  # also if the rules share none of the results
+            else:  # also if a rule approves the call but shares none of its results
                 asked.append(approval)
         places = [
             f"{number} of {len(asked)}" if len(asked) > 1 else "" for number in range(1, len(asked) + 1)
@@ -116,9 +120,9 @@ class PersonSurface(RuleSurface):
         raise NotImplementedError
 
     async def unless_decided(self, approval: Approval, asking: Coroutine[Any, Any, T]) -> T:
-        """Waits for the person and returns the answer.
+        """Waits for the person's answer and returns it.
 
-        Raises `_Elsewhere` if the question is decided in another place or expires before that.
+        Raises `_Elsewhere` if the question is first decided elsewhere, or expires first.
         """
         decided = asyncio.ensure_future(self.approvals.decided([approval]))
         answer = asyncio.ensure_future(asking)
@@ -237,7 +241,7 @@ class KeySurface(PersonSurface):
                 await self._unlock(draft)
 
     async def _unlock(self, draft: _Draft) -> None:
-        """Asks for the approval code, without which nothing is remembered after this command."""
+        """Asks for the approval code. Without it, the approval is remembered until this command ends."""
         code = self.approvals.proofs.code
         if self.signer is not None:
             return
@@ -261,7 +265,7 @@ class KeySurface(PersonSurface):
 
 @dataclass(slots=True)
 class _Draft:
-    """The decision about a call, while the person is still making it."""
+    """The decision about a call that the person is making."""
 
     approval: Approval
     shown: Preview
@@ -276,20 +280,20 @@ class _Draft:
 
     @property
     def label(self) -> str:
-        """What an approval does.
+        """The text that says what approving does.
 
-        Edited arguments grant everything that they name, so nothing is picked after an edit.
+        After an edit, the person picks nothing: approving allows everything that the edited arguments name.
         """
         count = None if self.picks else len(self.shown.pickable)
         return approve_label(self.shown, self.approval.stage, count) + ("…" if self.picks else "")
 
     def now(self) -> Approval:
-        """Returns the question as the person would approve it now."""
+        """Returns the question with the arguments and the preview that the person would approve now."""
         arguments = self.approval.arguments if self.edited is None else self.edited
         return replace(self.approval, shown=self.shown, arguments=arguments)
 
     def choices(self) -> dict[str, str]:
-        """Returns the keys that can be pressed, with what they do."""
+        """Returns the keys that the person can press, each with a text that says what the key does."""
         approve = self.label
         if self.remember != "once":
             approve += f", remembered for {_scope_text(self.remember, self.folder)}"
@@ -306,8 +310,8 @@ def _scope_text(scope: Scope, folder: str) -> str:
 class LineSurface(PersonSurface):
     """Asks a person by lines of text, without the extra `chat`.
 
-    The person writes `a` to approve, `d REASON` to deny, `l` to decide later, and numbers or `all` to approve
-    only these files or results.
+    The person writes `a` to approve, `d REASON` to deny, or `l` to decide later. If the question has files or
+    results to pick from, the person approves by writing their numbers, or `all`.
     """
 
     async def put(self, approval: Approval, question: str) -> None:
@@ -327,9 +331,9 @@ class LineSurface(PersonSurface):
 
 
 def read_answer(answer: str | None, approval: Approval) -> Decision | None:
-    """Returns the decision in a written answer; None if the answer is not understood.
+    """Returns the decision in a written answer; None if the answer contains no decision.
 
-    The end of the input (`answer` is None) means no.
+    If `answer` is None, because the input has ended, the decision is to deny.
     """
     if answer is None:
         return Decision(False)

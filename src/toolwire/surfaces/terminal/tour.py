@@ -1,4 +1,4 @@
-"""`toolwire tour --terminal`: the tour's conversation, with what to try before each question."""
+"""`toolwire tour --terminal`: the tour's conversation, with a hint before each approval request."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GO_ON = "Go on."
 
 @dataclass(frozen=True, slots=True)
 class HintSurface:
-    """Shows what the tour says about each question, and then asks."""
+    """Shows the tour's hint for each approval request, and then lets `surface` ask the person."""
 
     surface: Surface
     screen: Screen
@@ -35,7 +35,7 @@ class HintSurface:
 
 
 def run_tour(settings: Settings) -> int:
-    """Runs the tour until its end, or until the person ends it. `settings` are the tour's own settings."""
+    """Runs the tour until its end, or until the person ends it. `settings`: the tour's own settings."""
     if not person_is_here():
         raise ConfigError("tour --terminal: this is not a terminal; toolwire tour opens the web page instead")
     return asyncio.run(_tour(settings))
@@ -76,13 +76,13 @@ class Tour:
                 self._screen.rows([("warning", "stopped")])
             elif self._over:
                 return
-            self._screen.rows([("label", "Enter goes on with the tour, Ctrl-D ends it.")])
+            self._screen.rows([("label", "Enter continues the tour, Ctrl-D ends it.")])
             if await self._until_done(read_line()) or self._task is None or self._task.result() is None:
                 return
             text = GO_ON
 
     async def _until_done(self, doing: Any) -> bool:
-        """Waits for a turn or a line. Returns whether the person stopped it."""
+        """Waits for a turn or for a line of input. Returns whether the person stopped this."""
         self._task = asyncio.ensure_future(doing)
         await asyncio.wait({self._task})
         if not self._task.cancelled() and (error := self._task.exception()) is not None:

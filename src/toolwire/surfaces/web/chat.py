@@ -21,7 +21,7 @@ from toolwire.surfaces.web.context import PageApi, Row, Web, body, field, invali
 from toolwire.surfaces.web.talk import TITLE, Conversations, StoredChat, Talk
 
 OPEN = 64
-"""How many conversations are kept in memory, in addition to those with a running turn."""
+"""The most conversations in memory, unless more have a running turn."""
 MOST_LISTED = 500
 MOST_TEXT = 1_000_000
 
@@ -140,7 +140,7 @@ class ChatApi(PageApi):
         talk = await self._idle(request)
         text = field(given, "text", str, required=True)
         if not text.strip() or len(text) > MOST_TEXT:
-            raise invalid(f"A message has from 1 to {MOST_TEXT:,} characters.", "text")
+            raise invalid(f"A message must have from 1 to {MOST_TEXT:,} characters.", "text")
         self._use_model(talk, given)
         await talk.begin(text.encode("utf-8", "replace").decode())
         return JSONResponse({}, 202)
@@ -149,7 +149,7 @@ class ChatApi(PageApi):
         given = await body(request)
         talk = await self._idle(request)
         if not talk.kept.entries:
-            raise ToolwireError("invalid_request", "There is no question to repeat.")
+            raise ToolwireError("invalid_request", "This conversation has no question to answer again.")
         self._use_model(talk, given)
         await talk.retry()
         return JSONResponse({}, 202)
@@ -175,7 +175,7 @@ class ChatApi(PageApi):
     async def _idle(self, request: Request) -> Talk:
         talk = await self._talk(request)
         if talk.running:
-            message = "An answer of this conversation is still being written; stop it first."
+            message = "The model is still answering in this conversation. Stop the answer first."
             raise ToolwireError("conflict", message)
         return talk
 
@@ -189,7 +189,7 @@ class ChatApi(PageApi):
     def _use_model(self, talk: Talk, given: dict[str, Any]) -> None:
         model = field(given, "model", str)
         if talk.is_tour and model not in (None, talk.kept.model):
-            raise invalid("The tour has its own scripted model. Start a new chat for another one.", "model")
+            raise invalid("The tour has its own scripted model. To use another model, start a chat.", "model")
         if model is not None and not talk.is_tour:
             talk.kept.model = self._model(model)
 

@@ -1,8 +1,9 @@
 """The clients that people use, as data: what to paste into each, and its request format.
 
-A test compares the rows with `docs/clients.md`. In the texts, `«base»` is the server's address with `/v1`,
-`«root»` is the address without it, `«model»` is the model, and `«key»` is a placeholder, never a key. Inside
-double quotes they are escaped for the language. `«?…?»` is kept only if the server needs a key.
+A test compares the guides with `docs/clients.md`. In their texts, `«base»` is the server's address with
+`/v1`, `«root»` is the address without `/v1`, `«model»` is the model, and `«key»` is a placeholder, never a
+key. Inside double quotes, these values are escaped for the language of the code. Text between `«?` and `?»`
+appears only if the server needs a key.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ OPEN_KEY, KEY = "unused", "YOUR_KEY"
 
 @dataclass(frozen=True, slots=True)
 class ClientShape:
-    """The form of a client's requests. `origin`: the client runs in a browser and sends a preflight."""
+    """The form of a client's requests.
+
+    `origin`: the origin of a client that runs in a browser and sends a preflight; "" for other clients.
+    """
 
     api: Api = "chat"
     origin: str = ""
@@ -42,10 +46,10 @@ class ClientShape:
     results: Literal["tool", "named", "user", "items", "chained", "blocks"] = "tool"
     """How the client sends a tool's result.
 
-    `tool`: as a message with the role tool. `named`: as `tool`, but with the tool's name, and with the call's
-    arguments serialized again. `user`: as a message with the role user, in a request without tools. In
-    Responses, `items`: with the whole history; `chained`: with `previous_response_id`. `blocks`: as a
-    `tool_result` block of the Messages API.
+    `tool`: as a message with the role tool. `named`: the same message with the tool's name, and with the
+    arguments of the call serialized again. `user`: as a message with the role user, in a request without
+    tools. `items`: in the Responses API, with the whole history. `chained`: in the Responses API, with
+    `previous_response_id`. `blocks`: as a `tool_result` block of the Messages API.
     """
     content: str | None = None
     """The content of an assistant's message that contains only calls."""
@@ -59,8 +63,8 @@ class ClientShape:
 class GuideStep:
     """A step of a guide: a `value` for a field, or `code` to paste.
 
-    `keys`: True: the step is only for a server that needs a key; False: only for one that does not; None: for
-    any.
+    `keys`: True if the step is only for servers that need a key, False if it is only for servers that need no
+    key, None if it is for all servers.
     """
 
     label: str
@@ -91,7 +95,7 @@ class ClientGuide:
     shape: ClientShape
     steps: tuple[GuideStep, ...]
     keyed: ClientShape | None = None
-    """The form of the client's requests if the server needs a key; None: the form does not change."""
+    """The form of the client's requests if the server needs a key; None if the form is the same."""
 
     def shaped(self, needs_key: bool) -> ClientShape:
         return self.keyed if needs_key and self.keyed is not None else self.shape
@@ -287,7 +291,7 @@ CLIENTS: tuple[ClientGuide, ...] = (
             GuideStep(
                 "Enable CORS",
                 value="off",
-                note="If it is on, answers do not stream. Toolwire accepts Obsidian's origin.",
+                note="If this option is on, answers do not stream. Toolwire accepts Obsidian's origin.",
             ),
         ),
     ),
@@ -390,7 +394,7 @@ CLIENTS: tuple[ClientGuide, ...] = (
             GuideStep(
                 "Claude Code's own model names",
                 value="claude-opus-…, claude-sonnet-…, claude-haiku-…",
-                note="These names mean the first model, unless [aliases] in the settings says otherwise.",
+                note="The first model answers to these names, unless [aliases] maps them to another model.",
             ),
         ),
     ),

@@ -1,7 +1,7 @@
-"""The API of the approval code: enter it once in a session, or set it.
+"""The API of the approval code: a session enters the code once, or sets a new code.
 
-A session that the printed link started may set the code. Any other session must enter it before it approves
-calls. Wrong codes are slowed down for all sessions together.
+A session that may approve calls (`Authority.decides`) may set the code. Any other session must enter the code
+before it can approve calls. After a wrong code, all sessions must wait before they can try again.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from toolwire.surfaces.web.sessions import Authority, Sessions
 from toolwire.tools.consent import NEEDS_CODE, ApprovalCode
 
 NO_AUTHORITY = (
-    "This session can look, but not approve. Enter your approval code, or open the link that toolwire serve "
-    "printed at its start."
+    "This browser session cannot approve anything yet. Enter your approval code, or open the link that "
+    "toolwire serve printed when it started."
 )
 NOT_TRUSTED = (
     "Another program set this code. Open the link that toolwire serve printed, and enter the code there."
@@ -39,7 +39,7 @@ class CodeApi:
         return [("POST", "/session/code", self.enter), ("PUT", "/session/code", self.set)]
 
     async def state(self, request: Request) -> dict[str, Any]:
-        """Returns whether the session may approve, whether a code is set, and whether it was entered."""
+        """Returns whether the session may approve, who set the code, and whether it was entered."""
         authority: Authority = request.state.authority
         record = await self._code.record()
         return {
@@ -52,13 +52,13 @@ class CodeApi:
         return authority.signer is not None and authority.signer.public == public
 
     async def enter(self, request: Request) -> dict[str, Any]:
-        """Checks the code. The session may then approve calls of every program that uses this store."""
+        """Checks the code. With it, the session may approve calls of all programs with this store."""
         given = field(await body(request), "code", str, required=True)
         authority: Authority = request.state.authority
         async with self._checking:
             wait = self._not_before - time.monotonic()
             if wait > 0:
-                message = f"Too many wrong codes. Try again in {wait:.0f} s."
+                message = f"The last code was wrong. Wait {wait:.0f} s before you try again."
                 raise ToolwireError("rate_limit", message, retry_after_s=wait)
             signer = await self._code.signer(given[:1000])
             if signer is None:

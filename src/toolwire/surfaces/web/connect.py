@@ -1,9 +1,9 @@
 """The API of the connect page: what to paste into a client, and a test of its connection.
 
 The test sends real HTTP requests to this server, in the client's own form. It offers only the tool
-`toolwire_check`, which is never run: its call is checked, and a fixed text is sent back as the result. A
-failure is shown in the detail of a step, and is never an error of the page. A key is only sent to this
-server, and is never shown.
+`toolwire_check`, which never runs: the test checks the call and sends a fixed text as its result. If the test
+fails, the API returns no error: the detail of the failed step says what went wrong. The test sends a key only
+to this server, and shows it nowhere.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ CHOICE: dict[str, dict[str, Any]] = {
 }
 INPUT = {"chat": "messages", "responses": "input", "messages": "messages"}
 FINISHES = {"chat": "tool_calls", "responses": "completed", "messages": "tool_use"}
-"""How an answer with a call ends."""
+"""By API: the finish reason or status of an answer with a call."""
 ENDED = ("completed", "incomplete", "failed")
 Step = tuple[str, Callable[[], Awaitable[str]]]
 """A step of the test: its name, and a function that returns what happened or raises `Failed`."""
@@ -79,7 +79,7 @@ class ConnectApi(PageApi):
     async def all(self, request: Request) -> dict[str, Any]:
         """Returns what to paste into each client.
 
-        The texts name the model in the query; without one, the first model.
+        The texts name the model in the query; without it, they name the first model.
         """
         models = model_rows(self._web.gateway.catalog)
         model = request.query_params.get("model", "")[:LONGEST_NAME] or (models[0]["id"] if models else "")
@@ -205,8 +205,10 @@ class RoundTrip:
             allowed = answer.headers.get("access-control-allow-headers", "").lower().split(",")
         refused = asked - {name.strip() for name in allowed}
         if answer.status >= 300 or refused:
-            missing = ", ".join(sorted(refused)) or "nothing"
-            raise Failed(f"The preflight was refused ({answer.status}); not allowed: {missing}.")
+            missing = ", ".join(sorted(refused)) or "none"
+            raise Failed(
+                f"The preflight was refused ({answer.status}). Headers that are not allowed: {missing}."
+            )
         return f"{self._shape.origin} may send requests with all of its {len(asked)} headers."
 
     async def _listing(self) -> str:
@@ -237,14 +239,14 @@ class RoundTrip:
             ended = answered.finish or "nothing"
             raise Failed(f"The call arrived, but the response ended with {ended} instead of {expected}.")
         arguments, first = _quoted(call["arguments"]), f"{answered.first_ms:.0f} ms"
-        return f"One call, {NAME} {arguments}, ended with {expected}; first bytes after {first}."
+        return f"The model called {NAME} with {arguments}. First bytes after {first}. End: {expected}."
 
     async def _answer(self) -> str:
         answered = await self._ask(self._with_result(self._first.calls[0]))
         if not answered.text.strip():
             called = "The model called the tool again." if answered.calls else "The answer is empty."
-            raise Failed(f"The result was accepted, but there is no answer. {called}")
-        resumed = " The parked run continued." if answered.resumed else ""
+            raise Failed(f"The server accepted the result, but the model did not answer. {called}")
+        resumed = " The parked run continued with the result." if answered.resumed else ""
         return f"{_quoted(answered.text)} First bytes after {answered.first_ms:.0f} ms.{resumed}"
 
     # --- requests
@@ -301,18 +303,18 @@ class RoundTrip:
                 if not first_ms and b"data:" in block:
                     first_ms = (time.perf_counter() - began) * 1000
                 if len(raw) > LONGEST_ANSWER:
-                    raise Failed("The response did not end; the test stopped reading it.")
+                    raise Failed("The response did not end. The test stopped reading it.")
         answered = _FOLDED[self._shape.api](bytes(raw))
         answered.first_ms, answered.resumed = first_ms, self._resumed
         return answered
 
     async def _sent(self, asked: dict[str, Any]) -> AsyncGenerator[bytes, None]:
-        """Sends a request and yields the blocks of the streamed answer. Raises `Failed` if it is refused."""
+        """Sends a request and yields the blocks of its stream. Raises `Failed` if it is refused."""
         url = self._root + self._shape.turns
         async with self._session.post(url, json=asked, headers=self._headers) as answer:
             await self._check_answer(answer)
             if answer.content_type != "text/event-stream":
-                raise Failed(f"A stream was expected, {answer.content_type} came.")
+                raise Failed(f"Expected a stream, received {answer.content_type}.")
             self._resumed = answer.headers.get("x-toolwire-turn") == "resumed"
             async for block in answer.content.iter_any():
                 yield block
@@ -326,7 +328,7 @@ class RoundTrip:
     def _check_origin(self, answer: aiohttp.ClientResponse) -> None:
         origin = self._shape.origin
         if answer.headers.get("access-control-allow-origin", "") not in (origin, "*"):
-            raise Failed(f"The origin {origin} is not allowed; add it to server.origins.")
+            raise Failed(f"The origin {origin} is not allowed. Add it to server.origins in your settings.")
 
 
 def _result_as_text() -> dict[str, Any]:
@@ -337,7 +339,7 @@ def _result_as_text() -> dict[str, Any]:
 
 
 class GatewayTrip(RoundTrip):
-    """A test of two turns without HTTP: a plain chat client that calls the gateway of this process."""
+    """A test of two turns without HTTP: it calls the gateway of this process as a chat client."""
 
     def __init__(self, gateway: Gateway, model: str, forced: bool) -> None:
         self._gateway = gateway
@@ -371,7 +373,7 @@ async def _tried(step: Callable[[], Awaitable[str]], left_s: float, limit_s: flo
     except TimeoutError:
         return False, f"The step did not end within {limit_s:g} s."
     except aiohttp.ClientError as error:
-        return False, f"The server cannot reach itself at its own address: {connection_error(error)}."
+        return False, f"The server cannot reach its own address: {connection_error(error)}."
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         return False, f"The client cannot read this response: {error!r}"
 
@@ -426,7 +428,7 @@ def _check_ended(body: dict[str, Any], ended: bool) -> None:
 
 def _check_call(call: dict[str, str]) -> None:
     if call["name"] != NAME or not call["id"]:
-        raise Failed(f"{NAME} was expected, {_quoted(call['name'] or 'a call without a name')} was called.")
+        raise Failed(f"Expected a call of {NAME} with an id, received {_quoted(str(call))}.")
     try:
         arguments = json.loads(call["arguments"])
     except ValueError:
@@ -444,7 +446,10 @@ def _refusal(status: int, raw: bytes) -> str:
 
 
 def _failure(error: Any, before: str = "") -> str:
-    """Returns a readable failure. If the model made no call, says that the connection is not the reason."""
+    """Returns the message of an error, with `before` in front of it.
+
+    If the error means that the model made no call, "The model made no call" replaces `before`.
+    """
     error = error if isinstance(error, dict) else {}
     message = _quoted(str(error.get("message") or "no message"), 400)
     no_call = error.get("code") == KINDS["no_tool_call"].code or "requires a call" in message

@@ -1,4 +1,4 @@
-"""What the handlers of the pages share: gateway, store, approvals, and open tabs."""
+"""What the handlers of the pages share: the gateway, the store, approvals, and open tabs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ PIECE_OVERHEAD = 50
 class Hub:
     """Publishes events to every open tab.
 
-    Each tab has a bounded queue, so it cannot delay others.
+    Each tab has a bounded queue, so a slow tab does not delay the other tabs.
     """
 
     def __init__(self) -> None:
@@ -186,7 +186,7 @@ class Web:
         return "scripted" if self.gateway.catalog.kind(model) == "scripted" else ""
 
     def may_use_tools(self, model: str) -> bool:
-        """Returns whether the vault's tools are offered to a model."""
+        """Returns whether the chat offers tools to a model while the page's switch is on."""
         return self.tools.may_use_tools(model) and not self.gateway.catalog.about(model).no_tools
 
     def base_url(self, request: Request) -> str:
@@ -223,9 +223,9 @@ def invalid(message: str, param: str) -> ToolwireError:
 
 
 async def body(request: Request) -> dict[str, Any]:
-    """Returns the JSON object in the body of the request, {} for an empty body.
+    """Returns the JSON object in the body of the request; {} if the body is empty.
 
-    Raises an error if the body is anything else.
+    Raises an error for any other body.
     """
     return as_object(await raw_body(request, MOST_BODY))
 
@@ -255,7 +255,7 @@ def as_object(raw: bytes) -> dict[str, Any]:
 def field(
     given: dict[str, Any], name: str, kind: type, default: Any = None, *, required: bool = False
 ) -> Any:
-    """Returns a member of the request's object, or `default`. Raises an error if its type is wrong."""
+    """Returns a member of the request's object, or `default`. Raises if its type is wrong."""
     value = given.get(name)
     if value is None:
         if required:

@@ -17,10 +17,10 @@ from toolwire.surfaces.web.context import invalid
 LONGEST_PATH = 1000
 MOST_FOLDERS = 200
 MOST_ENTRIES = 20_000
-"""How many entries of a folder are read."""
+"""The most entries of a folder that are read."""
 LIST_S = 3.0
 MOST_LISTS = 2
-"""How many lists may be made at a time. A slow disk cannot occupy more threads."""
+"""The most requests to the disk at a time, so that a slow disk cannot occupy more threads."""
 T = TypeVar("T")
 
 
@@ -37,7 +37,7 @@ class Folders:
         return await self._bounded(lambda: _listed(checked(typed or "~/", for_list=True)))
 
     async def vault(self, typed: str) -> Path:
-        """Returns the path of a folder that can be the vault. Raises an error with one line if it cannot."""
+        """Returns the path of a folder that can be the vault. Raises an error if it cannot."""
         return await self._bounded(lambda: _vault(checked(typed)))
 
     async def _bounded(self, work: Callable[[], T]) -> T:
@@ -58,16 +58,17 @@ class Folders:
 
 
 def checked(typed: str, for_list: bool = False) -> str:
-    """Returns the path that the person typed, absolute and with `~` expanded; else raises an error.
+    """Returns the path that the person typed, with `~` expanded.
 
-    `for_list`: keeps a `/` at the end, which asks for the contents of the folder.
+    Raises an error if the path is not absolute, too long or not printable. `for_list`: a `/` at the end
+    stays, because it asks for the contents of the folder.
     """
     text = typed.strip()
     path = os.path.expanduser(text)
     if not text or len(text) > LONGEST_PATH or not text.isprintable():
-        raise invalid(f"Type the path of a folder, with at most {LONGEST_PATH:,} characters.", "path")
+        raise invalid(f"Type the path of a folder. It can have at most {LONGEST_PATH:,} characters.", "path")
     if not os.path.isabs(path):
-        raise invalid("Type a whole path, which begins with / or ~/.", "path")
+        raise invalid("Type a whole path: it begins with / or ~/.", "path")
     ends = text.endswith("/") or text == "~"
     return os.path.normpath(path).rstrip("/") + ("/" if ends or not for_list else "")
 

@@ -1,6 +1,7 @@
-"""The API of the inbox: questions of all surfaces and processes, grants, and the audit log.
+"""The API of the inbox: approval requests of all processes, grants, and the audit log.
 
-While a tab is open, the store is polled, so that changes by other processes appear at once.
+While a tab is open, `InboxApi` looks for changes in the store twice per second, because other processes also
+change the store.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ class InboxApi(PageApi):
             if not self._web.hub.watched:
                 continue
             try:
-                await self._web.approvals.pending()  # lets questions expire whose call does not wait any more
+                await self._web.approvals.pending()  # ends questions whose call no longer waits
                 state = await self._web.store.run(lambda c: c.execute(_STATE).fetchone(), "read")
             except ToolwireError as error:
                 log.warning("the inbox could not be read: %s", error)
@@ -116,7 +117,7 @@ class InboxApi(PageApi):
         return {"approvals": [self.shown(one, needs_code(one)) for one in found], "pending": waiting}
 
     async def _definitions(self) -> int:
-        """Returns how many withheld definitions of MCP servers nobody has decided about."""
+        """Returns the number of withheld definitions of MCP servers that wait for a decision."""
         (found,) = await self._web.store.run(lambda c: c.execute(_UNDECIDED).fetchone(), "read")
         return int(found)
 
@@ -125,7 +126,7 @@ class InboxApi(PageApi):
         return self.shown(approval, (await self._code_check(request))(approval))
 
     async def _code_check(self, request: Request) -> Callable[[Approval], str]:
-        """Returns a function: it says why an approval needs the code first, or returns "" if it does not."""
+        """Returns a function: given an approval, it returns why the approval needs the code, or ""."""
         authority: Authority = request.state.authority
         signer, proofs = await self._signer(authority), self._web.approvals.proofs
 
@@ -155,13 +156,13 @@ class InboxApi(PageApi):
         approval, given = await self._get(request), await body(request)
         if (written := field(given, "arguments_json", str)) is not None and called(approval) is not None:
             arguments = edited(self._web, approval, written)
-            # What such a call would touch is the server's business: all that is known of it stays the same.
+            # Only the server knows what the edited call would touch, so the preview stays the same.
             same = {"shown": approval.shown.to_json(), "digest": approval.shown.digest, "problem_note": ""}
             return {**same, "rule": rule_for(self._web, approval, arguments)}
         arguments = field(given, "arguments", dict, required=True)
         toolbox = self._toolbox(approval)
         if toolbox is None:
-            message = "The vault of this request is not open here, so you cannot edit its arguments."
+            message = "The vault of this call is not open here, so you cannot edit the arguments of the call."
             raise ToolwireError("invalid_request", message)
         try:
             shown = await toolbox.preview(approval.tool, toolbox.checked(approval.tool, arguments))
@@ -193,9 +194,9 @@ class InboxApi(PageApi):
         rule = field(given, "rule", str, "") if decision.approved else ""
         runs = approval.arguments if arguments is None else arguments
         if rule and rule != rule_for(self._web, approval, runs):
-            raise invalid("The rule does not allow exactly the call that was shown.", "rule")
+            raise invalid("The rule is not the one that allows exactly the call that was shown.", "rule")
         if decision.arguments is not None and decision.approved and not decision.seen:
-            message = "Edited arguments can be approved only with the preview that was shown for them."
+            message = "To approve edited arguments, send the digest of their preview as 'seen'."
             raise ToolwireError("missing", message, param="seen")
         if not is_as_shown(approval, field(given, "token", str, required=True)):
             raise ToolwireError("conflict", NOT_AS_SHOWN)
@@ -217,7 +218,9 @@ class InboxApi(PageApi):
     async def _get(self, request: Request) -> Approval:
         approval = await self._web.approvals.records.get(request.path_params["id"])
         if approval is None:
-            raise ToolwireError("not_found", f"There is no approval {request.path_params['id'][:80]}.")
+            raise ToolwireError(
+                "not_found", f"There is no approval request {request.path_params['id'][:80]}."
+            )
         return approval
 
     # --- grants and the log
@@ -272,7 +275,7 @@ class InboxApi(PageApi):
         }
 
     def _toolbox(self, approval: Approval) -> Toolbox | None:
-        """Returns the open toolbox if it has the question's tool and vault, otherwise None."""
+        """Returns the open toolbox with the question's tool and vault; None if there is none."""
         web = self._web
         own = approval.source == source_of_vault(str(web.tools.root.resolve()))
         toolbox = web.tools.toolbox if own else web.tours.toolbox(approval.source.removeprefix("vault:"))

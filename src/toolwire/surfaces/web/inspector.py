@@ -1,6 +1,6 @@
-"""The API of the wire page: the turns in the gateway's journal, and charts of them.
+"""The API of the wire page: the turns in the gateway's journal, and charts of these turns.
 
-Secrets are masked in everything. If a turn's contents were deleted, its line is still listed.
+Secrets are masked in every response. A turn is listed even if its contents were deleted.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from toolwire.surfaces.web.context import PageApi, Row, Web, invalid, number
 # --- charts
 
 WINDOWS = {"1h": (3600, 60), "24h": (24 * 3600, 1800), "7d": (7 * 24 * 3600, 4 * 3600)}
-"""The seconds of each window of the charts, and the seconds of a bucket in it."""
+"""By window of the charts: its length and the length of its buckets, in seconds."""
 
 
 def charts(records: Iterable[TurnRecord], window: str, now: float, model: str = "") -> dict[str, Any]:
@@ -97,7 +97,7 @@ LONGEST_ROW = 20_000
 KINDS = ("frames", "events", "wire")
 PATHS = {"chat": "/chat/completions", "responses": "/responses", "messages": "/messages"}
 WireRow = list[Any]
-"""A row of the timeline: milliseconds, label, text."""
+"""A row of a turn: milliseconds since the request, label, text."""
 
 
 class WireApi(PageApi):
@@ -225,7 +225,9 @@ def _seconds(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise invalid("'before' is neither a turn of the journal nor a time.", "before") from None
+        raise invalid(
+            "'before' must be the id of a turn in the journal, or a time in seconds.", "before"
+        ) from None
 
 
 def _has_status(record: TurnRecord, status: str) -> bool:
@@ -260,7 +262,7 @@ def _parked(journal: Journal, record: TurnRecord, recording: Recording | None) -
 
 
 def described(recording: Recording) -> dict[str, Any]:
-    """Returns a turn as the page shows it, without the rows of its timeline."""
+    """Returns a turn as the page shows it, without its rows."""
     asked = recording.request
     return {
         "request": asked.get("body", asked.get("raw")),
@@ -278,9 +280,9 @@ def described(recording: Recording) -> dict[str, Any]:
 
 
 def rows(recording: Recording, kind: str) -> list[WireRow]:
-    """Returns the rows of the timeline.
+    """Returns the rows of one kind (`KINDS`): milliseconds, label, text.
 
-    If the backend has no raw frames, its batches are shown.
+    If there are no raw frames of the backend, the rows are the batches of events that it yielded.
     """
     if kind == "wire":
         return [[ms, *frame] for ms, label, text in recording.wire for frame in _wire_frames(label, text)]
@@ -321,7 +323,7 @@ def _shortened(text: str) -> str:
 def replayed(recording: Recording, mask: Mask) -> dict[str, Any]:
     """Replays a turn and returns the result with secrets masked.
 
-    If a secret is split over several chunks, no bytes are shown.
+    If a secret may be split over several chunks, all bytes that the client received are masked.
     """
     result = replay(recording)
     if masked(recording, mask).wire == recording.wire:

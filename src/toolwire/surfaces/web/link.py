@@ -1,7 +1,7 @@
-"""The API of links: reads and decides one question, for whoever has the link's secret.
+"""The API of links: a caller with the secret of a link can read and decide one question.
 
-It needs no session, and a session changes nothing here. Reading decides nothing, so a program that opens a
-link before the person does no harm. The receiver of a webhook must also sign its answer.
+The API needs no session and ignores one. Reading decides nothing, so a program that opens a link before the
+person does cannot approve or deny the call. The receiver of a webhook must also sign its answer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from toolwire.tools.contract import Decision
 from toolwire.tools.links import Link, Links
 
 SECRET = "x-toolwire-link"
-"""The header with the secret of a link that is read."""
+"""The request header that contains the link's secret when the question is read."""
 MOST_ANSWER = 64 * 1024
 MOST_REASON = 500
 _LEFT_OUT = ("schema", "session", "needs_code")
@@ -43,12 +43,14 @@ class LinkApi:
             request.path_params["id"], request.headers.get(SECRET, "")[:200]
         )
         if link.kind != "link":
-            raise ToolwireError("permission", "This secret belongs to a button, which cannot show the call.")
+            raise ToolwireError(
+                "permission", "This secret belongs to a button in a notification. It cannot show the call."
+            )
         shown = {key: value for key, value in self._inbox.shown(approval).items() if key not in _LEFT_OUT}
         return {"approval": shown | {"editable": False, "once": True, "schema": {}, "needs_code": ""}}
 
     async def decide(self, request: Request) -> dict[str, Any]:
-        """Decides the question, once."""
+        """Decides the question. A question can be decided only once."""
         raw = await raw_body(request, MOST_ANSWER)
         given = as_object(raw)
         secret = field(given, "token", str, required=True)[:200]

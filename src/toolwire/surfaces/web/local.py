@@ -1,7 +1,8 @@
-"""The API that downloads a model which runs inside Toolwire, for the empty chat page.
+"""The API with which the empty chat page downloads a model that runs inside Toolwire.
 
-The download runs in a thread of this process, at most one at a time, and continues without an open tab. The
-tabs get its progress on the live stream. When it has ended, the model is in use without a restart.
+A download runs in a thread of this process, and continues if no tab is open. Only one download runs at a
+time. The live stream sends the progress to the tabs. After the download, the model can be used without a
+restart.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class LocalApi(PageApi):
         if why := locked(self._web.settings):
             raise ToolwireError("conflict", why)
         if not importable():
-            raise ToolwireError("conflict", f"llama.cpp is not installed: {add_extra('local')}")
+            raise ToolwireError("conflict", f"llama.cpp is not installed, run: {add_extra('local')}")
         if self._running:
             raise ToolwireError("conflict", "A download is running already.")
         self._stop = threading.Event()
@@ -105,9 +106,9 @@ class LocalApi(PageApi):
         }
 
     def _offers(self, id: str) -> bool:
-        """Whether the page suggests to download the model.
+        """Whether the page offers to download the model.
 
-        This is so if no model is configured and every model that was found is only for trials.
+        It does if no model is configured and every model that Toolwire found is only for trials.
         """
         catalog = self._web.gateway.catalog
         if id in catalog.models or not all(model.found for model in self._web.settings.models):
@@ -156,7 +157,7 @@ class LocalApi(PageApi):
         self._publish()
 
     def _use(self) -> None:
-        """Adds downloaded models to the models that clients can use."""
+        """Adds all downloaded models to the models that clients can use."""
         catalog, settings = self._web.gateway.catalog, self._web.settings
         new = [replace(one, found=True) for one in embedded() if one.id not in catalog.kinds]
         for model in new:

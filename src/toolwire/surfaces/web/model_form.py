@@ -1,6 +1,7 @@
-"""The form with which the settings page adds a model: its choices, and the check of what was typed.
+"""The form that adds a model on the settings page: its choices, and the checks of its fields.
 
-The form sets only options that start no program and read no other file than a key's.
+The form can set the model, the address and the key. It cannot set a command, and the only file that it can
+name is a file with a key.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,100}")
 
 @dataclass(frozen=True, slots=True)
 class ModelKind:
-    """A choice of the form. `profile`: the kind of OpenAI-compatible server; `provider`: a hosted one."""
+    """A choice of the form.
+
+    `profile`: the kind of OpenAI-compatible server. `provider`: the hosted provider.
+    """
 
     id: str
     name: str
@@ -67,7 +71,7 @@ _BY_ID = {kind.id: kind for kind in KINDS}
 def id_of(draft: dict[str, Any]) -> str:
     id: str = field(draft, "id", str, required=True).strip()
     if not MODEL_ID.fullmatch(id):
-        raise invalid("A name has up to 64 letters, digits and the characters . _ : -", "id")
+        raise invalid("A name has at most 64 characters: letters, digits, and after the first . _ : -", "id")
     return id
 
 
@@ -89,7 +93,10 @@ def kind_that_wrote(table: dict[str, Any]) -> ModelKind:
 
 
 def table_of(draft: dict[str, Any]) -> dict[str, Any]:
-    """Returns the draft as a model's table in a settings file. Raises an error if a field is not valid."""
+    """Returns the draft as the table of a model in a settings file.
+
+    Raises an error if a field is not valid.
+    """
     kind = kind_of(draft)
     model = _line(draft, "model", 200)
     base_url = _line(draft, "base_url", 500).rstrip("/") if "base_url" in kind.asks else ""
@@ -98,7 +105,7 @@ def table_of(draft: dict[str, Any]) -> dict[str, Any]:
         table["profile"] = kind.profile
     if "model" in kind.asks and (model or "base_url" in kind.asks):
         if not model:
-            raise invalid("Choose a model. * offers every model of the server.", "model")
+            raise invalid("Choose a model, or type * to offer every model of the server.", "model")
         table["model"] = f"{kind.provider}:{model}" if kind.provider else model
     if base_url:
         _check_address(base_url)
@@ -132,9 +139,9 @@ def _check_address(address: str) -> None:
 
 
 def _check_reference(reference: str) -> None:
-    """Raises an error unless the reference leads to a key: one line that fits into a header.
+    """Raises an error unless the reference leads to a key: one word that fits into a header.
 
-    So a person with an admin key cannot send another file of the server to an address of their own.
+    Without this check, a person with an admin key could send any file of the server to their own address.
     """
     kind, _, name = reference.partition(":")
     if kind == "env" and not ENVIRONMENT_NAME.fullmatch(name):
@@ -150,7 +157,7 @@ def _check_reference(reference: str) -> None:
     except ConfigError as error:
         raise invalid(str(error).removeprefix("key: ") + ".", "key") from None
     if not is_key(found or ""):
-        raise invalid("What the key refers to is not a key: it must be one word.", "key")
+        raise invalid("The variable or file contains no key. A key is one word without spaces.", "key")
 
 
 def pasted_key(draft: dict[str, Any]) -> str:

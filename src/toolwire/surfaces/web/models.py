@@ -1,9 +1,10 @@
-"""The API of the settings page's models: their state, and adding, testing, changing and removing them.
+"""The API of the settings page's models: shows, adds, tests, changes and removes them.
 
-Every session of the pages belongs to the owner: it began with a one-time link of this machine or with an
-admin key. What the page changes is in its own file (`settings.page_file`). The page can only set options that
-start no program and read no other file than a key's: model, address and key. It never receives a secret.
-Backends do not follow redirects, so a key reaches only the address that was typed.
+Every session of the pages belongs to the owner, because it began with a one-time link of this machine or with
+an admin key. Changes are in the file that the page writes (`settings.page_file`). The page can set only the
+model, the address and the key of a backend: no command, and no other file than one with a key. The server
+never sends a secret to the page. Backends do not follow redirects, so a key reaches only the address that was
+typed.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class ModelsApi(PageApi):
         self._test_s = test_s
         self._tests = 0
         self._last: dict[str, dict[str, Any]] = {}
-        """The last turn of each model: when, whether it failed, and why."""
+        """The last turn of each model: its time, its id, whether it succeeded, and why it failed."""
         self._folders = Folders()
 
     def routes(self) -> list[Row]:
@@ -110,7 +111,7 @@ class ModelsApi(PageApi):
         return {**row, "draft": self._written(id)} if is_page else row
 
     def _written(self, id: str) -> dict[str, str]:
-        """Returns a model of the page as the form shows it. A key is shown as its reference."""
+        """Returns a model of the page for the form, with a reference instead of its key."""
         table = page_settings(self._web).models.get(id, {})
         kind = kind_that_wrote(table)
         model = str(table.get("model", "")).removeprefix(f"{kind.provider}:" if kind.provider else "")
@@ -123,7 +124,7 @@ class ModelsApi(PageApi):
         }
 
     async def health(self, request: Request) -> dict[str, Any]:
-        """Asks every model whether it could answer now. Generates nothing."""
+        """Returns for each model whether it can answer now. The check generates no text."""
         ids = [model.id for model in self._web.settings.models] or list(self._web.gateway.models)
         states = await asyncio.gather(*(self._state(id) for id in ids))
         return {"health": dict(zip(ids, states, strict=True))}
@@ -135,7 +136,7 @@ class ModelsApi(PageApi):
                 if reason := await catalog.trouble(id):
                     return {"ok": False, "reason": reason}
         except TimeoutError:
-            return {"ok": False, "reason": f"it did not answer within {CHECK_S:g} s"}
+            return {"ok": False, "reason": f"the model did not answer within {CHECK_S:g} s"}
         listed = counted(len(catalog.listed_of(id)), "model") if id in catalog.sources else ""
         return {"ok": True, "reason": listed}
 
@@ -198,7 +199,7 @@ class ModelsApi(PageApi):
     async def _save(self, id: str, draft: dict[str, Any], path: Path, kept: page_file.PageSettings) -> None:
         table, pasted = table_of(draft), pasted_key(draft)
         tested = {**table, "api_key": pasted} if pasted else table
-        self._model(id, tested)  # nothing is written for a draft that is not valid
+        self._model(id, tested)  # raises before anything is written if the draft is not valid
         if pasted:
             table["api_key"] = await asyncio.to_thread(page_file.keep_secret, path, id, pasted)
         kept.models[id] = table
@@ -207,7 +208,7 @@ class ModelsApi(PageApi):
         self._replace(id, self._model(id, table))
 
     def _replace(self, id: str, model: ModelSettings | None) -> None:
-        """Puts a model of the page into use, or out of use."""
+        """Adds or replaces a model of the page in the models in use; removes it if `model` is None."""
         settings = self._web.settings
         others = tuple(one for one in settings.models if one.id != id)
         origins = {name: where for name, where in settings.origins.items() if name != f"models.{id}"}
@@ -233,22 +234,27 @@ class ModelsApi(PageApi):
         origin = self._web.settings.origins.get(f"models.{id}", "")
         if id not in kept.models or origin not in ("", self._web.settings.page_file):
             where = f"It is set in {origin}." if origin else "It was found on this machine."
-            raise invalid(f"The page did not add the model {id[:100]}. {where}", "id")
+            raise invalid(f"You cannot change the model {id[:100]} on this page. {where}", "id")
 
     def _check_unused(self, id: str) -> None:
-        """Raises an error if other settings name the model, because the server would not start again."""
+        """Raises an error if other settings name the model.
+
+        Without the model, the server could not start again.
+        """
         settings = self._web.settings
         for name, target in settings.aliases:
             if target.partition("/")[0] == id:
                 raise invalid(f'The alias "{name}" refers to {id}. Remove the alias first.', "id")
         for model in settings.models:
             if id in model.fallback:
-                raise invalid(f"{id} is a fallback of {model.id}. Change that first.", "id")
+                raise invalid(
+                    f"{id} is a fallback of {model.id}. Change the fallback of {model.id} first.", "id"
+                )
 
     # --- trying
 
     async def names(self, request: Request) -> dict[str, Any]:
-        """Returns the names of models that a draft's server offers."""
+        """Returns the names of the models on the server that a draft names."""
         draft = await body(request)
         kind, table = kind_of(draft), table_of({**draft, "model": registry.EVERY})
         if kind.backend not in registry.SOURCES:
@@ -266,11 +272,11 @@ class ModelsApi(PageApi):
             await source.close()
 
     async def test(self, request: Request) -> dict[str, Any]:
-        """Makes a real tool call: with a model in use (`id`), or with a draft, which is not listed."""
+        """Makes a real tool call with a model in use (`id`) or an unsaved model (`draft`)."""
         given = await body(request)
         id, draft = field(given, "id", str, ""), field(given, "draft", dict)
         if self._tests >= MOST_TESTS:
-            raise ToolwireError("overloaded", "Another test is running. Try again when it has ended.")
+            raise ToolwireError("overloaded", "Other tests are running. Try again when they have ended.")
         self._tests += 1
         began = time.perf_counter()
         try:
@@ -312,7 +318,7 @@ class ModelsApi(PageApi):
 
 
 def _alone(settings: Settings, model: ModelSettings) -> Settings:
-    """Returns the settings of a gateway for one draft, which records nothing."""
+    """Returns settings for a gateway that has only this model and records nothing."""
     off = JournalSettings(contents="off", max_mb=0)
     telemetry = replace(settings.telemetry, otlp="")
     return replace(settings, models=(model,), aliases=(), journal=off, telemetry=telemetry)

@@ -1,4 +1,4 @@
-"""Changes to the file of the settings page (`settings/page_file.py`), one at a time."""
+"""Changes the file that the settings page writes (`settings/page_file.py`)."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ def locked(settings: Settings) -> str:
     """Returns why the pages cannot change settings; "" if they can."""
     if settings.store.url.startswith("postgres"):
         return "This server shares its store with other nodes. Set models and the vault in toolwire.toml."
-    return "" if settings.page_file else "This server has no folder to keep the page's settings in."
+    return "" if settings.page_file else "This server has no folder for the settings of this page."
 
 
 def restart_needed(settings: Settings) -> str:
-    """Returns what a change on the page needs to reach every worker process; "" if it does."""
+    """Returns a message if a change on the page needs a restart of the server; "" if not."""
     several = settings.server.workers > 1
-    return "This server has several worker processes: restart it to apply a change." if several else ""
+    return "This server has several worker processes. Restart it to apply a change." if several else ""
 
 
 @asynccontextmanager
 async def page_change(web: Web) -> AsyncIterator[tuple[Path, page_file.PageSettings]]:
-    """Yields the page's file and its content, for one change at a time."""
+    """Yields the path and the content of the page's file. Other changes wait until the end."""
     if why := locked(web.settings):
         raise ToolwireError("invalid_request", why)
     async with web.changing:

@@ -64,9 +64,10 @@ HEADERS = {
 }
 WRONG_KEY_S = 0.5
 PAGE_KEY = "page"
-"""The name of the page key in the address.
+"""The name of the page key in addresses.
 
-It is in the fragment, which is never sent to a server.
+A sign-in puts the page key into the fragment, which browsers never send to a server. Only downloads and the
+live stream have it in the query.
 """
 EVENTS_PATH = "/ui/api/events"
 TYPES = {
@@ -78,7 +79,7 @@ TYPES = {
 
 
 class Pages:
-    """Everything at `/` and below `/ui`. The pages start with the first request for them."""
+    """Handles every request for `/` and below `/ui`. The first request starts the pages' APIs."""
 
     def __init__(
         self,
@@ -201,7 +202,7 @@ class Pages:
         return self._static(request, request.path_params["name"])
 
     async def _link_page(self, request: Request) -> Response:
-        """Returns the page of a link. It is the same for every link, and decides nothing."""
+        """Returns the HTML page for links, which is the same for all links. It decides nothing."""
         return _guarded(self._static(request, "link.html"), store=False)
 
     def _static(self, request: Request, name: str) -> Response:
@@ -245,7 +246,7 @@ class Pages:
         return _signed_in(JSONResponse({PAGE_KEY: await self.sessions.page_key(token)}), request, token)
 
     async def _ask(self, request: Request) -> Response:
-        """Answers a command on this machine that knows the secret in the record of this server."""
+        """Answers a command on this machine. The command must know the secret in this server's record."""
         _check_origin(request)
         given = await body(request)
         nonce, sent = (field(given, name, str, required=True)[:200] for name in ("nonce", "proof"))
@@ -342,12 +343,12 @@ def _check_origin(request: Request) -> None:
 
 
 def _public(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
-    """Returns a handler that needs no session: the request itself proves what it may do."""
+    """Returns a handler without a session: a secret in the request proves what it may do."""
 
     async def guarded(request: Request) -> Response:
         try:
             answer = await handler(request)
-        except ToolwireError as error:  # answered here, because this answer must not be stored either
+        except ToolwireError as error:  # handled here, so that no cache stores this answer
             answer = Json(error_object(error.failure), status_of(error.failure))
         return _guarded(answer if isinstance(answer, Response) else Json(answer), store=False)
 

@@ -1,7 +1,7 @@
-"""MCP servers on the pages: state, rules that were saved here, and definitions that wait for a person.
+"""MCP servers on the pages: their state, saved rules, and definitions that wait.
 
-The pages cannot add a server: its command comes from the owner's settings alone. Agreeing to a definition
-needs a session that may decide, as an approval does.
+The pages cannot add a server, because the command that starts a server may come only from the owner's
+settings. Only a session that may approve calls may agree to a definition.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 
 MOST_RULES = 500
 CHECK_S = 60.0
-NOT_WITHHELD = "This definition does not wait for a decision any more. It may have changed again."
+NOT_WITHHELD = "This definition no longer waits for a decision. It may have changed again."
 
 
 class ServersApi(PageApi):
-    """The API of the section "MCP servers" of the settings page, and of definitions in the inbox."""
+    """The API for the MCP servers on the settings page, and for definitions in the inbox."""
 
     def routes(self) -> list[Row]:
         return [
@@ -134,7 +134,7 @@ class ServersApi(PageApi):
         return await self.definitions(request)
 
     async def _renew(self, source: str) -> None:
-        """Offers the tools that were agreed to, if their server is running here."""
+        """Lists a running server's tools again, so that tools that were agreed to are offered."""
         servers = self._web.tools.servers
         for one in servers.states() if servers is not None else ():
             settings = servers.settings(one.name) if servers is not None else None
@@ -152,7 +152,7 @@ class ServersApi(PageApi):
 
 
 def pins_of(web: Web) -> Pins | None:
-    """Returns the pins in the store; None without the extra `mcp`."""
+    """Returns the pins in the store; None if the optional packages `mcp` are not installed."""
     if find_spec("mcp_types") is None:
         return None
     from toolwire.tools.mcp.pins import Pins
@@ -186,9 +186,10 @@ async def waiting_definitions(web: Web) -> dict[str, list[dict[str, Any]]]:
 
 
 def called(approval: Approval) -> tuple[str, str] | None:
-    """Returns the names of the server and of its tool that a question is about; None for other tools.
+    """Returns the names of the server and the tool of a question; None if it is not an MCP tool.
 
-    A question in the store may be another program's, which shows one server and is about another.
+    Another program may have stored the question. If it shows another server than its source names, the
+    result is None too.
     """
     facts = dict(approval.shown.facts)
     server = approval.source.removeprefix("mcp:").partition("@")[0]
@@ -198,12 +199,15 @@ def called(approval: Approval) -> tuple[str, str] | None:
 
 
 def configured(web: Web, approval: Approval) -> McpServerSettings | None:
-    """Returns the settings of the server that a question is about; None if they are not this owner's."""
+    """Returns the settings of the server that a question is about; None if there are none."""
     return next((one for one in web.settings.mcp.servers if one.source == approval.source), None)
 
 
 def edited(web: Web, approval: Approval, written: str) -> Arguments:
-    """Returns edited arguments. Raises if they are no JSON object, or if the call could not run with them."""
+    """Returns the edited arguments of a call as an object.
+
+    Raises an error if they are not a JSON object, or if the call cannot run with them.
+    """
     try:
         arguments = read_arguments(written)
     except ConfigError as error:
@@ -237,7 +241,7 @@ def rule_for(web: Web, approval: Approval, arguments: Arguments) -> str:
 
 @asynccontextmanager
 async def saved_rule(web: Web, approval: Approval, rule: str) -> AsyncIterator[None]:
-    """Saves a rule, so that it counts for the call after the decision. Removes it if the decision fails."""
+    """Saves a rule before the decision. Removes the rule if the decision fails."""
     names = called(approval)
     if not rule or names is None:
         yield
@@ -253,7 +257,7 @@ async def saved_rule(web: Web, approval: Approval, rule: str) -> AsyncIterator[N
 
 
 async def change_rules(web: Web, name: str, *, add: str = "", remove: str = "") -> None:
-    """Saves a rule in the page's file, or removes one. It counts at once."""
+    """Saves a rule in the settings page's file, or removes one. The change applies at once."""
     if not any(one.name == name for one in web.settings.mcp.servers):
         raise ToolwireError("not_found", f"There is no MCP server {name[:80]}.")
     async with page_change(web) as (path, kept):

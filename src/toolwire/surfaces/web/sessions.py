@@ -7,11 +7,13 @@ which only the page's own origin can read. A link works once, on any node or wor
 started with a stored key ends when that key is revoked.
 
 Each session has an origin: how its person signed in. `toolwire open` needs nothing but access to the user's
-files, so its sessions are marked: their origin is `OPEN`. A link that a session creates passes its origin on.
+files, so its sessions are marked: their origin is `OPEN`. A session that creates a link passes its own origin
+on to the session that the link starts.
 
 Every program of the same user can write to the store, so a session may approve calls only if its row has an
-authority: a value that is sealed with the server's key (`tools/consent.py`). The link that `toolwire serve`
-prints and the admin keys of the settings give one, and so does the approval code.
+authority: a value that is sealed with the server's key (`tools/consent.py`). A session gets an authority from
+the link that `toolwire serve` prints, from an admin key of the settings, from a link of a session with an
+authority, or from the approval code.
 """
 
 from __future__ import annotations
@@ -40,9 +42,9 @@ LINK, OPEN, KEY = "link", "open", "key"
 The origin of a session that was started with a stored key is `STORED_KEY` and the key's id.
 """
 OFFERED = "offered:"
-"""The start of `started_by` for a link that was not used yet. The origin of its session follows.
+"""The prefix of `started_by` for a link that was not used yet. The origin of its session follows.
 
-The hash of a link has a prefix, so that it cannot be used as a session.
+The stored hash of a link also has a prefix, so that nobody can use the link's token as a session.
 """
 
 
@@ -97,7 +99,7 @@ class Sessions:
 
     async def enter_by_key(self, key: str) -> str | None:
         digest = hashlib.sha256(key.encode("utf-8", "replace")).digest()
-        # Compare with every key, so that the duration reveals nothing.
+        # Compares with every key, so that the duration does not reveal which key is similar.
         if sum(hmac.compare_digest(digest, known) for known in self._admin):
             return await self._begin(KEY, decides=True)
         holder = await self._keys.admin(key) if self._keys is not None else None
@@ -118,14 +120,14 @@ class Sessions:
         await self._write(f"INSERT INTO web_sessions ({columns}) VALUES (?, ?, ?, ?, ?, ?)", *row)
 
     async def authority(self, token: str) -> Authority:
-        """Returns what a valid session may do. An authority of an earlier server is not valid."""
+        """Returns what a valid session may do. An authority sealed with another key is not valid."""
         hashed = _hash(token)
         row = await self._read("SELECT authority FROM web_sessions WHERE token_sha256 = ?", hashed)
         seed = unsealed(self._seal_key, row[0], hashed) if row is not None else None
         return Authority(seed is not None, Signer(seed) if seed else None)
 
     async def authorize(self, token: str, signer: Signer) -> None:
-        """Lets the session decide: the person has entered the approval code."""
+        """Lets the session approve calls, because the person has entered the approval code."""
         hashed = _hash(token)
         query = "UPDATE web_sessions SET authority = ? WHERE token_sha256 = ?"
         await self._write(query, sealed(self._seal_key, signer.seed, hashed), hashed)
@@ -151,12 +153,12 @@ class Sessions:
                 return False
         if now - seen > SEEN_EVERY_S:
             query = "UPDATE web_sessions SET seen_at = ?, expires_at = ? WHERE token_sha256 = ?"
-            # 0: the session has ended in the meantime
+            # If no row was changed, the session has ended in the meantime.
             return await self._write(query, now, now + LIFETIME_S, hashed) > 0
         return True
 
     async def origin(self, token: str) -> str:
-        """Returns how the person of a session has signed in; "" if there is no such session."""
+        """Returns the origin of a session: how its person signed in. "" if there is no such session."""
         query = "SELECT started_by FROM web_sessions WHERE token_sha256 = ?"
         row = await self._read(query, _hash(token))
         return str(row[0]) if row is not None else ""

@@ -1,7 +1,8 @@
 """An open conversation. Its turns run on the server, even if no tab is open.
 
-Every change is a numbered operation, which is applied here and then sent to the tabs. A tab that missed an
-operation loads the whole conversation. Each step is stored, so a crash loses at most the current answer.
+Every change is a numbered operation: `Talk` applies it and then sends it to the tabs. A tab that missed an
+operation loads the whole conversation again. `Talk` stores each step, so a crash loses at most the current
+answer.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from toolwire.tools.loop import (
     ThoughtText,
 )
 
-# --- stored conversations: `entries` are shown, `messages` go to the model, `words` are searched
+# --- stored conversations: the page shows `entries`, the model gets `messages`, the search reads `words`
 
 Entry = dict[str, Any]
 _COLUMNS = "id, owner, title, model, created_at, updated_at, entries, messages, words"
@@ -65,7 +66,7 @@ class StoredChat:
         return "\n".join(said)
 
     def edited(self) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
-        """Returns the arguments of calls that the person edited: by call id, as asked and as run."""
+        """Returns the arguments of edited calls, by call id: as asked for, and as they ran."""
         parts = [part for entry in self.entries for part in entry.get("parts", ())]
         return {part["id"]: tuple(part["edited"]) for part in parts if part.get("edited")}
 
@@ -134,7 +135,7 @@ class Talk:
         self._task: asyncio.Task[None] | None = None
         self._tail: list[str] = []
         self.with_tools = False
-        """Whether the last turn had tools."""
+        """Whether the last turn had the tools of `WebTools`. False for a tour, which has its own tools."""
         self._toolbox: Toolbox | None = None
         _close_entries(kept.entries)
 
@@ -160,7 +161,7 @@ class Talk:
     # --- operations
 
     def op(self, name: str, **data: Any) -> None:
-        """Sends a change, which has already been applied here, to the tabs."""
+        """Sends a change to the tabs. The caller has already applied it to this conversation."""
         before, self.seq = self.seq, self.seq + 1
         head = {"conversation": self.kept.id, "prev": before, "seq": self.seq, "op": name}
         self._web.hub.publish("chat", {**head, **data})
@@ -210,7 +211,7 @@ class Talk:
         await self._answer()
 
     async def _answer(self) -> None:
-        """Starts the turn and stores the question, so that it can be answered again after a crash."""
+        """Starts the turn and stores the conversation, so that a retry is possible after a crash."""
         model = self.kept.model
         answer = {"kind": "answer", "at": time.time(), "model": model, "parts": [], "ended": None}
         if label := self._web.scripted(model, self.kept.id):
@@ -255,7 +256,7 @@ class Talk:
 
     @asynccontextmanager
     async def _tools(self) -> AsyncIterator[tuple[Toolbox | None, str]]:
-        """Yields the tools of a turn, None if there are none, and the path of their vault."""
+        """Yields the tools of a turn (or None) and the path of their vault (or "")."""
         web, model = self._web, self.kept.model
         self.with_tools = False
         if self.is_tour:
@@ -355,12 +356,12 @@ def _as_json(result: Any) -> Any:
 
 
 def _close_entries(entries: list[Entry]) -> None:
-    """Marks answers that an earlier process did not complete as stopped."""
+    """Marks answers as stopped that an earlier process began but did not complete."""
     for entry in entries:
         if entry["kind"] == "answer":
             for part in _asked(entry):
                 part["state"] = "stopped"
-            entry["ended"] = entry["ended"] or _ended("stopped", "the server ended")
+            entry["ended"] = entry["ended"] or _ended("stopped", "The server stopped during the answer.")
 
 
 def _asked(answer: Entry) -> list[dict[str, Any]]:

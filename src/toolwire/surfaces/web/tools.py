@@ -1,8 +1,9 @@
-"""The tools in the chat, of the vault and of MCP servers, and the settings page that enables them.
+"""The chat's tools (of the vault and of MCP servers), and the API of the settings page.
 
-Tools are offered only while the page's switch is on, and only to allowed models. The switch is off at first,
-and its position is stored. The vault's folder comes from the settings, or from the page's own file; its
-patterns come from the settings.
+A model in the chat gets tools only while the page's switch is on, and only if the page's list allows the
+model. The switch and the list are in the store; until a person changes them, `vault.enabled` and
+`vault.models` of the settings apply. The vault's folder comes from the settings, or from the file that the
+settings page writes.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class WebTools:
         self.error = ""
         """Why the vault is not open although tools are enabled; "" if there is no problem."""
         self.users: list[Callable[[], Awaitable[None]]] = []
-        """Functions that are called before the vault closes. After that nothing may use its tools."""
+        """Functions that stop all use of the vault's tools. They are called before the vault closes."""
 
     @property
     def root(self) -> Path:
@@ -85,19 +86,22 @@ class WebTools:
         return any(fnmatchcase(model, pattern) for pattern in self.models)
 
     async def all(self) -> Toolbox | None:
-        """Returns the tools for a turn; None if there are none. Starts servers that are not running."""
+        """Returns the tools for a turn; None if there are none. Starts MCP servers if needed."""
         names = [one.name for one in self.servers.usable()] if self.servers is not None else []
         lists = await asyncio.gather(*(self._of(name) for name in names))
         foreign = [tool for tools in lists for tool in tools]
         return (self.toolbox or Toolbox(())).joined(foreign) if foreign else self.toolbox
 
     async def _of(self, server: str) -> Sequence[Tool]:
-        """Returns the tools of a server. One that was slow the last time is hardly waited for."""
+        """Returns the tools of a server.
+
+        Returns no tools if the server was slow the last time and does not answer within `AGAIN_S` now.
+        """
         assert self.servers is not None
         began = time.monotonic()
         try:
             async with asyncio.timeout(AGAIN_S if server in self._slow else None):
-                tools = await self.servers.tools({server})  # goes on listing if it is not waited for
+                tools = await self.servers.tools({server})  # the listing continues after a timeout
         except TimeoutError:
             return []
         (self._slow.add if time.monotonic() - began > SLOW_S else self._slow.discard)(server)
@@ -147,7 +151,7 @@ class WebTools:
 
 
 class Preferences:
-    """A person's choices on the pages, in the store."""
+    """The choices that a person made on the pages. They are in the store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

@@ -1,7 +1,7 @@
-"""The tours on the chat page: conversations with a scripted model and a sample vault each.
+"""The tours on the chat page: conversations with a scripted model and a vault of their own.
 
-A tour runs through the same loop, executor and approvals as other conversations. Only its model and its vault
-are its own. It needs no settings, and the person's vault stays closed to it.
+A tour uses the same tool loop, executor and approvals as any other conversation. It needs no settings, and it
+cannot access the person's vault.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from toolwire.tools.executor import Toolbox
 from toolwire.tools.tour import SampleVault, sample_vault
 
 OPEN = 4
-"""How many sample vaults stay open, in addition to those of running turns."""
+"""The most open sample vaults, unless running turns use more."""
 _PREFIX = "tour_"
 
 
@@ -31,7 +31,7 @@ class _Open:
 
 
 class Tours:
-    """The sample vaults, by the conversation that they belong to."""
+    """The open sample vaults, each with the id of its conversation."""
 
     def __init__(self, gateway: Gateway) -> None:
         gateway.catalog.add_unlisted(tour_model(), "scripted")
@@ -46,7 +46,7 @@ class Tours:
 
     @asynccontextmanager
     async def using(self, conversation: str) -> AsyncIterator[SampleVault]:
-        """Yields the sample vault of a tour. After a restart of the server, this is a new vault."""
+        """Yields the sample vault of a tour: a new vault if the tour's vault is no longer open."""
         async with self._lock:
             one = self._open.get(conversation) or await self._opened(conversation)
             self._open.move_to_end(conversation)
@@ -66,7 +66,7 @@ class Tours:
         return one
 
     def toolbox(self, vault: str) -> Toolbox | None:
-        """Returns the tools of the open sample vault at this path; None if there is none."""
+        """Returns the tools of the sample vault at this path; None if it is not open."""
         return next((one.vault.toolbox for one in self._open.values() if str(one.vault.root) == vault), None)
 
     async def forget(self, conversation: str) -> None:

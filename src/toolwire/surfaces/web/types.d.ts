@@ -91,7 +91,7 @@ export type Session = {
   tool_calling: boolean
   approving: Approving
 }
-/** `decides`: whether the session may approve. `entered`: whether the code was entered in it. */
+/** `decides`: whether the session may approve. `entered`: whether the session has the approval code. */
 export type Approving = {
   decides: boolean
   code: { set_at: number; set_by: string } | null
@@ -117,8 +117,8 @@ export type Settings = {
   config_path: string
 }
 /**
- * `title` and `use` are for people. `trial`: only for trying things out. `no_tools`: why the vault's tools are
- * not offered to it, '' if they are.
+ * `title` and `use` are for people. `trial`: whether the model is only for trials. `no_tools`: why the chat
+ * offers no tools to the model; '' if it offers tools.
  */
 export type Model = {
   id: string
@@ -130,7 +130,7 @@ export type Model = {
   no_tools: string
   may_use_tools: boolean
 }
-/** The model that the page offers to download. `lacks`: the command that installs llama.cpp, '' if it is here. */
+/** The model that the page offers to download. `lacks`: the command that installs llama.cpp, or ''. */
 export type LocalState = {
   model: {
     name: string
@@ -230,9 +230,9 @@ export type Preview = {
   summary: string
   pick: boolean
   problem: string
-  /** What an approval does, where there is nothing to pick: "Create note". */
+  /** What an approval does, if there is nothing to pick: "Create note". */
   action: string
-  /** What the person should know of the call: label and text. */
+  /** What the person should know about the call, each with a label and a text. */
   facts: [string, string][]
   /** The text that the model would see, if an approval shares a result. */
   content: string
@@ -254,7 +254,7 @@ export type DecisionRequest = {
   approved: boolean
   reason?: string
   arguments?: JsonObject
-  /** Edited arguments as JSON text, so that no number changes on its way. */
+  /** Edited arguments as JSON text, because JavaScript would round long numbers. */
   arguments_json?: string
   /** The rule to save: it allows exactly this call from now on. */
   rule?: string
@@ -287,7 +287,7 @@ export type Approval = {
   purpose: string
   effect: '' | 'read' | 'write' | 'search' | 'call'
   arguments: JsonObject
-  /** The same as JSON text, exactly as they would be sent. */
+  /** The arguments as JSON text, exactly as they would be sent. */
   arguments_json: string
   /** The rule that would allow exactly this call from now on; '' if none could. */
   rule: string
@@ -312,10 +312,10 @@ export type Approval = {
   hint: string
   /** The label of a model that follows a script; '' for others. */
   scripted: string
-  /** Whether the decision is about this call alone, because it is made by a link. */
+  /** Whether the decision is made by a link, so that it can only be about this call. */
   once?: boolean
 }
-/** The definition of an MCP server's tool that no model sees until a person agrees to it. */
+/** A definition of an MCP server's tool. Models do not see the tool until a person agrees to it. */
 export type Definition = {
   id: string
   source: string
@@ -337,7 +337,7 @@ export type McpServer = {
   withheld: number
   /** Tools that cannot be offered, with the reason. */
   unusable: { [tool: string]: string }
-  /** Rules that never decide. */
+  /** Problems of the server's rules. */
   warnings: string[]
   rules: { deny: string[]; ask: string[]; allow: string[] }
   /** Allow rules that were saved on these pages. */
@@ -478,7 +478,7 @@ export type TurnLine = {
   resumed_from: string | null
   parked: boolean
 }
-/** When a run was parked, in milliseconds of its turn. `to_ms` is null while it still waits. */
+/** When a run was parked, in milliseconds since the turn's request. `to_ms`: null while the run waits. */
 export type Parked = { from_ms: number; to_ms: number | null; turn: string | null }
 export type ReceivedCall = { id: string; name: string; arguments?: string }
 export type Received = { text?: string; thoughts?: string; calls?: ReceivedCall[] }
@@ -532,9 +532,9 @@ export type Charts = {
   by_tool: { tool: string; calls: number }[]
   totals: Totals
 }
-/** How a timeline is laid out: `x` places a moment, of which `from` to `to` are shown. */
+/** The layout of a timeline, which shows `from` to `to`. `x` returns the position of a moment. */
 export type Scale = { x(at: number): number; from: number; to: number; start: number; space: number }
-/** The rows of one lane: times, tones and indices, side by side. */
+/** The rows of one lane: lists with the time, the tone and the index of each row. */
 export type Lane = { at: number[]; tone: number[]; index: number[]; whole: boolean }
 export type CallBar = {
   index: number

@@ -1,4 +1,4 @@
-"""MCP servers as tools: transport, servers, pinned definitions, rules."""
+"""The tools of MCP servers: connections to servers, pinned definitions of tools, and rules for calls."""
 
 from __future__ import annotations
 

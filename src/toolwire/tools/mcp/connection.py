@@ -1,7 +1,7 @@
 """A connection to an MCP server, by stdio or HTTP, owned by one task.
 
 Callers are in other tasks, so that a failing connection cancels none of them. Toolwire declares no
-capability: a server cannot elicit, sample or ask for roots.
+capability, so a server cannot use elicitation, sampling or roots.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 PASSED_ON = ("PATH", "LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "LC_MESSAGES", "TZ")
 """Toolwire's environment variables that a server gets."""
 CANCEL_S = 1.0
-"""How long a cancelled call may take to tell the server so."""
+"""How long to wait for a server that is notified of a cancelled call, or that has ended."""
 LONGEST_CALL_S = 3600.0
 SLOW_PROBE_S = 9.0
 """A server that took this long for its first answer ignores `server/discover`, which the SDK sends first."""
@@ -52,10 +52,10 @@ HttpClient = Callable[[McpServerSettings], httpx2.AsyncClient]
 
 
 class UpstreamFailed(Exception):
-    """A server cannot be used, or a call has failed. The message is one line for a person.
+    """Raised if a server cannot be used or a call has failed. The message is one line for a person.
 
-    `error`: the server's own error, if it sent one. `said`: what it wrote to stderr. `may_have_run`: whether
-    the call may have taken effect. `status`: the HTTP status, if that is what went wrong.
+    `error`: the error that the server sent, if any. `said`: the last lines of the server's stderr.
+    `may_have_run`: whether the call may have taken effect. `status`: the HTTP status, if it is an error.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class Connection:
                 each.cancel()
 
     async def _exit_status(self) -> None:
-        """Waits until it is known how the process ended, but not for long."""
+        """Waits until it is known how the process ended, at most `CANCEL_S`."""
         with suppress(TimeoutError):
             async with asyncio.timeout(CANCEL_S):
                 if self.process is not None:
@@ -184,14 +184,14 @@ class Connection:
         return self.process.end_message() if self.process.ended.is_set() else ""
 
     async def lost(self, *, sent: bool = True) -> UpstreamFailed:
-        """Returns what a call learns whose server is gone. `sent`: whether the server may have got it."""
+        """Returns the error of a call whose server is gone. `sent`: whether the server may have got it."""
         await self._exit_status()
         how = self._how_it_ended() or self._failure or f"{self._settings.name} is gone"
         ran = "may have run" if sent else "did not run"
         return self._failed(f"{how.rstrip('.')}; the call {ran}", may_have_run=sent)
 
     async def refused(self, error: MCPError) -> UpstreamFailed:
-        """Returns what a call learns that was answered with an error."""
+        """Returns the error of a call that the server or the SDK answered with an error."""
         if error.error.code == types.CONNECTION_CLOSED:
             await asyncio.sleep(0)
             if self.over:
@@ -216,7 +216,7 @@ class Connection:
         return UpstreamFailed(problem, error=self._without_secrets(error.error))
 
     async def abandon(self, sent: asyncio.Future[Any]) -> None:
-        """Cancels a request, and tells the server. A server that does not read is ended."""
+        """Cancels a request and notifies the server. Ends a server process that does not read its stdin."""
         sent.cancel()
         await asyncio.wait({sent}, timeout=CANCEL_S)
         if self.process is not None and not self.over and (self.process.is_stuck or not sent.done()):
@@ -239,7 +239,7 @@ class Connection:
             yield stdio(self.process, settings.command, environment(settings), folder)
             return
         async with self._upstream._http(settings) as http:
-            http.max_redirects = 0  # the SDK follows some, whatever `follow_redirects` says
+            http.max_redirects = 0  # the SDK follows some redirects, whatever `follow_redirects` says
             http.event_hooks["response"].append(self._look)
             yield streamable_http_client(settings.url, http_client=http, max_sse_event_size=LARGEST)
 
@@ -252,11 +252,11 @@ class Connection:
             assert isinstance(response.stream, httpx2.AsyncByteStream)
             response.stream = _Bounded(response.stream)
 
-    # --- what the server says unasked ---
+    # --- notifications from the server ---
 
     @asynccontextmanager
     async def _listening(self, client: Client) -> AsyncIterator[None]:
-        """Listens for changed lists. Servers of the older protocol report them to `_heard`."""
+        """Listens for changed lists. Servers with an older protocol version report changes to `_heard`."""
         listening = asyncio.ensure_future(self._listen(client))
         try:
             yield
@@ -285,7 +285,7 @@ class Connection:
             self._note_change()
 
     def _note_change(self) -> None:
-        """Has the tools listed anew when they are needed next. Many changes at once are reported once."""
+        """Discards the list of tools, so that it is requested again. Reports many changes at once as one."""
         self.tools = None
         self.changes += 1
         if not self._coalescing:
@@ -351,7 +351,7 @@ class _Bounded(httpx2.AsyncByteStream):
 
 
 def _words(error: BaseException) -> str:
-    """Returns an exception as one readable line. The SDK nests them in groups."""
+    """Returns an exception as one readable line. The SDK nests exceptions in groups."""
     if isinstance(error, BaseExceptionGroup):
         return "; ".join(dict.fromkeys(_words(one) for one in error.exceptions))
     if isinstance(error, MCPError):
@@ -365,12 +365,12 @@ def _client_info() -> types.Implementation:
 
 
 def environment(settings: McpServerSettings, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Returns the whole environment of a server's command."""
+    """Returns all environment variables of a server's command."""
     return {name: environ[name] for name in PASSED_ON if name in environ} | dict(settings.env)
 
 
 def http_client(settings: McpServerSettings) -> httpx2.AsyncClient:
-    """Returns the HTTP client of a server. It may wait as long for an answer as a call may take."""
+    """Returns the HTTP client for a server. It waits for an answer as long as the longest call may take."""
     headers = {"Accept-Encoding": "identity", **settings.headers}
     timeout = httpx2.Timeout(30.0, connect=min(settings.start_s, 30.0), read=LONGEST_CALL_S)
     return httpx2.AsyncClient(headers=headers, timeout=timeout)

@@ -1,6 +1,6 @@
-"""Reports on rules that can never decide, and on patterns that protect little. Pure.
+"""Reports rules that can never decide a call, and patterns that are easy to avoid. Pure.
 
-A mistyped rule would otherwise be noticed only when it is needed.
+Without these reports, a mistyped rule would be noticed only when it is needed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ METHODS = ("prompts/get", "resources/read")
 LANGUAGES = frozenset(
     "bash cmd code command commands expression function javascript python query script shell sql".split()
 )
-"""Arguments that usually hold a text of some language. No pattern can say what such a text does."""
+"""Names of arguments that usually contain code or a query. No pattern can say what such a text does."""
 _TYPES = {
     "number": {"number", "integer"},
     "boolean": {"boolean"},
@@ -26,7 +26,7 @@ _TYPES = {
     "url": {"string"},
     "text": {"string"},
 }
-"""By kind of pattern: the types of a schema whose values it can judge."""
+"""By the kind of a pattern: the schema types of the values that the pattern can judge."""
 _OPEN = ("$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "if", "patternProperties")
 
 
@@ -73,14 +73,14 @@ def _problems(
             and one.name.split(".")[-1].lower() in LANGUAGES
         ):
             yield (
-                f"a pattern on {one.name} also allows whatever its language can do with the same words"
+                f"a pattern on {one.name} also allows any other code that fits it"
                 if action == "allow"
-                else f"a pattern on {one.name} is avoided by writing the same in other words"
+                else f"a pattern on {one.name} misses code that does the same in other words"
             )
 
 
 def _unusable(action: Action, rule: Rule, tool: Listed) -> str:
-    """Returns why the rule never decides about this tool; "" if it may."""
+    """Returns why the rule never decides a call of this tool; "" if it can."""
     schema = tool.input_schema
     for one in rule.conditions:
         if why := _unknown(schema, one, tool.name, action):
@@ -100,7 +100,7 @@ def _unusable(action: Action, rule: Rule, tool: Listed) -> str:
 
 
 def _unknown(schema: Any, condition: Condition, tool: str, action: Action) -> str:
-    """Returns why a condition can never be judged, if its argument is unknown or has another type."""
+    """Returns why the condition can never hold (an unknown argument, or another type); "" if it can."""
     for step in condition.name.split("."):
         schema = _items(schema)
         if not _is_closed(schema):
@@ -113,7 +113,7 @@ def _unknown(schema: Any, condition: Condition, tool: str, action: Action) -> st
     fitting = _TYPES.get(condition.pattern.kind)
     if action != "allow" or not fitting or not isinstance(kind, str) or kind in fitting:
         return ""
-    return f"{condition.name} of {tool} is of the type {kind}, so {condition.written} never surely holds"
+    return f"{condition.name} of {tool} is of the type {kind}, so {condition.written} never holds"
 
 
 def _items(schema: Any) -> Any:
@@ -128,7 +128,7 @@ def _properties(schema: Any) -> Mapping[str, Any]:
 
 
 def _is_closed(schema: Any) -> bool:
-    """Whether the schema names all the arguments that there are, as far as it says."""
+    """Whether the schema seems to name all arguments: nothing in it says that there are others."""
     if not isinstance(schema, Mapping) or any(key in schema for key in _OPEN):
         return False
     return schema.get("type", "object") == "object" and not schema.get("additionalProperties")

@@ -18,7 +18,7 @@ from toolwire.settings.page_file import path_beside
 
 @dataclass(frozen=True, slots=True)
 class KnownTool:
-    """A tool as `dead_rules` needs it."""
+    """The parts of a tool's definition that `dead_rules` needs."""
 
     name: str
     input_schema: dict[str, Any]

@@ -32,7 +32,7 @@ Judge = Callable[[Any], Verdict]
 LONGEST = 100_000
 """Longer texts are not judged."""
 MOST_DECODED = 4
-"""A text that is percent-encoded more often is not judged."""
+"""A text that is percent-encoded more than this many times is not judged."""
 ORDERS: dict[str, Callable[[Any, Any], bool]] = {
     "<": lambda value, want: bool(value < want),
     "<=": lambda value, want: bool(value <= want),
@@ -88,7 +88,7 @@ def pattern(written: str, order: str = "") -> Pattern:
 
 
 def folded(value: Any) -> Any:
-    """Returns a text without differences that file systems and servers may ignore; others unchanged."""
+    """Returns a text without differences that file systems and servers may ignore; other values unchanged."""
     if not isinstance(value, str) or len(value) > LONGEST:
         return value
     if value.isascii():
@@ -99,7 +99,10 @@ def folded(value: Any) -> Any:
 
 
 def _decoded(value: Any) -> Iterator[Any]:
-    """Yields a folded value, then a text percent-decoded again and again; None if there is no end."""
+    """Yields the folded value and, of a text, the results of decoding percent signs again and again.
+
+    Yields None last if the text still changes after `MOST_DECODED` times.
+    """
     form = folded(value)
     yield form
     for _ in range(MOST_DECODED):
@@ -130,7 +133,7 @@ def glob(written: str, letter: str = ".") -> str:
 
 
 def path_glob(written: str) -> re.Pattern[str]:
-    """Returns a regular expression for a path without its last slash.
+    """Returns a regular expression for the paths that a pattern means, each without a slash at the end.
 
     `*` and `?` stay in a folder, `**` is any number of folders. `/a/**` covers `/a` too.
     """
@@ -206,7 +209,8 @@ def _text(written: str) -> Judge:
 def _is_plain(path: str) -> bool:
     """Whether the text of an absolute path says by itself which file or page it means.
 
-    Also in its compatibility form, in which a full-width slash or dot becomes a plain one.
+    This must also be true for its Unicode compatibility form, in which a full-width slash or dot becomes an
+    ordinary one.
     """
     if _ENCODED.search(path) or "\\" in path:
         return False

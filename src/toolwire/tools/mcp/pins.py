@@ -1,8 +1,8 @@
 """Pins: the definitions of tools that a person has agreed to.
 
-The first list of a server is agreed to as it is. After that, a tool that is new, or whose definition has
-changed, is withheld until a person agrees to it, with the difference before them. A renamed tool is new.
-Withheld tools are in the store, so that the inbox shows what any process has found.
+The first list of tools that a server sends is pinned without asking. After that, a tool that is new, or whose
+definition has changed, is withheld until a person has seen the difference and agreed to it. A renamed tool
+counts as new. Withheld tools are in the store, so that the inbox shows what any process has found.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 LARGEST_DEFINITION = 256 * 1024
 MOST_COMPARED = 4000
-"""The most lines of two definitions together that are compared."""
+"""Two definitions that have more lines together are not compared line by line."""
 _ADD = "INSERT INTO mcp_pins (server, tool, pin, definition, agreed_at) VALUES (?, ?, ?, ?, ?) "
 _FIRST = _ADD + "ON CONFLICT (server, tool) DO NOTHING"
 _AGREE = _ADD + (
@@ -46,9 +46,9 @@ class Pinned:
 class Withheld:
     """A tool that is not offered until a person agrees to its definition.
 
-    `diff`: the change, line by line. It contains text of the server: show it cleaned.
+    `diff`: the change, line by line. It contains text of the server: clean it before you show it.
     `after`: the definition, as readable JSON.
-    `kept`: the person has seen this definition and keeps the tool withheld.
+    `kept`: whether the person has seen this definition and decided to keep the tool withheld.
     """
 
     server: str
@@ -71,13 +71,13 @@ def difference(before: str, after: str) -> str:
 
 
 def is_too_large(tool: types.Tool, instructions: str) -> bool:
-    """Whether a definition is larger than one may be. Fast, also for the largest message."""
+    """Whether a definition is larger than `LARGEST_DEFINITION`. Fast even for the largest message."""
     written = tool.model_dump_json(by_alias=True, exclude_none=True)
     return len(written) + len(instructions) > LARGEST_DEFINITION
 
 
 def pin_of(tool: types.Tool, instructions: str) -> str:
-    """Returns the pin of a definition: a hash of all that the server says of the tool and of itself."""
+    """Returns the pin of a definition: a hash of the tool's definition and the server's instructions."""
     written = json.dumps(_definition(tool, instructions), sort_keys=True, separators=(",", ":"))
     return f"sha256:{hashlib.sha256(written.encode()).hexdigest()}"
 
@@ -116,7 +116,7 @@ class Pins:
         return str(row[0]) if row is not None else ""
 
     async def first(self, server: str, tools: Sequence[Pinned]) -> Mapping[str, str]:
-        """Pins the first list of a server, and returns its pins. Another process may have been faster."""
+        """Pins the first list of a server. Returns the pins: those of another process, if it was first."""
         await self._put(_FIRST, server, tools)
         return (await self.all()).get(server, {})
 
@@ -126,7 +126,7 @@ class Pins:
     # --- withheld tools ---
 
     async def withhold(self, source: str, withheld: Sequence[Withheld]) -> None:
-        """Stores the withheld tools of a server, instead of those that were found before."""
+        """Stores the withheld tools of a server. They replace the withheld tools that were stored before."""
         rows = [(source, one.tool, one.pin, one.why, one.diff, one.after) for one in withheld]
         await self._store.run(lambda c: _withhold(c, source, rows), "write")
 
@@ -141,13 +141,13 @@ class Pins:
         return found
 
     async def keep(self, source: str, tool: str, pin: str) -> bool:
-        """Keeps a tool withheld without asking again. Returns whether this definition is withheld."""
+        """Keeps a tool withheld without asking again. Returns False if this definition is not withheld."""
         query = "UPDATE mcp_withheld SET kept = 1 WHERE server = ? AND tool = ? AND pin = ?"
         values = (source, tool, pin)
         return await self._store.run(lambda c: c.execute(query, values).rowcount == 1, "write")
 
     async def agree_to(self, source: str, tool: str, pin: str) -> bool:
-        """Pins a withheld definition. Returns whether exactly this definition is withheld."""
+        """Pins a withheld definition. Returns False if exactly this definition is not withheld."""
         at = self._clock()
         return await self._store.run(lambda c: _agree_to(c, (source, tool, pin), at), "write")
 

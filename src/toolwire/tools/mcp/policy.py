@@ -1,13 +1,15 @@
 """The rules of an MCP server: which calls run, need approval, or are refused. Pure.
 
 A rule is a line of words: the tool's name (with `*` and `?`), then conditions on its arguments, all of which
-must hold. `read_text_file path=/srv/docs/** *`. Deny beats ask beats allow beats the default.
+must hold: `read_text_file path=/srv/docs/** *`. Deny rules are tried first, then ask rules, then allow rules.
+If no rule fits, the default decides.
 
-- An allow rule with conditions names every argument of the call, or ends in `*`. Otherwise
-  `send to=*@me.org` would also allow a `bcc`.
-- A key with a dot fits no allow rule with conditions: `to.bcc` is not the `bcc` in `to`.
-- What cannot be judged by its text fits no allow rule and every deny and ask rule: `tools/mcp/patterns.py`.
-- Of a list, all values must fit an allow rule; one is enough for a deny or ask rule.
+- An allow rule with conditions must name every argument of the call, or end in `*`. Otherwise
+  `send to=*@me.org` would also allow a call with a `bcc`.
+- A call that has a key with a dot fits no allow rule with conditions: `to.bcc` is not the `bcc` in `to`.
+- A value whose text does not show what it means fits no condition of an allow rule, and every condition of a
+  deny or ask rule (`tools/mcp/patterns.py`).
+- All values of a list must fit a condition of an allow rule. For a deny or ask rule, one value is enough.
 - Instead of conditions, a JSON object allows exactly these arguments: `read_text_file {"path": "/srv/a.md"}`.
 """
 
@@ -110,7 +112,7 @@ class Call:
         self.problem = "the call has too many values"
 
     def canonical(self, text: Callable[[str], str]) -> str:
-        """Returns the arguments as `canonical` does."""
+        """Returns the arguments as JSON, in the form that the function `canonical` returns."""
         if text not in self._written:
             self._written[text] = canonical(self.arguments, text)
         return self._written[text]
@@ -124,7 +126,7 @@ class Condition:
     pattern: Pattern
 
     def fits(self, call: Call, *, surely: bool) -> bool:
-        """Whether the condition holds: of an allow rule `surely`, of the others possibly."""
+        """Whether the condition holds: certainly with `surely` (for allow rules), otherwise possibly."""
         steps = folded(self.name).split(".")
         outer = (".".join(steps[:count]) for count in range(1, len(steps)))
         through = (value for name in outer for value in call.values.get(name, ()))
@@ -152,7 +154,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule. `open`: it ends in `*`, so the call may have other arguments. `exactly`: see `canonical`."""
+    """A rule. `open`: the call may have other arguments. `exactly`: the only arguments that the rule fits."""
 
     written: str
     tool: re.Pattern[str]
@@ -198,7 +200,7 @@ class Rule:
         return self.tool.fullmatch(tool) is not None
 
     def misfit(self, call: Call, *, surely: bool) -> str:
-        """Returns why the rule does not fit the call; "" if it does. `surely`: it is an allow rule."""
+        """Returns why the rule does not fit the call; "" if it does. `surely`: True for allow rules."""
         if not self.names(call.tool):
             return "it is about other tools"
         if not self.has_conditions:
@@ -262,9 +264,9 @@ def read_arguments(written: str) -> Mapping[str, Any]:
 
 
 def canonical(value: Any, text: Callable[[str], str] = str) -> str:
-    """Returns a value as JSON that is the same for the same value: 1 and 1.0, and keys in any order.
+    """Returns a value as JSON, in the same form for equal values: 1 and 1.0, and keys in any order.
 
-    `text` is applied to every text.
+    `text`: a function that is applied to every text in the value.
     """
     return json.dumps(_normal(value, text), sort_keys=True, ensure_ascii=False)
 
@@ -342,5 +344,5 @@ class Policy:
         return [Step(action, rule.written, not why, why) for action, rule, why in found]
 
     def dead(self, tools: Sequence[Listed]) -> list[str]:
-        """Returns a line for each rule that can never decide, and for each pattern that protects little."""
+        """Returns a line for each rule that can never decide, and for each pattern that is easy to avoid."""
         return reports(self.rules, tools)

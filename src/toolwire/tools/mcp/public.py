@@ -2,10 +2,11 @@
 
 A client could otherwise make Toolwire send requests to internal hosts. So a URL must fit `[mcp] urls`, and:
 
-- it must be plain, as every parser reads it: no user name, no unusual notation of an address;
+- it must be plain, so that every parser reads it in the same way: no user name, no unusual notation of an
+  address;
 - its host is resolved once, all of its addresses must be public, and the socket connects only to these;
 - redirects are not followed, and no proxy, cookie or credential of Toolwire's is used;
-- an error about a host does not reveal whether it exists.
+- an error about a host does not reveal whether the host exists.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def may_name(url: str, patterns: Iterable[str], plain: Callable[[str], str] = pr
 
 
 def check_patterns(patterns: Iterable[str]) -> None:
-    """Raises `ConfigError` if a pattern of `[mcp] urls` is not one."""
+    """Raises `ConfigError` if a pattern in `[mcp] urls` is not a pattern for URLs."""
     for one in patterns:
         try:
             kind = pattern(one).kind
@@ -47,7 +48,7 @@ def check_patterns(patterns: Iterable[str]) -> None:
 
 
 class PublicBackend(httpcore2.AsyncNetworkBackend):
-    """Opens sockets to public addresses. `allowed` decides which these are; tests replace it."""
+    """Opens sockets to public addresses. `allowed`: decides whether an address is public."""
 
     def __init__(self, allowed: Allowed = is_public) -> None:
         self._allowed = allowed
@@ -93,7 +94,7 @@ class PublicBackend(httpcore2.AsyncNetworkBackend):
 
 
 class PublicTransport(httpx2.AsyncHTTPTransport):
-    """A transport whose sockets are those of `PublicBackend`."""
+    """An HTTP transport that connects by `PublicBackend`."""
 
     def __init__(self, allowed: Allowed = is_public) -> None:
         super().__init__(trust_env=False, retries=0)
@@ -104,7 +105,7 @@ class PublicTransport(httpx2.AsyncHTTPTransport):
 
 
 def public_client(allowed: Allowed = is_public) -> HttpClient:
-    """Returns what makes the HTTP client of a server that an API client named."""
+    """Returns a function that creates the HTTP client for a server that an API client named."""
 
     def make(settings: McpServerSettings) -> httpx2.AsyncClient:
         headers = {"Accept-Encoding": "identity", **settings.headers}

@@ -1,8 +1,8 @@
 """Checks arguments against a schema that a server wrote, within limits.
 
-A reference out of the schema is refused, so nothing is fetched. A schema has at most `MOST_NODES` nodes.
-Regular expressions that need backtracking, and checks that would take too many steps, are left to the server.
-So no schema can stop the process.
+A schema that refers to something outside of itself is refused, so nothing is fetched. A schema has at most
+`MOST_NODES` nodes. Regular expressions that need backtracking, and checks that would take too many steps, are
+left to the server. Therefore no schema can block the process.
 """
 
 from __future__ import annotations
@@ -17,35 +17,35 @@ from toolwire.tools.contract import Arguments, ToolFailed
 
 MOST_NODES, DEEPEST = 10_000, 100
 MOST_STEPS = 2_000_000
-"""The most steps of a check: some 20 ms."""
+"""The maximum number of steps of a check. They take about 20 ms."""
 DEEPEST_RECURSION = 8
-"""The deepest arguments that are checked by a schema that contains itself."""
+"""If a schema has references, arguments that are nested deeper than this are not checked."""
 _INSIDE = frozenset(
     """properties patternProperties additionalProperties items prefixItems contains propertyNames
     unevaluatedItems unevaluatedProperties additionalItems""".split()
 )
 """Keywords whose schemas apply to a part of the value."""
 _TABLES = frozenset(("properties", "patternProperties", "dependentSchemas", "dependencies"))
-"""Keywords with a table of schemas, whose names are no keywords."""
+"""Keywords whose value is a table of schemas. The names in such a table are not keywords."""
 _COMPARED = frozenset(("enum", "const"))
-"""Keywords with values that every value is compared with."""
+"""Keywords whose value is data with which the checked value is compared."""
 _NEVER = frozenset("$defs definitions default examples example".split())
-"""Keywords that are not applied, or only where they are referred to."""
+"""Keywords whose schemas are not applied, or only where a reference names them."""
 
 
 class SchemaRefused(Exception):
-    """A schema is invalid or too large. The message is a part of a sentence."""
+    """Raised for a tool that cannot be offered, such as one with an invalid schema. The message says why."""
 
 
 class SchemaCheck:
-    """Checks arguments. Raises `SchemaRefused` if the schema cannot be used."""
+    """Checks arguments against one schema. Raises `SchemaRefused` if the schema cannot be used."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
         nodes = sum(1 for _ in _nodes(schema))
         if nodes > MOST_NODES:
             raise SchemaRefused(f"its schema has more than {MOST_NODES:,} nodes")
         if schema.get("type", "object") != "object":
-            raise SchemaRefused("its schema is not one of an object")
+            raise SchemaRefused("its schema does not describe an object")
         self._validator = _compiled(schema)
         self._schema = schema
         self._refers = any(
@@ -55,7 +55,7 @@ class SchemaCheck:
         self._costs: dict[int, float] = {}
 
     def __call__(self, arguments: Arguments) -> None:
-        """Raises `ToolFailed` if the arguments do not fit the schema."""
+        """Raises `ToolFailed` if the arguments do not fit the schema. Skips a check that would be slow."""
         text = json.dumps(dict(arguments))
         if self._cost(_depth(arguments)) * len(text) > MOST_STEPS:
             return
@@ -97,7 +97,7 @@ def _without_patterns(node: Any) -> Any:
     if not isinstance(node, dict):
         return node
     kept = {name: _without_patterns(one) for name, one in node.items() if name not in _OF_PATTERNS}
-    if isinstance(node.get("properties"), dict):  # the names of properties are no keywords
+    if isinstance(node.get("properties"), dict):  # the names of properties are not keywords
         kept["properties"] = {name: _without_patterns(one) for name, one in node["properties"].items()}
     return kept
 
@@ -106,7 +106,7 @@ _REFERENCES = {"$ref", "$dynamicRef", "$recursiveRef"}
 
 
 class _Costs:
-    """Counts the schemas that are applied, with every reference replaced by what it refers to."""
+    """Counts the schemas that a check applies. A reference counts as the schema that it refers to."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
@@ -117,7 +117,7 @@ class _Costs:
             return 0
         key = (id(node), depth)
         if key not in self._known:
-            self._known[key] = float("inf")  # counts if the schema leads back to itself for the same value
+            self._known[key] = float("inf")  # the result if the schema contains itself for the same value
             self._known[key] = 1 + sum(self._child(name, one, depth) for name, one in _items(node))
         return self._known[key]
 

@@ -1,8 +1,9 @@
 """MCP servers for clients of the Responses API: what the gateway needs of them (`gateway/served.py`).
 
-A client may use a server of the settings by its label, if that server has `api = true`, and a `server_url`
-that `[mcp] urls` allows. Every call takes the same path as any other tool call: the rules, the questions and
-the audit log of the executor. The client's approval counts for a question only if its key may approve.
+A client may use two kinds of servers: by its label, a server in the settings that has `api = true`; and by a
+`server_url`, any server that `[mcp] urls` allows. Every call takes the same path as any other tool call: the
+rules, the questions and the audit log of the executor. The client's approval answers a question only if the
+client's key may approve.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ from toolwire.tools.mcp.tool import McpTool
 
 log = logging.getLogger("toolwire.mcp")
 SURFACE = "api"
-"""The surface of these questions in the inbox."""
+"""The surface of questions about calls for API clients, in the inbox."""
 IDLE_S = 300.0
 """How long the connection to a server that a client named is kept after its last use."""
 MOST_NAMED = 32
-"""The most such connections at a time."""
+"""The maximum number of open connections to servers that clients named."""
 MOST_OF_KEY = MOST_NAMED // 2
-"""The most of them for one key."""
+"""The maximum number of these connections for one key."""
 LARGEST_OUTPUT = 1_000_000
 """The most characters of a call's output."""
 
@@ -121,7 +122,7 @@ class ServedServers:
 
 
 def client_of(caller: Caller) -> str:
-    """Returns who calls, for the person. Grants hold for it alone, so no two clients have the same."""
+    """Returns the client's name for the person. It is unique, because a grant is for one client only."""
     if not caller.key_id:
         return "API clients without a key"
     id = f"{caller.key_name} ({caller.key_id})" if caller.key_name else caller.key_id
@@ -129,7 +130,7 @@ def client_of(caller: Caller) -> str:
 
 
 class Handle(NamedTuple):
-    """What a `ServedTool` stands for. `named`: its server, if a client named it."""
+    """The tool behind a `ServedTool`. `named`: the tool's server, if a client named the server."""
 
     tool: McpTool
     named: Named | None
@@ -141,7 +142,7 @@ def _handle(tool: ServedTool) -> Handle:
 
 
 def _served(tool: McpTool, label: str, named: Named | None) -> ServedTool:
-    """Returns a tool as the gateway offers it. The pin of a tool at a URL holds for that URL only."""
+    """Returns a tool as the gateway offers it. The pin of a tool at a URL is valid for that URL only."""
     hints, definition = tool.definition.annotations, tool.definition
     pin = hashlib.sha256(f"{named.url} {tool.pin}".encode()).hexdigest() if named else tool.pin
     return ServedTool(
@@ -157,9 +158,9 @@ def _served(tool: McpTool, label: str, named: Named | None) -> ServedTool:
 
 
 class ClientsYes:
-    """Answers questions with the approval that a client gave, with a key that may approve.
+    """A surface that approves calls because the client, whose key may approve, has approved them.
 
-    The question whether to share a result is not answered: it waits in the inbox.
+    It does not answer the question whether to share a result: this question waits in the inbox.
     """
 
     def __init__(self, approvals: Approvals, key_name: str) -> None:
@@ -176,7 +177,7 @@ class ClientsYes:
 
 
 def result_of(outcome: Outcome) -> McpResult:
-    """Returns the result of a call as the API has it."""
+    """Returns the outcome of a call in the format of the Responses API."""
     raw = outcome.raw
     if outcome.status != "done":
         message = str(outcome.result.get("error") or "The call failed.")
@@ -200,7 +201,7 @@ def result_of(outcome: Outcome) -> McpResult:
 
 
 def _bounded(blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Returns the first of the blocks that are not too large together."""
+    """Returns the first blocks that fit into `LARGEST_OUTPUT`, and a note if blocks are left out."""
     out: list[dict[str, Any]] = []
     size = 0
     for block in blocks:
@@ -224,7 +225,7 @@ def _cut(text: str) -> str:
 
 
 class Unpinned(Pins):
-    """No pins: the client named the server, and it approves calls of exactly one definition."""
+    """Stores no pins. The client named the server, and its approval is for exactly one definition."""
 
     async def all(self) -> dict[str, dict[str, str]]:
         return {}
@@ -252,15 +253,15 @@ class Named:
 class NamedServers:
     """Servers that clients name by URL, each for one key and one set of headers.
 
-    What a client sends along (`headers`, `authorization`) stays in memory, and goes to that server only.
-    A connection is closed only while it is not used. A tool of an earlier list opens it again.
+    What a client sends along (`headers`, `authorization`) stays in memory, and is sent to that server only.
+    A connection is closed only while it is not used. A call of a tool that was listed before opens it again.
     """
 
     def __init__(self, store: Store, allowed: Allowed) -> None:
         self._store, self._http = store, public_client(allowed)
         self._known: WeakValueDictionary[str, Named] = WeakValueDictionary()
         self._open: dict[str, Named] = {}
-        """Those that may have a connection, the last used last."""
+        """The servers that may have a connection. The most recently used server is last."""
         self._closing: set[asyncio.Task[None]] = set()
         self._closed = False
 
@@ -285,7 +286,7 @@ class NamedServers:
 
     @contextmanager
     def used(self, named: Named) -> Iterator[None]:
-        """Keeps the connection open meanwhile. Raises `ToolwireError` if there are too many."""
+        """Keeps a connection open in the `with` block. Raises `ToolwireError` if too many are in use."""
         if named.id not in self._open:
             self._make_room(named.key_id)
         self._open.pop(named.id, None)
@@ -301,7 +302,10 @@ class NamedServers:
                 named.timer = asyncio.get_running_loop().call_later(IDLE_S, self._drop, named)
 
     def _make_room(self, key_id: str) -> None:
-        """Closes the connection that was not used for longest: of this key, or of the key with the most."""
+        """If there are too many connections, closes the one that has been unused for longest.
+
+        If this key has its maximum, a connection of this key is closed; else one of the key with the most.
+        """
         if self._closed:
             raise ToolwireError("external_connector", "Toolwire is stopping.", param="tools")
         held = Counter(one.key_id for one in self._open.values())
@@ -325,7 +329,7 @@ class NamedServers:
         task.add_done_callback(self._closing.discard)
 
     async def close(self) -> None:
-        """Ends all of them, with their calls."""
+        """Closes all connections, and so ends their calls."""
         self._closed = True
         for named in self._open.values():
             if named.timer is not None:

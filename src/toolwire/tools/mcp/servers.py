@@ -1,6 +1,6 @@
 """All configured MCP servers: their tools, which of them are offered, and what is wrong with the others.
 
-A server is started when its tools are first needed. One that fails, or is slow, never affects the others.
+A server is started when its tools are first needed. A server that fails or is slow never affects the others.
 """
 
 from __future__ import annotations
@@ -42,9 +42,10 @@ CHANGED = "the tool has changed since it was agreed to"
 
 @dataclass(frozen=True, slots=True)
 class ServerState:
-    """What is shown of a server.
+    """The state of a server, for pages and commands.
 
-    `unusable`: tools that cannot be offered, with the reason. `warnings`: rules that have no effect.
+    `unusable`: tools that cannot be offered, each with the reason. `warnings`: problems of the server's
+    rules.
     """
 
     name: str
@@ -65,7 +66,7 @@ class Server:
     upstream: Upstream
     policy: Policy | None
     listed: list[types.Tool] | None = None
-    """The list that the fields below come from."""
+    """The list of tools from which the fields below were computed; None if there is no list."""
     pins: Mapping[str, str] = field(default_factory=dict)
     definitions: dict[str, Pinned] = field(default_factory=dict)
     tools: dict[str, McpTool] = field(default_factory=dict)
@@ -75,7 +76,7 @@ class Server:
     refreshing: asyncio.Task[None] | None = None
 
     def warn(self, warnings: list[str]) -> None:
-        """Keeps what is wrong with the rules, and logs what is new of it."""
+        """Stores the warnings about the rules, and logs the new ones."""
         for line in warnings:
             if line not in self.warnings:
                 log.warning("[mcp.%s] %s", self.settings.name, line)
@@ -92,9 +93,10 @@ class Server:
         return "" if now is not None and now.pin == tool.pin else CHANGED
 
     async def confirm(self, tool: McpTool) -> Connection:
-        """Returns the connection on which the tool is as it was, and on which alone a call may be sent.
+        """Checks that the tool has not changed, and returns the connection on which this was checked.
 
-        Lists the server's tools, if they may have changed. Raises `UpstreamFailed` if the tool has changed.
+        A call may be sent on this connection only. Lists the server's tools again if they may have changed.
+        Raises `UpstreamFailed` if the tool has changed.
         """
         connection, listed = await self.upstream.listing()
         if listed is self.listed:
@@ -121,7 +123,7 @@ class McpServers:
         pins: Pins | None = None,
         patience_s: float = PATIENCE_S,
     ) -> None:
-        """`pins`: instead of those in the store."""
+        """`pins`: replaces the pins in the store."""
         self.on_change: list[Callable[[], None]] = []
         self._pins = pins or Pins(store)
         self._patience_s = patience_s
@@ -146,7 +148,7 @@ class McpServers:
         return server.settings if server is not None else None
 
     def usable(self) -> list[McpServerSettings]:
-        """Returns the settings of the servers that have no mistake in them, in order."""
+        """Returns the settings of all servers whose settings have no mistake, in order."""
         return [one.settings for one in self._servers.values() if not one.upstream.problem]
 
     def upstream(self, name: str) -> Upstream:
@@ -177,7 +179,7 @@ class McpServers:
         return [one for server in self._servers.values() for one in server.withheld]
 
     def set_page_rules(self, name: str, rules: Sequence[str]) -> None:
-        """Replaces the allow rules that the pages have saved. They count for calls from now on."""
+        """Replaces the allow rules that were saved on the pages. The new rules count from now on."""
         server = self._servers[name]
         settings = replace(server.settings, page_allow=tuple(rules))
         server.policy, server.settings = Policy.of(settings), settings
@@ -188,9 +190,10 @@ class McpServers:
     # --- tools ---
 
     async def tools(self, names: Iterable[str] | None = None, *, wait: bool = False) -> list[McpTool]:
-        """Returns the offered tools of these servers, or of all, and starts those that are not running.
+        """Returns the offered tools of these servers, or of all. Starts servers that are not running.
 
-        A server that takes long to start is left out, unless `wait`; `on_change` reports when it is ready.
+        Without `wait`, the tools of a server that takes long to start are left out; `on_change` is called
+        when the server is ready.
         """
         chosen = [one for name, one in self._servers.items() if names is None or name in names]
         pins = await self._pins.all() if chosen else {}
@@ -200,7 +203,7 @@ class McpServers:
         return [tool for one in chosen for tool in one.tools.values()]
 
     def _refresh(self, server: Server, pins: Mapping[str, Mapping[str, str]]) -> asyncio.Task[None] | None:
-        """Returns the task that brings the tools of a server up to date; None if they are."""
+        """Returns the task that updates the tools of a server; None if they are up to date."""
         if server.upstream.problem:
             return None
         stored = pins.get(server.settings.source, {})

@@ -1,12 +1,13 @@
-"""The stdio transport: a server as a child process, which may be hostile.
+"""The stdio transport: an MCP server as a child process. The server may be hostile.
 
 - The child leads its own process group. The whole group is killed when the server ends, when Toolwire ends
   it, and when Toolwire is killed: a guard in the group waits for the end of a pipe (`processes.GUARD`).
-- It gets exactly the environment that it is given, and a working folder.
+- The child gets only the environment variables in `env`, and a working folder.
 - A message of more than `LARGEST` bytes ends the connection. An answer that cannot be read becomes an error,
   so that no call waits for it.
 - Messages are read no faster than they are handled, and written no faster than the server reads.
-- The last lines of its stderr explain its end. Nothing of it reaches Toolwire's own terminal.
+- The last lines of the server's stderr are kept, to explain why the server ended. Nothing of its stderr
+  reaches Toolwire's own terminal.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class ServerProcess(Child):
     def __init__(self, title: str, secrets: Sequence[str] = ()) -> None:
         super().__init__(title, secrets)
         self.problem = ""
-        """Why the connection was ended, if that was not the server's own decision."""
+        """Why Toolwire ended the connection; "" if Toolwire has not ended it."""
         self._lines: deque[bytes] = deque()
         self._rest: list[bytes] = []
         self._rest_size = self._held = 0
@@ -62,7 +63,7 @@ class ServerProcess(Child):
         await self._spawn(*command, env=env, guarded=True, cwd=folder)
 
     def report(self, problem: str) -> str:
-        """Returns why the server ended, for a person. It was not asked for a log: callers show this."""
+        """Returns why the server ended, for a person. Logs nothing, because the callers show this text."""
         return self.problem or problem
 
     @property
@@ -116,7 +117,7 @@ class ServerProcess(Child):
         self._writable.set()
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
-        if fd == 1:  # nothing can be answered any more
+        if fd == 1:  # the server closed its stdout and cannot answer any more
             self.ended.set()
             self._news.set()
         super().pipe_connection_lost(fd, exc)
@@ -149,7 +150,10 @@ class ServerProcess(Child):
 
 
 def parsed(line: bytes) -> Item:
-    """Returns the message in a line. An unreadable answer becomes an error, anything else an exception."""
+    """Returns the message in a line.
+
+    For an unreadable answer, returns an error answer. For any other unreadable line, returns an exception.
+    """
     try:
         return SessionMessage(types.jsonrpc_message_adapter.validate_json(line, by_name=False))
     except ValueError as error:

@@ -1,7 +1,7 @@
 """A tool of an MCP server, as a tool that runs only with a person's consent.
 
 What the person is shown before a call comes from the settings and from the pinned definition: nothing is sent
-to the server. What the server says of itself is shown as its words; its hints change no decision.
+to the server. Texts of the server about itself are labelled as its words, and its hints change no decision.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ MOST_ARGUMENTS = 1_000_000
 MOST_RESULT = 100_000
 """The most characters of a result that a model gets."""
 RESERVED = "io.modelcontextprotocol/"
-"""Keys of `_meta` that belong to one connection, and are not passed on."""
+"""The prefix of keys in `_meta` that are about one connection, so they are not sent to the client."""
 MOST_SAID = 20_000
 """The most characters of a title and description that are stored with a question."""
 _PLAIN = re.compile(r"[A-Za-z0-9_-]+")
@@ -53,8 +53,8 @@ _HASHED = re.compile(r"_[0-9a-f]{12}$")
 def public_name(server: str, tool: str) -> str:
     """Returns the name under which models and clients see a tool: `SERVER__TOOL`.
 
-    No two tools have the same one: the name of a server contains no `__`, and a tool whose name would have to
-    be changed gets a hash at its end, which no other name may have.
+    No two tools have the same public name, because the name of a server contains no `__`. If characters must
+    be replaced or cut, or if the name already ends like a hash, a hash is added at the end.
     """
     name = f"{server}__{tool}"
     if len(name) <= LONGEST_NAME and _PLAIN.fullmatch(name) and not _HASHED.search(name):
@@ -64,7 +64,7 @@ def public_name(server: str, tool: str) -> str:
 
 
 class McpTool:
-    """One tool. `definition` and `pin` are those that the person agreed to. Implements `Tool` and `Ruled`."""
+    """A tool with the `definition` and the `pin` that the person agreed to. Implements `Tool` and `Ruled`."""
 
     effect: Effect = "call"
 
@@ -95,7 +95,7 @@ class McpTool:
 
     @property
     def title(self) -> str:
-        """The names alone: a title that the server chose could imitate Toolwire's own words."""
+        """The names of server and tool. A title that the server chose could imitate Toolwire's own words."""
         return server_tool_words(self.server, one_line(self.definition.name, 80))[0]
 
     @property
@@ -108,7 +108,7 @@ class McpTool:
 
     @property
     def _said(self) -> str:
-        """Everything that the server says of the tool in words: title and description."""
+        """The server's words about the tool: title and description."""
         given = self.definition.annotations
         title = self.definition.title or (given.title if given is not None else None) or ""
         said = "\n".join(filter(None, (title, self.description)))
@@ -141,7 +141,7 @@ class McpTool:
         return self._server.policy_now(self._policy).decide(self.definition.name, arguments)
 
     def check(self, arguments: Arguments) -> None:
-        """Raises `ToolFailed` if this is not the tool that the person agreed to, or for its arguments."""
+        """Raises `ToolFailed` if the tool is not the one that was agreed to, or for invalid arguments."""
         if reason := self._server.unusable(self):
             raise ToolFailed(f"{self.server}: {reason}")
         if len(json.dumps(dict(arguments))) > MOST_ARGUMENTS:
@@ -182,21 +182,21 @@ class McpTool:
         return for_model(ran.raw)
 
     async def call(self, arguments: Arguments, progress: Progress | None = None) -> types.CallToolResult:
-        """Calls the server, if the tool is still what was agreed to. Raises `UpstreamFailed`."""
+        """Calls the server. Raises `UpstreamFailed`, also if the tool has changed since it was agreed to."""
         connection = await self._server.confirm(self)
         upstream, name = self._server.upstream, self.definition.name
         return await upstream.call(name, arguments, progress=progress, on=connection)
 
 
 def hints(definition: types.Tool) -> str:
-    """Returns the hints of a definition in words. They are the server's own, and may mislead."""
+    """Returns the hints of a definition in words. They come from the server and may be wrong."""
     given = definition.annotations
     if given is None:
         return ""
     said = (
         (given.read_only_hint, "only reads"),
         (given.destructive_hint and not given.read_only_hint, "may destroy or overwrite"),
-        (given.open_world_hint, "reaches out of this machine"),
+        (given.open_world_hint, "may contact other systems"),
     )
     return ", ".join(words for is_so, words in said if is_so)
 
@@ -236,7 +236,7 @@ def _whole(block: types.ContentBlock) -> str:
 
 
 def for_model(result: types.CallToolResult) -> Any:
-    """Returns a result as a model gets it: text, with a note for what is no text. Nothing is fetched."""
+    """Returns a result for a model: text, with a note in place of other content. Nothing is fetched."""
     texts = [_text(block) for block in result.content]
     if not texts and result.structured_content is not None:
         texts = [json.dumps(result.structured_content, ensure_ascii=False)]

@@ -1,11 +1,12 @@
 """One MCP server: a connection that is opened when it is first needed, and opened again after it was lost.
 
 - A call is sent once. It is never repeated, whatever happens to the connection (law 11).
-- Every wait has an end: for the start, for an answer, for a server that does not read. Progress that a server
-  reports extends a call, up to `LONGEST_CALL_S`.
-- A result's structure is not judged by the server's own schema: its regular expressions could stop the
-  process, and the call has run already. So `ClientSession.send_request` sends calls, not `Client.call_tool`,
-  which also lists and sends again by itself.
+- Every wait has a time limit: for the start, for an answer, for a server that does not read. If the server
+  reports progress, the time limit of the call is extended, up to `LONGEST_CALL_S`.
+- Structured results are not checked against the server's output schema: regular expressions in the schema
+  could block the process, and the call has already run. Therefore calls are sent by
+  `ClientSession.send_request`. `Client.call_tool` would check results, and would also list tools and repeat
+  calls by itself.
 """
 
 from __future__ import annotations
@@ -46,9 +47,11 @@ T = TypeVar("T", bound=BaseModel)
 
 
 class Upstream:
-    """A server. `changed` is called when its lists may have changed; `http` makes its HTTP client.
+    """One MCP server.
 
-    `problem`: why the server may not be used, a mistake in its settings. Then it is never started.
+    `changed`: a function that is called when the server's lists may have changed. `http`: a function that
+    creates the server's HTTP client. `problem`: a mistake in the settings of the server; if there is one, the
+    server is never started.
     """
 
     def __init__(
@@ -82,7 +85,7 @@ class Upstream:
         return "ready" if connection.client is not None else "starting"
 
     async def connected(self) -> Connection:
-        """Returns the connection; opens one if there is none. Raises `UpstreamFailed`."""
+        """Returns the connection. Opens a new one if there is none. Raises `UpstreamFailed`."""
         if self._closed:
             raise UpstreamFailed(f"{self.name} is not in use any more")
         if self.problem:
@@ -101,7 +104,7 @@ class Upstream:
         return connection
 
     async def close(self) -> None:
-        """Ends the server, and every call of it."""
+        """Ends the server and all its calls."""
         self._closed = True
         if self._connection is not None:
             await self._connection.close()
@@ -112,7 +115,7 @@ class Upstream:
         if self._connection is not None:
             await self._connection.close()
 
-    # --- what the server says of itself ---
+    # --- what the server says about itself ---
 
     @property
     def capabilities(self) -> types.ServerCapabilities | None:
@@ -121,7 +124,7 @@ class Upstream:
 
     @property
     def listed(self) -> list[types.Tool] | None:
-        """The tools as they were last listed on this connection; None if they must be listed anew."""
+        """The tools as they were last listed on this connection; None if they must be listed again."""
         connection = self._connection
         return connection.tools if connection is not None and not connection.over else None
 
@@ -130,10 +133,11 @@ class Upstream:
         return (await self.listing())[1]
 
     async def listing(self) -> tuple[Connection, list[types.Tool]]:
-        """Returns the server's tools, and the connection that listed them: a new one may have others.
+        """Returns the server's tools, and the connection on which they were listed.
 
-        Lists them only if they may have changed since the last time. Raises `UpstreamFailed` if the list does
-        not end, is too large, or has two tools of one name.
+        On another connection, the server may have other tools. Lists the tools only if they may have changed
+        since the last time. Raises `UpstreamFailed` if the list does not end, is too large, or has two tools
+        with the same name.
         """
         async with self._listing:
             connection = await self.connected()
@@ -142,7 +146,7 @@ class Upstream:
                 changes, tries = connection.changes, tries + 1
                 found = await self._list(connection)
                 if connection.changes != changes and tries < MOST_LISTINGS:
-                    found = None  # it changed while it was read
+                    found = None  # the list changed while it was read
             connection.tools = found
             return connection, found
 
@@ -183,7 +187,7 @@ class Upstream:
         progress: Progress | None = None,
         on: Connection | None = None,
     ) -> types.CallToolResult:
-        """Calls a tool, once. Raises `UpstreamFailed`. If the caller is cancelled, the server learns it."""
+        """Calls a tool, once. Raises `UpstreamFailed`. If the caller is cancelled, the server is notified."""
         params = types.CallToolRequestParams(name=tool, arguments=dict(arguments))
         answer = await self.request(types.CallToolRequest(params=params), _ANSWER, progress=progress, on=on)
         if isinstance(answer, types.InputRequiredResult) or answer.result_type != "complete":
@@ -201,7 +205,7 @@ class Upstream:
     ) -> T:
         """Sends a request, once, and returns its result. Raises `UpstreamFailed`.
 
-        `on`: the only connection on which it may be sent. If that is over, the request is not sent.
+        `on`: the only connection on which the request may be sent; if it is over, the request is not sent.
         """
         connection = on or await self.connected()
         deadline = _Deadline(self.settings.call_s, progress)
@@ -253,9 +257,9 @@ async def _list_tools(params: types.PaginatedRequestParams, client: Client) -> t
 
 
 class _Deadline:
-    """The end of a request. Each report of progress extends it, and is passed on to `progress`.
+    """The time limit of a request. Each report of progress extends it, and is passed on to `progress`.
 
-    Of many reports at once, only the last is passed on.
+    If many reports arrive at once, only the last one is passed on.
     """
 
     def __init__(self, seconds: float, progress: Progress | None = None) -> None:

@@ -1,8 +1,8 @@
 """Decodes a chat completions request into a `Turn`.
 
-Accepts the shapes that OpenAI documents and those that clients send besides: empty assistant messages,
-`content` null or "" with calls, `name` on tool messages, flat tools, camelCase `toolChoice` and
-`parallelToolCalls`, legacy `functions`. Fields that are not read here, unknown ones included, are kept in
+Accepts the shapes that OpenAI documents, and further shapes that clients send: empty assistant messages,
+calls with the `content` null or "", `name` on tool messages, flat tools, `toolChoice` and `parallelToolCalls`
+in camelCase, and legacy `functions`. All fields that are not in `READ`, including unknown fields, are kept in
 `Turn.rest` for backends that accept them.
 """
 
@@ -92,7 +92,7 @@ READ = (
     | TOOLED
     | {"model", "messages", "n", "stream", "stream_options", "parallel_tool_calls", "response_format", "user"}
 )
-"""The fields that this module reads. All others are kept in `Turn.rest`."""
+"""The fields for which `Turn` has other members. All other fields are kept in `Turn.rest`."""
 _OF_SPEAKER = frozenset({"role", "content", "name"})
 OF_ROLE: dict[str, frozenset[str]] = {
     "system": _OF_SPEAKER,
@@ -202,7 +202,7 @@ def _history(messages: Any, notes: list[Note]) -> tuple[tuple[Item, ...], tuple[
             raise wrong_type(path, "an object", message)
         role: Any = message.get("role")
         if type(role) is not str or role not in OF_ROLE:
-            required(message, "role", path, _ROLE)  # raises
+            required(message, "role", path, _ROLE)  # raises the error
         if not message.keys() <= OF_ROLE[role]:
             leftover(message, OF_ROLE[role], "messages", notes)
         if role == "assistant":
@@ -255,7 +255,7 @@ def _assistant(
     legacy = optional(message, "function_call", path, object_)
     thoughts = message.get(
         "reasoning_content"
-    )  # clients of open models send it back, so that reasoning survives a tool loop
+    )  # clients of open models send reasoning back, so that the model still has it in a tool loop
     if type(thoughts) is str and thoughts:
         items.append(Reasoning(content=(thoughts,)))
         paths.append("")

@@ -1,8 +1,8 @@
 """Encodes steps as chat completions: chunks (`ChatEncoder`) or one body (`ChatBody`).
 
-Law 3: both consume the steps of `order.py`, so a body equals what a client accumulates from the chunks. Law
-6: id, type and name of a call are sent once, then increments. Law 7: a delta is a prepared prefix, the text's
-JSON and a prepared suffix.
+Law 3: both classes consume the steps of `order.py`, so a body equals what a client accumulates from the
+chunks. Law 6: the id, the type and the name of a call are sent once; the arguments follow in pieces. Law 7: a
+delta is a prepared prefix, the text's JSON and a prepared suffix.
 
 - The first chunk of a choice has the role: with `content: ""` before text and reasoning, otherwise with
   `content: null` and the first call or refusal.
@@ -10,11 +10,13 @@ JSON and a prepared suffix.
   without `[DONE]`.
 - Reasoning is sent as `reasoning_content`, the field that servers and clients of open models use. OpenAI's
   API has no field for it.
-- A custom tool's call is `type: "custom"` with `name` and `input` in `custom`, also in a stream. OpenAI
-  streams this too, although its chunk schema lists only `function` (openai-openapi issue 576).
-- `service_tier` is omitted if the client asked for a tier: only the upstream knows which one it used.
-- `order.py` decides why an answer ended; `FINISH_REASONS` has the word for it on this API.
-- Each choice is a separate run: output tokens are added up, the prompt's tokens count once.
+- A custom tool's call has `type: "custom"`, and `name` and `input` in `custom`, also in a stream. OpenAI
+  streams such calls too, although its chunk schema lists only `function` (openai-openapi issue 576).
+- `service_tier` is omitted if the client asked for a tier, because only the upstream knows which tier it
+  used.
+- `order.py` decides why an answer ended; `FINISH_REASONS` has the name of each reason in this API.
+- Each choice is a separate run. The output tokens of all choices are added up, the prompt's tokens count
+  once.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ FINISH_REASONS: dict[FinishReason, str] = {
     "content_filter": "content_filter",
 }
 LEGACY_REASONS = {**FINISH_REASONS, "tool_calls": "function_call"}
-"""The same for a client that uses legacy functions."""
+"""The names of the reasons for a client that uses legacy functions."""
 DELTA_FIELDS = {
     "text": "content",
     "refusal": "refusal",
@@ -72,7 +74,8 @@ def usage_object(usage: Usage) -> dict[str, Any]:
 def logprobs_object(tokens: Mapping[str, Sequence[TokenLogprob]]) -> dict[str, Any]:
     """Returns the `logprobs` object of a choice.
 
-    `tokens` has the tokens of the content and of the refusal under these names. A name may be missing.
+    `tokens` has the tokens of the text as `content`, and those of the refusal as `refusal`. Both may be
+    missing.
     """
     return {"content": tokens.get("content"), "refusal": tokens.get("refusal")}
 
@@ -88,7 +91,7 @@ class _ChatAnswer:
 
     stored = True
     keep = None
-    """None: chat completions are not stored."""
+    """Always None, because Toolwire does not store chat completions."""
 
     def __init__(self, id: str, ids: IdFactory, *, legacy: bool, choices: int) -> None:
         self.id = id
@@ -108,7 +111,7 @@ class _ChatAnswer:
 
     @property
     def dropped(self) -> dict[str, int]:
-        """How much was dropped, by kind."""
+        """What was dropped: a count for each `Dropped.kind`."""
         total: Counter[str] = Counter()
         for order in self._orders:
             total.update(order.dropped)
@@ -249,7 +252,7 @@ class ChatBody(_ChatAnswer):
         self._tier = tier
         self._envelope = {"id": id, "object": "chat.completion", "created": created, "model": turn_model}
         self._items: dict[int, list[tuple[Item, list[str]]]] = defaultdict(list)
-        """What each choice contains."""
+        """For each choice, its items, each with the parts of its text."""
         self._reasons: list[FinishReason] = ["stop"] * choices
         self._logprobs: dict[int, dict[str, list[TokenLogprob]]] = defaultdict(dict)
         """For each choice, the tokens of its text and of its refusal."""

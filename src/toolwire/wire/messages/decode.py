@@ -4,7 +4,8 @@
 |----------------------------------------|-----------------------------------------------------------------|
 | text                                   | TextPart                                                        |
 | image                                  | ImagePart                                                       |
-| document                               | its text, or OtherPart in OpenAI's shape of a file              |
+| document                               | its text; else an OtherPart: a file in OpenAI's shape, or (with |
+|                                        | a URL) the unchanged block                                      |
 | search_result                          | TextPart                                                        |
 | tool_use                               | Call                                                            |
 | tool_result                            | Result; a `tool_reference` in it is a text                      |
@@ -12,10 +13,10 @@
 | server tools, their results, and       | skipped, with a note                                            |
 | unknown types                          |                                                                 |
 
-`system` becomes the instructions. A message with the role `system` stays where it is, as text of the user.
-Anthropic's server shows the model only tools without `defer_loading`, and those that a `tool_reference`
-names: the others are `Turn.hidden_tools`. `Turn.body` keeps the request for a backend that speaks this API
-itself.
+`system` becomes the instructions. A message with the role `system` stays where it is: at the beginning as a
+system message, later as text of the user. Anthropic's server shows the model only the tools without
+`defer_loading` and the tools that a `tool_reference` names. All other tools are `Turn.hidden_tools`.
+`Turn.body` keeps the request for a backend that speaks this API itself.
 """
 
 from __future__ import annotations
@@ -102,9 +103,9 @@ KNOWN = READ | frozenset(
 """Fields of Anthropic's API. Any other field is kept in `Turn.rest`, for a backend that takes it."""
 _ROLE = one_of("user", "assistant", "system")
 BILLING = "x-anthropic-billing-header:"
-"""Matches a block of accounting data, with which Claude Code begins its system prompt.
+"""The beginning of a block of accounting data, which Claude Code puts at the start of its system prompt.
 
-The block is no instruction for a model.
+The block is not an instruction for a model.
 """
 REMINDER = "<system-reminder>\n{}\n</system-reminder>"
 BUDGETS = ((2048, "low"), (8192, "medium"), (32_768, "high"))
@@ -118,10 +119,10 @@ NO_THREADS = (
 def decode(
     body: Mapping[str, Any], caller: str = "", headers: Mapping[str, str] | None = None, count: bool = False
 ) -> Turn:
-    """Returns the turn of a Messages request. `caller` is the id of the caller's API key, `headers` are
-    `Turn.headers`.
+    """Returns the turn of a Messages request.
 
-    `count`: the request only asks for the number of its tokens, so `max_tokens` is not required.
+    `caller` is the id of the caller's API key, `headers` are `Turn.headers`. `count`: the request only asks
+    for the number of its tokens, so `max_tokens` is not required.
     """
     sent = check(body, FIELDS)
     name = model(body)
@@ -172,7 +173,7 @@ def decode(
 
 
 def extended(body: Mapping[str, Any], messages: Iterable[Message]) -> dict[str, Any]:
-    """Returns the request with further messages of text at its end."""
+    """Returns the request with the texts of further messages at its end."""
     added = [
         {
             "role": message.role,
@@ -327,7 +328,7 @@ class _Reader:
     def _read_blocks(self, role: Role, blocks: list[Any], path: str) -> None:
         """Adds the items of a message's content blocks.
 
-        Blocks of a user's message become one message, unless results come between them.
+        Texts, images and documents become one `Message`, unless a call, a result or a thought comes between.
         """
         parts: list[Part] = []
         before = len(self.items)

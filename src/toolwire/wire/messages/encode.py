@@ -4,16 +4,16 @@ Law 3: a body is built from the same steps as the stream. Law 6: there is one `m
 are numbered from 0 without a gap, and one is open at a time; arguments are increments. Law 7: a delta is a
 prepared prefix, the text's JSON and a prepared suffix.
 
-- `message_start` is sent with the first output, at the latest with the end. The number of input tokens is
-  usually not known then; `message_delta` has it.
+- `message_start` is sent with the first output, or with the end if there is no output. At that time, the
+  number of input tokens is usually not known; `message_delta` has this number.
 - `feed` never sends the last events. `finish` sends them: `message_delta` and `message_stop`, or `error`,
-  which ends the stream. The block that an error breaks off is not closed.
-- A thought without a signature is sent with an empty one. Anthropic would refuse such a thought if it were
-  sent back; other models do not need a signature.
+  which ends the stream. If an error breaks off a block, this block is not closed.
+- A thought without a signature is sent with an empty signature. Anthropic would refuse such a thought if a
+  client sent it back; other models do not need a signature.
 - `input` is an object in this API. A complete call whose arguments are not an object ends the answer with an
-  error. In a body, `input` is the model's own JSON, so that it is exactly what a stream sends. Of the
-  arguments of a call that was cut off, the complete members are sent.
-- Toolwire's count of input tokens includes cached ones, Anthropic's does not.
+  error. In a body, `input` is the model's own JSON, so that it is exactly what a stream sends. If a call was
+  cut off, its `input` in a body has only the members that are complete.
+- Toolwire's count of input tokens includes cached tokens, Anthropic's count does not.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class _MessagesAnswer:
 
     stored = True
     keep = None
-    """None: messages are not stored."""
+    """Always None, because Toolwire does not store messages."""
 
     def __init__(self, model: str, *, id: str, ids: IdFactory, thoughts: Thoughts = "shown") -> None:
         self.id = id
@@ -145,7 +145,7 @@ class _MessagesAnswer:
 
     @property
     def dropped(self) -> dict[str, int]:
-        """How much was dropped, by kind."""
+        """What was dropped: a count for each `Dropped.kind`."""
         return self._order.dropped
 
     def _steps(self, events: Sequence[Event]) -> list[Step]:
@@ -288,7 +288,7 @@ class MessagesEncoder(_MessagesAnswer):
                 self._sign(step, frames)
             elif type(step) is Close:
                 if step.status == "incomplete" and type(steps[-1]) is Fail:
-                    continue  # a client would take the block as whole, and run a call
+                    continue  # if it were closed, a client would take the block for complete, and run a call
                 if step.item.kind in CALL_KINDS and self._arguments(step) is None:
                     break
                 index = step.item.index
@@ -322,7 +322,7 @@ class MessagesEncoder(_MessagesAnswer):
             return
         block = _whole(step)
         given = block.get("input")
-        if given is not None:  # as for a call, clients read it only from deltas
+        if given is not None:  # clients read `input` only from deltas, as they do for a call
             block["input"] = {}
         start = {"type": "content_block_start", "index": step.item.index, "content_block": block}
         frames.append(_frame("content_block_start", start))

@@ -109,7 +109,7 @@ def read_choice(
 ) -> tuple[ToolChoice, bool, Failure | None]:
     """Returns the tool choice, whether parallel calls are allowed, and `Turn.only_spoken`.
 
-    `tools` are those that any backend can serve, `given` all of the request.
+    `tools`: the tools that any backend can serve. `given`: all tools of the request.
     """
     default = ToolChoice("auto" if tools else "none")
     if choice is None:
@@ -125,7 +125,7 @@ def read_choice(
     if kind == "any":
         if tools:
             return ToolChoice("required"), parallel, None
-        why = "a call can only be demanded when 'tools' that can be served are given."
+        why = "to require a call, declare at least one tool in 'tools' that this server can offer."
         error = invalid("tool_choice", why)
     else:
         name = required_string(choice, "name", "tool_choice")

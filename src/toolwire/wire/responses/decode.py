@@ -7,7 +7,7 @@
 | function_call_output, custom_tool_call_output | Result                                          |
 | reasoning                                     | Reasoning                                       |
 | item_reference                                | the stored item; skipped, if there is no store  |
-| compaction                                    | the Message that the gateway opened; or refused |
+| compaction                                    | a Message with the summary, after `resolved`    |
 | items about MCP servers                       | calls and results (`mcp.py`)                    |
 | hosted calls and their outputs                | skipped, with a note                            |
 | anything else                                 | refused                                         |
@@ -109,13 +109,13 @@ SKIPPED = frozenset(
     "tool_search_call tool_search_output web_search_call".split()
 )
 REFUSED = {
-    "background": "This gateway answers while the client waits; send the request without it.",
+    "background": "This gateway answers while the client waits; send the request without 'background'.",
     "conversation": "Continue a conversation with 'previous_response_id' or send its items as 'input'.",
-    "prompt": "Prompt templates live at OpenAI; send their text as 'instructions' and 'input'.",
+    "prompt": "OpenAI stores prompt templates; send the template's text as 'instructions' and 'input'.",
 }
 SUMMARY_OF = "The conversation before this point was shortened. My notes of it:\n\n"
 MAX_RESOLVED = 32 * 1024 * 1024
-"""How large the referenced items may be: a small request must not become a huge one."""
+"""The maximum size of all referenced items, in characters: a small request must not become a huge one."""
 MESSAGES_HINT = (
     "Unsupported parameter: 'messages'. In the Responses API, this parameter has moved to 'input'. "
     "Send 'input', or send this request to /v1/chat/completions."
@@ -167,7 +167,7 @@ def opened(summary: str) -> dict[str, Any]:
 
 
 def resolved(body: Mapping[str, Any], items: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """Returns the body with references and compactions replaced by the items they mean.
+    """Returns the body with each reference and each compaction replaced by its item.
 
     `items` has stored items by id, and the items of compactions by their encrypted content. A reference to an
     unknown item is refused, because part of the conversation would be missing. `items` must have all
@@ -200,8 +200,8 @@ def decode(
 ) -> Turn:
     """Returns the turn of a Responses request.
 
-    `previous` are the stored items of the responses that it continues, `caller` is the id of the caller's API
-    key.
+    `previous` are the stored items of the responses that the request continues, `caller` is the id of the
+    caller's API key, and `open_responses` is `Turn.open_responses`.
     """
     sent = check(body, FIELDS)
     for refused, advice in REFUSED.items():
@@ -374,8 +374,8 @@ class _Reader:
                 raise not_one_of(f"{path}.type", kind, tuple(OF_ITEM))
 
     def _call(self, entry: dict[str, Any], kind: str, path: str) -> None:
-        # Some clients send an empty assistant message before a call to say "no text", like `content: ""` in
-        # chat.
+        # Some clients send an empty assistant message before a call, as they send `content: ""` in chat. This
+        # message is removed.
         last = self.items[-1] if self.items else None
         if type(last) is Message and last.role == "assistant" and not last.parts and not last.refusal:
             self.items.pop()

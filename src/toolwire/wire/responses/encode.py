@@ -5,7 +5,8 @@ the stream. Law 6: sequence numbers count from 0 without a gap; the deltas of an
 its `.done` event. Law 7: a delta is a prepared prefix, the sequence number, a prepared middle, the text's
 JSON and a prepared suffix.
 
-- `response.created` and `response.in_progress` are sent with the first output, at the latest with the end.
+- `response.created` and `response.in_progress` are sent with the first output, or with the end if there is no
+  output.
 - `feed` never sends the terminal event; `finish` does.
 - A failure closes the open item as incomplete and ends the stream with `response.failed`.
 - As at OpenAI, a reasoning item has no status unless it was cut off.
@@ -32,8 +33,8 @@ from toolwire.wire.sse import comment_frame, encode, joined, json_bytes, scrub
 class ItemPart:
     """A part of an item, such as a message's text.
 
-    `index` is the member of the events that has the part's position; `field` is the member of the part that
-    has its text.
+    `events`: the type of the part's events without `.added` or `.done`. `index`: the member of these events
+    that has the part's position. `field`: the member of the part that has its text.
     """
 
     events: str
@@ -46,8 +47,9 @@ class ItemPart:
 class ItemShape:
     """How items of one kind look on the wire.
 
-    `events` is the event type without `.delta` and `.done`. `text_field` is the member of `.done` that has
-    the text; `also` are further members of these events.
+    `events`: the type of the text's events without `.delta` or `.done`. `also`: further members of these
+    events. `text_field`: the member of the `.done` event that has the whole text. `holder`: the member of the
+    item that lists its part. `names_call`: the `.done` event has the call's name.
     """
 
     id_prefix: str
@@ -210,7 +212,7 @@ class ResponsesEncoder:
         self._namespaces = {tool.name: tool.namespace for tool in turn.tools if tool.namespace is not None}
         self._sequence = 0
         self._terminal = ""
-        self._item: dict[str, Any] = {}  # the open item; its shape and its text so far follow
+        self._item: dict[str, Any] = {}  # the open item; `_shape` is its shape, `_parts` its text so far
         self._shape = SHAPES["text"]
         self._parts: list[str] = []
         self._logprobs: list[TokenLogprob] = []
@@ -222,7 +224,7 @@ class ResponsesEncoder:
 
     @property
     def dropped(self) -> dict[str, int]:
-        """How much was dropped, by kind."""
+        """What was dropped: a count for each `Dropped.kind`."""
         return self._order.dropped
 
     def feed(self, events: Sequence[Event], choice: int = 0) -> bytes:

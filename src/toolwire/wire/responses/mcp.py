@@ -1,14 +1,15 @@
-"""The tool `mcp` of the Responses API: how it is requested, and its items and their events.
+"""The tool `mcp` of the Responses API: reads the tool and its items, and creates items and events.
 
 | item                  | becomes                                                                         |
 |-----------------------|---------------------------------------------------------------------------------|
-| mcp_list_tools        | nothing for the model; the server is not listed again                           |
-| mcp_call              | a Call and its Result; of an approved call, the Result of the request's Call    |
-| mcp_approval_request  | a Call, whose id is the request's                                               |
-| mcp_approval_response | a no: the Result of that Call. A yes: an answer, which the gateway checks       |
+| mcp_list_tools        | nothing for the model; the gateway does not list the server's tools again       |
+| mcp_call              | a Call and its Result; after an approval request, only the Result               |
+| mcp_approval_request  | a Call that has the id of the approval request                                  |
+| mcp_approval_response | the Result of that Call: it did not run. The gateway checks an approval and     |
+|                       | runs the call                                                                   |
 
-A request with the id of an earlier one is the same request again. Clients send one only as they got it: the
-gateway compares it with its own record.
+Two approval requests with the same id are one request, so their contents must be equal. Clients must send an
+approval request back unchanged, because the gateway compares it with its own record.
 """
 
 from __future__ import annotations
@@ -52,21 +53,21 @@ _TRANSPORTS = re.compile(
     "trailer|expect|(proxy|mcp)-.*",
     re.IGNORECASE,
 )
-"""Headers of the connection and the protocol, which clients may not set. `Host` could choose another site."""
+"""Headers of the connection and the protocol. Clients cannot set them; `Host` could choose another site."""
 READ = frozenset(
     "type server_label server_url authorization headers allowed_tools require_approval connector_id "
     "tunnel_id".split()
 )
-"""The members of the tool that are read. Others get a note."""
+"""The members of the tool that are read. Any other member gets a note."""
 DENIED = "The user did not approve this call; it did not run."
 _APPROVED = (TextPart("The user approved this call, but it did not run."),)
-"""The result of an approved call until it has run."""
+"""The result of an approved call, until the call has run."""
 
 # --- the tool ---
 
 
 def read_server(tool: Mapping[str, Any], path: str, notes: list[Note]) -> McpServer | None:
-    """Returns the server that a tool of the type `mcp` names; None if it is not one that can be served."""
+    """Returns the server that a tool of the type `mcp` names; None for a connector or tunnel of OpenAI."""
     label = required_string(tool, "server_label", path)
     if LABEL.fullmatch(label) is None:
         raise invalid(f"{path}.server_label", f"expected a string that matches '^{LABEL.pattern}$'.")
@@ -94,7 +95,8 @@ def _headers(tool: Mapping[str, Any], path: str) -> dict[str, str]:
     for name, value in headers.items():
         plain = isinstance(value, str) and value.isascii() and value.isprintable()
         if not plain or _HEADER.fullmatch(name) is None or len(headers) > MOST_HEADERS:
-            raise invalid(f"{path}.headers", f"expected at most {MOST_HEADERS} names and printable values.")
+            reason = f"expected at most {MOST_HEADERS} headers with valid names and printable ASCII values."
+            raise invalid(f"{path}.headers", reason)
         if _TRANSPORTS.fullmatch(name):
             raise invalid(f"{path}.headers", f"'{name}' cannot be set by a client; leave it out.")
     return headers
@@ -107,7 +109,7 @@ def _filter(value: Any, path: str) -> McpFilter:
     if type(value) is not dict:
         raise wrong_type(path, "one of an array of strings or an object", value)
     if unknown := value.keys() - {"tool_names", "read_only"}:
-        raise invalid(path, f"expected 'tool_names' and 'read_only' only, got {len(unknown)} other members.")
+        raise invalid(path, f"expected only 'tool_names' and 'read_only', got {len(unknown)} other members.")
     names = optional(value, "tool_names", path, strings)
     return McpFilter(None if names is None else tuple(names), optional(value, "read_only", path, boolean))
 
@@ -116,7 +118,7 @@ _ALL = McpFilter()
 
 
 def _approval(value: Any, path: str) -> tuple[McpFilter | None, McpFilter | None]:
-    """Returns the tools whose calls the client always, and never, wants to approve."""
+    """Returns the tools whose calls always need the client's approval, and those whose calls never do."""
     if value is None or value == "always":
         return _ALL, None
     if value == "never":
@@ -126,7 +128,7 @@ def _approval(value: Any, path: str) -> tuple[McpFilter | None, McpFilter | None
     if type(value) is not dict:
         raise wrong_type(path, "one of a string or an object", value)
     if unknown := value.keys() - {"always", "never"}:
-        raise invalid(path, f"expected 'always' and 'never' only, got {len(unknown)} other members.")
+        raise invalid(path, f"expected only 'always' and 'never', got {len(unknown)} other members.")
     given = [optional(value, name, path, object_) for name in ("always", "never")]
     always, never = (
         None if one is None else _filter(one, f"{path}.{name}")
@@ -136,7 +138,7 @@ def _approval(value: Any, path: str) -> tuple[McpFilter | None, McpFilter | None
 
 
 def echo(tool: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the tool as a response repeats it: without its secrets."""
+    """Returns the tool as a response repeats it: without headers, token and the URL's query."""
     out = {"allowed_tools": None, "require_approval": "always", **tool, "headers": None}
     out.pop("authorization", None)
     if type(url := out.get("server_url")) is str:
@@ -148,7 +150,7 @@ def echo(tool: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class McpItems:
-    """Reads the items about MCP servers, and pairs approval requests with what became of them."""
+    """Reads the items about MCP servers, and matches approval requests with their answers and calls."""
 
     def __init__(self) -> None:
         self._listed: set[str] = set()
@@ -187,7 +189,7 @@ class McpItems:
         server, name, arguments = (required_string(entry, it, path) for it in _OF_CALL)
         asked = optional(entry, "approval_request_id", path)
         id = asked or required_id(entry, "id", path)
-        if id not in self._questions and id not in self._answers:  # otherwise its Call comes before it
+        if id not in self._questions and id not in self._answers:  # else the approval request is the Call
             yield Call(id, call_name(server, name), arguments), f"{path}.id"
         if asked:
             self._called.add(asked)
@@ -197,10 +199,10 @@ class McpItems:
         yield Result(id, (TextPart(for_model(id, server, text)),), is_error=error is not None), f"{path}.id"
 
     def settle(self, items: Sequence[Item], paths: Sequence[str]) -> tuple[list[Item], list[str]]:
-        """Returns the items and paths without what repeats others.
+        """Returns the items without superfluous ones, and their paths.
 
-        This is a Call for an approval request of an earlier response, and the first Result of an approved
-        call that has run. Raises if an answer has no request.
+        Drops every further Call for the same approval request, and the result `_APPROVED` of a call that has
+        run since. Raises an error if an answer has no approval request.
         """
         seen: set[str] = set()
         out: list[Item] = []
@@ -243,7 +245,7 @@ _OF_CALL = ("server_label", "name", "arguments")
 
 
 MOST_READ = 100_000
-"""The most characters of a result that the model reads."""
+"""The maximum number of characters of a result that the model reads."""
 SHORT_DATA = 256
 _DATA = ("data", "blob")
 PREFIX = "mcpr_"
@@ -265,7 +267,7 @@ def error_text(error: Any) -> str:
 def for_model(id: str, server: str, text: str) -> str:
     """Returns a result as the model reads it: as data, between marks (law 12).
 
-    Images and sounds are left out, and a long result is cut. The client has all of it.
+    Images and sounds are left out, and a long result is cut. The client gets the whole result.
     """
     if text.startswith("[{"):
         with suppress(ValueError, RecursionError):
@@ -292,7 +294,7 @@ def _without_data(value: Any) -> Any:
 # --- items of an answer, and their events ---
 
 Frames = Iterator[tuple[str, dict[str, Any]]]
-"""Events after `item_id` and `output_index`: the type, and the other members."""
+"""Events: the type of each, and its members except `item_id` and `output_index`."""
 
 
 def added(event: McpTools | McpAsk | McpCall) -> dict[str, Any]:
@@ -334,7 +336,7 @@ def opening(event: McpTools | McpAsk | McpCall) -> Frames:
 def done(
     item: Mapping[str, Any], event: McpTools | McpAsk | McpCall, result: McpResult | None, status: str
 ) -> tuple[dict[str, Any], Frames]:
-    """Returns the item as it ends, and the events before its last one."""
+    """Returns the complete item, and the events that come before its `response.output_item.done`."""
     if isinstance(event, McpTools):
         return {**item, "tools": list(event.tools)}, iter(())
     if isinstance(event, McpAsk):

@@ -1,9 +1,9 @@
-// Calls the server: JSON in and out. Every request carries the page key, because the cookie alone opens
-// nothing.
+// Calls the server's API for the pages, with JSON. Every request contains the page key, because the server
+// does not accept the cookie alone.
 //
 // A failure is an `ApiError` with the server's message. Status 0 means that the server did not answer at all.
 // Status 401 also calls the function that was given to `onSignedOut`. A decision that needs the approval code
-// calls the function that was given to `onCodeNeeded`, and is sent again if the person enters it.
+// calls the function that was given to `onCodeNeeded`, and is sent again if the person enters the code.
 
 /** @import { CallOptions, GetReply, PostReply, PutReply } from '../types' */
 
@@ -68,7 +68,7 @@ export const patch = (path, body) => call('PATCH', path, body)
 export const del = (path) => call('DELETE', path)
 
 /**
- * The address of a path that the browser loads by itself: a download, the live stream.
+ * The address of a path that the browser itself requests: a download, or the live stream.
  *
  * @param {string} path
  */
@@ -85,7 +85,7 @@ export function keep(key) {
 }
 
 /**
- * A path with those parameters that have a value.
+ * A path with the parameters that have a value. Parameters without a value are left out.
  *
  * @template {string} Path
  * @param {Path} path
@@ -112,7 +112,7 @@ export function onCodeNeeded(fn) {
 
 export const session = () => get('/session', { quiet: true })
 
-/** The page key that a one-time link put into the address. It is removed from there. */
+/** Removes the page key that a one-time link put into the address, and returns it; '' without one. */
 function keyFromLink() {
   const found = /^#page=([0-9a-f]+)$/.exec(location.hash)
   if (!found) return ''

@@ -190,7 +190,7 @@ function showTitle() {
 /** @param {number} number */
 function showPending(number) {
   if (number > pending)
-    announce(`${number} tool ${number === 1 ? 'call waits' : 'calls wait'} for your decision.`)
+    announce(`${number} ${number === 1 ? 'request waits' : 'requests wait'} for your decision.`)
   pending = number
   count.hidden = number === 0
   clear(count, number > 99 ? '99+' : number, h('span', { class: 'visually-hidden' }, ' waiting'))

@@ -1,17 +1,18 @@
-// The dialog for the approval code. A person enters it once in a session, or chooses one.
+// The dialog for the approval code: the person enters the code once in a session, or chooses a new code.
 
 import * as api from './api.js'
 import { frame, show } from './dialog.js'
 import { banner, clear, h } from './dom.js'
 
 const CHOOSE =
-  'Choose an approval code of at least 8 characters. With it, you can approve calls from other programs, ' +
-  'such as MCP clients. You can also approve a call in another terminal than the one that asks. And ' +
-  'Toolwire keeps your remembered approvals after a restart. It stores no copy of the code.'
+  'Choose an approval code of at least 8 characters. With the code, you can approve calls from other ' +
+  'programs, such as MCP clients. In a terminal, you can approve a call that comes from another terminal. ' +
+  'Approvals that you remember after you have entered the code stay valid when Toolwire restarts. Toolwire ' +
+  'stores no copy of the code.'
 
 /**
- * Asks for the code. Resolves to whether the session may now decide; null if there is no code that could be
- * entered here.
+ * Asks for the code. Resolves to whether the session may now approve; null if no code is set and this session
+ * may not set one.
  *
  * @param {string} message why the code is needed
  * @returns {Promise<boolean | null>}
@@ -26,7 +27,7 @@ export async function askForCode(message) {
  * Opens the dialog. Resolves to whether the code was accepted.
  *
  * @param {string} message why the code is needed
- * @param {boolean} isNew whether a code is chosen, not entered
+ * @param {boolean} isNew whether the person chooses a new code instead of entering the current one
  * @param {string} [dismiss] the label of the button that closes the dialog
  * @returns {Promise<boolean>}
  */

@@ -1,9 +1,9 @@
-// The approval dialog. Law: nothing runs unless a person saw it here and approved it.
+// The approval dialog. Law: it approves only what it has shown to the person.
 //
-// Only two buttons decide: one is named by what it does ("Share 3 results"), the other is "Deny". Escape and
-// the close button mean "Decide later": the calls wait in the inbox. For half a second after the dialog
-// opens, or after its content changes, the buttons do nothing, so that nobody decides by a click or a key
-// that was meant for something else.
+// Only two buttons decide: the label of one says what an approval does ("Share 3 results"), the other is
+// "Deny". Escape and the close button mean "Decide later": the calls wait in the inbox. For half a second
+// after the dialog opens, and after its content changes, the buttons do nothing, so that nobody decides by a
+// click or a key that was meant for something else.
 
 /** @import { Approval, Context } from '../types' */
 
@@ -24,9 +24,9 @@ const LATER = 'Decide later'
 let current = null
 
 /**
- * Asks the person about approvals, all in one dialog. Resolves when the dialog is closed: `elsewhere`
- * describes those that were not decided here, `later` has the ids of those that still wait. Aborting `signal`
- * closes the dialog without a decision. `conversation`: the one that the page shows.
+ * Asks the person about all these approvals in one dialog. Resolves when the dialog is closed: `elsewhere`
+ * describes the approvals that were not decided here, `later` contains the ids of those that still wait.
+ * Aborting `signal` closes the dialog without a decision. `conversation`: the conversation on the page.
  *
  * @param {Approval[]} approvals
  * @param {Context} context
@@ -122,7 +122,7 @@ class Dialog {
     const { id } = this.reason
     const needsCode = this.questions.find((one) => one.approval.needs_code)?.approval.needs_code
     const label = h('label', { class: 'label', for: id }, 'Reason, if you deny')
-    const hint = h('span', { class: 'hint', id: `${id}-hint` }, 'The model receives it.')
+    const hint = h('span', { class: 'hint', id: `${id}-hint` }, 'The model receives this reason.')
     const field = h('div', { class: 'approval-reason' }, label, this.reason, hint)
     if (!needsCode) return [field]
     return [h('p', { class: 'approval-code-note' }, icon('key', 16), h('span', null, needsCode)), field]
@@ -134,7 +134,7 @@ class Dialog {
 
   // --- half a second ---------------------------------------------------------------------------------------
 
-  /** Nothing can be decided for a moment. */
+  /** Makes the buttons do nothing for half a second. */
   makeInert() {
     this.inertUntil = performance.now() + INERT_MS
     clearTimeout(this.timer)
@@ -146,7 +146,7 @@ class Dialog {
     return this.busy || performance.now() < this.inertUntil
   }
 
-  /** Whether the approving button would do what it says. */
+  /** Whether the person can approve: every call that would be approved is ready. */
   get ready() {
     const wanted = this.questions.filter((one) => one.wanted)
     return wanted.length > 0 && wanted.every((one) => one.ready && !one.empty)
@@ -271,7 +271,7 @@ class Dialog {
     else this.closed()
   }
 
-  /** Cleans up. Closing decides nothing, also if the browser closed the dialog on its own. */
+  /** Cleans up. Closing the dialog decides nothing, even if the browser closed it. */
   closed() {
     clearInterval(this.clock)
     clearTimeout(this.timer)

@@ -1,5 +1,5 @@
-// The arguments of a call as fields that can be edited. The schema of an argument decides on its field: text,
-// number, switch, choice, or else JSON.
+// The arguments of a call as fields that the person can edit. The value and the schema of an argument decide
+// whether its field is a text, a number, a switch, a choice or JSON.
 
 /** @import { FieldSchema, Json, JsonObject, Props, Schema } from '../types' */
 
@@ -57,8 +57,8 @@ export class Arguments {
 
 /**
  * The arguments of a call to an MCP server: one field with the JSON text, exactly as it would be sent.
- * `onedit` is called with the edited text, or with null while it is no JSON object. The server reads the text
- * itself, so that a long number stays as it is.
+ * `onedit` is called with the edited text, or with null while it is not a JSON object. The browser sends the
+ * text to the server unchanged, because JavaScript would round long numbers.
  */
 export class JsonArguments {
   /** @param {string} given @param {boolean} editable @param {(value: string | null) => void} onedit */

@@ -1,7 +1,7 @@
 // Charts as SVG: columns over time, lines over time, and a ranking.
 //
-// Every chart has a label that says what it shows, a table of its numbers, and patterns or dashes besides
-// colours. It is drawn again for each width, so that text is never scaled.
+// Every chart has a label that describes it, a table of its numbers, and patterns or dashes in addition to
+// colours. A chart is drawn again for each width, so that its text is never scaled.
 
 /** @import { Bucket } from '../types' */
 
@@ -29,7 +29,7 @@ const LEFT = 44
  */
 
 /**
- * Columns over time. `note` is shown beside the title. `unit` is one of what is counted.
+ * Columns over time. `note` is shown beside the title. `unit` is the singular noun of what is counted.
  *
  * @typedef {{ title: string, note: string, value: BucketKey, unit: string, units?: string }} ColumnOptions
  * @param {Buckets & ColumnOptions & { tone?: string, hatched?: boolean }} options
@@ -144,13 +144,13 @@ const periodOf = (buckets, seconds) =>
 const tickTime = (value) => (value ? ms(value).replace('.00 ', ' ').replace('.0 s', ' s') : '0')
 
 /**
- * A ranking, highest first. It is made of plain elements, so its text needs no alternative.
+ * A ranking, highest first. It is made of HTML elements, so screen readers can read its text.
  *
  * @param {object} options
  * @param {string} options.title
  * @param {{ name: string, count: number, note?: string }[]} options.rows
  * @param {string} options.tone
- * @param {string} options.unit one of what is counted
+ * @param {string} options.unit the singular noun of what is counted
  * @param {number} [options.most] rows that are shown at first
  * @param {string} options.none shown if there are no rows
  * @param {(name: string) => void} options.onpick gets '' when the picked row is picked again
@@ -202,7 +202,7 @@ export function rankChart({ title, rows, tone, unit, most = 6, none, onpick, pic
   )
 }
 
-/** The hatch that other drawings of the page use by its id. */
+/** An SVG element that defines the hatch pattern. Other drawings of the page refer to its id. */
 export function patterns() {
   const lines = svg(
     'pattern',
@@ -340,7 +340,7 @@ function axes(canvas, whole, height, top, format, period) {
   const y = (value) => 8 + (height - 8) * (1 - value / top)
   for (const value of [0, top / 2, top]) {
     const at = Math.round(y(value)) + 0.5
-    // A fraction of a small count means nothing, and neither does a scale without a value.
+    // A count has no fractions, and a scale without values needs no labels.
     const hidden = value > 0 && (top <= 1 || (top < 4 && !Number.isInteger(value)))
     canvas.append(
       svg('line', { class: value ? 'grid' : 'base', x1: left, x2: whole, y1: at, y2: at }),
@@ -356,7 +356,7 @@ function axes(canvas, whole, height, top, format, period) {
 }
 
 /**
- * Draws the times below the axis, each where it is.
+ * Draws the times below the axis, each at its position.
  *
  * @param {SVGElement} canvas
  * @param {number} left

@@ -9,7 +9,7 @@ import { ask, asking } from './approval.js'
 export class Approvals {
   checking = false
   again = false
-  /** @type {Set<string>} the ids of those that the person decides later */
+  /** @type {Set<string>} the ids of approvals that the person decides later */
   later = new Set()
 
   /** @param {Chat} chat */
@@ -17,7 +17,7 @@ export class Approvals {
     this.chat = chat
   }
 
-  /** Opens the dialog also for calls that the person wanted to decide later. */
+  /** Opens the dialog for all calls that wait, even those that the person wanted to decide later. */
   review() {
     this.later.clear()
     return this.check()

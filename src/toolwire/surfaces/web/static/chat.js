@@ -1,7 +1,7 @@
-// The chat: a person, a model and the vault's tools, none of which runs without the person's approval.
+// The chat page: conversations between a person and a model that may use tools.
 //
-// The page shows the server's state plus the live changes to it, in order. If a change does not follow the
-// last one, the page loads the conversation again. The approval dialog opens at once for calls of the open
+// The page loads a conversation from the server and then applies the live changes in their order. If a change
+// is missing, the page loads the conversation again. The approval dialog opens at once for calls of the open
 // conversation.
 
 /** @import { ClosePage, Context, Conversation, Model, Operation } from '../types' */
@@ -231,7 +231,11 @@ export class Chat {
     text(this.hint, hint(this.context.session, this.picker.model, state.tour))
   }
 
-  /** `again` chooses a model again for a new chat. @param {boolean} [again] */
+  /**
+   * Loads the models. `again`: whether a new chat gets the preferred model again.
+   *
+   * @param {boolean} [again]
+   */
   async loadModels(again = false) {
     try {
       this.models = (await api.get('/models')).models

@@ -1,5 +1,5 @@
-// The message field. Enter sends, Shift+Enter adds a line. Each conversation has a draft, kept while the tab
-// is open.
+// The message field. Enter sends the message, Shift+Enter adds a line. The tab keeps a draft for each
+// conversation until it is closed.
 
 /** @import { Child } from '../types' */
 
@@ -173,6 +173,6 @@ function storeDraft(id, message) {
     if (message) sessionStorage.setItem(draftKey(id), message)
     else sessionStorage.removeItem(draftKey(id))
   } catch {
-    // Without storage the draft exists in the field only.
+    // Without storage, the draft is only in the field.
   }
 }

@@ -1,5 +1,5 @@
-// Connecting a client: the settings to paste, with this server's address and the chosen model, and a test
-// that runs a whole tool call.
+// The Connect page: settings to paste into a client, with this server's address and the chosen model, and a
+// test that makes a whole tool call.
 
 /** @import { Client, ClientStep, ClosePage, Connect, ConnectTest, Context, TestStep } from '../types' */
 
@@ -111,7 +111,7 @@ class Page {
   /** @param {string} model */
   async changeModel(model) {
     remember(model)
-    this.panel.inert = true // until it is loaded, the panel shows and would test the model before
+    this.panel.inert = true // until the new model is loaded, the panel still shows the previous model
     try {
       this.connect = await load(model)
       this.client = this.clientOf(this.client.id)
@@ -172,8 +172,9 @@ class Page {
       text(label, 'Test again')
     }
     const about =
-      'Sends this server the requests that the client would send: a browser preflight, the list of models, ' +
-      'a question with a harmless tool, and the result of its call. The test does not use your vault.'
+      'The test sends this server the requests that the client would send: a preflight if the client runs ' +
+      'in a browser, a request for the list of models, a question with a harmless tool, and the result of ' +
+      'the tool. The test does not use your vault.'
     const heading = h('h3', null, 'Does it work?')
     const words = h('div', { class: 'grow tester-text' }, heading, h('p', { class: 'muted small' }, about))
     return h(

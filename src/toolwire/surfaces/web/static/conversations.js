@@ -1,4 +1,4 @@
-// The list of conversations: search, open, start, rename, delete.
+// The list of conversations. In it, the person can search, open, start, rename and delete conversations.
 
 /** @import { Context, ConversationRow, OnError } from '../types' */
 

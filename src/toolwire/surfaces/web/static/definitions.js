@@ -1,8 +1,7 @@
-// Definitions of MCP servers' tools that wait for a person: what a tool says of itself is new, or has
-// changed.
+// Definitions of MCP servers' tools that wait for a person's decision, because they are new or have changed.
 //
-// Law: a row can only keep a tool withheld. Only the dialog, which shows the whole difference, can agree.
-// Escape and the close button decide nothing.
+// Law: in a row, the person can only keep a tool withheld. The person can agree only in the dialog, which
+// shows the whole difference. Escape and the close button decide nothing.
 
 /** @import { Definition, InboxContext } from '../types' */
 
@@ -16,11 +15,11 @@ const INERT_MS = 500
 /** @param {Definition} one */
 const nameOf = (one) => `${visible(one.server)}: ${visible(one.tool)}`
 
-/** What has happened to a tool. @param {Definition} one */
+/** Why a tool is withheld. @param {Definition} one */
 const whatOf = (one) =>
   one.why === 'new'
-    ? 'The server offers a tool that was not there when you first used it.'
-    : 'The server has changed what it says about this tool, or about itself.'
+    ? 'The server offers a tool that it did not offer when you first used the server.'
+    : 'The server has changed the definition of this tool, or its own instructions for models.'
 
 /** @param {Definition} one @param {InboxContext} context @param {() => Promise<void>} refresh */
 export function definitionEntry(one, context, refresh) {
@@ -53,7 +52,7 @@ export function definitionEntry(one, context, refresh) {
         h('h2', { class: 'case-title' }, name),
         h('span', { class: 'badge warn' }, one.why === 'new' ? 'new tool' : 'changed definition'),
       ),
-      h('p', { class: 'case-touches' }, `${whatOf(one)} No model sees it until you agree.`),
+      h('p', { class: 'case-touches' }, `${whatOf(one)} Models do not see this tool until you agree.`),
     ),
     h('div', { class: 'case-actions' }, button('Keep withheld', '', keep), button('Review', 'primary', look)),
   )
@@ -63,7 +62,7 @@ export function definitionEntry(one, context, refresh) {
 const decide = ({ source, tool, pin }, agreed) => api.post('/definitions', { source, tool, pin, agreed })
 
 /**
- * Shows a definition. Resolves when the dialog is closed, to whether the person decided.
+ * Shows a definition in a dialog. When the dialog is closed, resolves to whether the person decided.
  *
  * @param {Definition} one
  * @param {Pick<InboxContext, 'announce'>} context
@@ -75,7 +74,7 @@ export function review(one, context) {
     closeLabel: 'Decide later',
   })
   const trouble = h('div', { class: 'trouble' })
-  const note = h('p', null, 'A description is text for the model: it can contain instructions. ')
+  const note = h('p', null, 'A description is text for the model, and can contain instructions. ')
   note.append('Agree only if you trust the new text.')
   body.append(
     h('p', { class: 'approval-lead' }, whatOf(one)),
@@ -108,8 +107,8 @@ export function review(one, context) {
   }
   foot.append(
     h('button', { type: 'button', class: 'button quiet', onclick: () => dialog.close() }, 'Decide later'),
-    button('Keep withheld', '', false, 'kept withheld.'),
-    button('Agree', 'primary', true, 'agreed. Models can see it.'),
+    button('Keep withheld', '', false, 'models still do not see this tool.'),
+    button('Agree', 'primary', true, 'models can now see this tool.'),
   )
   close.addEventListener('click', () => dialog.close())
   return new Promise((resolve) => {

@@ -1,5 +1,5 @@
-// Small dialogs: yes or no, and one line of text. They are native dialogs, so focus stays inside and returns.
-// Closing one, by Escape or by its close button, means no.
+// Small dialogs that ask for yes or no, or for one line of text. They are native dialogs, so the focus stays
+// inside, and returns afterwards. If the person closes such a dialog, the answer is no.
 
 /** @import { Child } from '../types' */
 
@@ -57,7 +57,7 @@ export function show(dialog, first) {
 
 /**
  * Asks whether to do something, and resolves to the answer. A click beside the dialog means no. The focus
- * goes to the input `first`, or else to the button that says no.
+ * goes to the input `first`; without `first`, to the button “Cancel”.
  *
  * @param {object} question
  * @param {string} question.title
@@ -81,7 +81,7 @@ export function confirm({ title, content, action, danger = false, first }) {
 }
 
 /**
- * Asks for a line of text. Resolves to null if there is none.
+ * Asks for a line of text. Resolves to null if the person cancels or enters nothing.
  *
  * @param {{ title: string, label: string, value?: string, action?: string }} question
  * @returns {Promise<string | null>}

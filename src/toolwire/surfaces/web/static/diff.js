@@ -1,5 +1,5 @@
-// A unified diff with line numbers and signs: nothing is shown by colour alone. Long ones are laid out in
-// pieces.
+// A unified diff with line numbers and signs, so that colour is not needed to read it. The lines of a long
+// diff are laid out in pieces.
 
 import { counted, h, visible } from './dom.js'
 

@@ -1,8 +1,8 @@
 // Builds the page: elements, icons, common controls, and numbers and times as text.
 //
-// Law: everything foreign (what a model wrote, notes, arguments, names, errors) is text. Nothing here accepts
-// markup. `h` refuses what could become a script: handlers that are not functions, inline styles, and links
-// that lead neither to this server nor to the web.
+// Law: all foreign content (what a model wrote, notes, arguments, names, errors) is shown as text. No
+// function here accepts markup. `h` refuses what could become a script: handlers that are not functions,
+// inline styles, and links that lead neither to this server nor to the web.
 
 /** @import { Child, Props, SvgAttributes, TabItem, TabList } from '../types' */
 
@@ -138,7 +138,7 @@ export function icon(name, size = 18) {
 // --- common controls ---------------------------------------------------------------------------------------
 
 /**
- * A button that copies a text. `name` is the accessible name, where the label alone does not say enough.
+ * A button that copies a text. `name` is the accessible name, if the label alone is not clear enough.
  *
  * @param {string | (() => string)} content
  * @param {string} [label]
@@ -204,7 +204,8 @@ export function focus(node, options) {
 }
 
 /**
- * Text, or an element with it, as code with its language and a copy button.
+ * A block of code with the name of its language and a copy button. `content`: the text, or an element with
+ * it.
  *
  * @param {string | HTMLElement} content
  * @param {string} [language]
@@ -224,7 +225,7 @@ export function codeBlock(content, language = '', copier) {
 const STRATEGIES = ['native', 'parked', 'emulated', 'constrained', 'none']
 
 /**
- * How tools reach a model, as a badge.
+ * A badge with the strategy with which a model gets tools.
  *
  * @param {string} strategy
  */
@@ -292,7 +293,7 @@ export function tabList(items, selected, onpick, label = 'Views') {
 }
 
 /**
- * A line of news or trouble. With `onclose`, the person can dismiss it.
+ * A message in a coloured box. With `onclose`, the person can dismiss the message.
  *
  * @param {Child} message
  * @param {'' | 'ok' | 'warn' | 'bad'} [kind]

@@ -1,6 +1,6 @@
-// What is known of a call to an MCP server, and its result before it is shared.
+// The facts of a call to an MCP server, and the result of the call before it is shared.
 //
-// Law: what a server says of itself is shown whole, as its own words, apart from what Toolwire says.
+// Law: text that a server wrote about itself is shown whole, and is marked as the server's own words.
 
 /** @import { Preview } from '../types' */
 
@@ -52,7 +52,12 @@ export function callResult({ content }) {
 /** @param {string} label */
 const scrolled = (label) => ({ class: 'scroll', tabindex: '0', role: 'group', 'aria-label': visible(label) })
 
-/** Why a call cannot work, and what approving it means. @param {string} reason @param {string} note */
+/**
+ * Why a call cannot work, and what an approval of the call does.
+ *
+ * @param {string} reason
+ * @param {string} note
+ */
 export function callProblem(reason, note) {
   const why = h('p', null, h('strong', null, 'This call cannot work: '), visible(reason))
   return h(

@@ -6,17 +6,17 @@ import * as api from './api.js'
 import { confirm } from './dialog.js'
 import { h, visible, when } from './dom.js'
 
-/** By scope: name, what it covers. */
+/** By scope: its name, and what a grant with this scope covers. */
 const SCOPES = new Map([
   ['session', ['One conversation', 'calls of this tool in the conversation']],
   ['folder', ['A folder', 'calls of this tool that touch only the folder']],
-  ['tool', ['The whole tool', 'all calls of this tool']],
+  ['tool', ['All calls of the tool', 'all calls of this tool']],
 ])
-const STAGES = { run: 'may run', share: 'may share what it finds' }
+const STAGES = { run: 'may run', share: 'its results may be shared' }
 const LASTS = {
   until_revoked: 'until you revoke it',
-  until_exit: 'until the program that asked for it exits',
-  never: 'not valid, because it is not signed with your current approval code',
+  until_exit: 'until the Toolwire program that asked you for the approval exits',
+  never: 'not valid: this grant is not signed with your current approval code',
 }
 
 /** The grants that are not revoked. */
@@ -49,8 +49,14 @@ export function grantEntry(grant, { revoked, showError }) {
     const model = visible(grant.model || 'the model')
     const tool = h('code', null, visible(grant.tool))
     const content = [
-      h('p', null, `You will be asked again each time ${model} calls `, tool, '.'),
-      h('p', { class: 'muted' }, 'What was already shared or changed stays as it is.'),
+      h(
+        'p',
+        null,
+        'Toolwire asks you again about calls of ',
+        tool,
+        ` by ${model}, unless another grant or a rule covers them.`,
+      ),
+      h('p', { class: 'muted' }, 'This does not undo what was already shared or changed.'),
     ]
     if (!(await confirm({ title: 'Revoke this grant?', content, action: 'Revoke', danger: true }))) return
     button.disabled = true

@@ -91,7 +91,7 @@ export function auditTab(context, empty) {
   return { node, refresh }
 }
 
-/** The text of a row that the filter looks at. @param {AuditRow} row */
+/** The text in which the filter searches a row. @param {AuditRow} row */
 function searched(row) {
   const { tool, model, note, surface, event, approval_id, session } = row
   return [tool, model, note, surface, event, approval_id, session].join('\n').toLowerCase()
@@ -132,7 +132,7 @@ function time(at) {
   )
 }
 
-/** The start of a hash, which unfolds to the whole. @param {string} name @param {string} value */
+/** The start of a hash. It unfolds to the whole hash. @param {string} name @param {string} value */
 function hash(name, value) {
   if (!value) return null
   const short = value.slice(0, 8)

@@ -18,7 +18,11 @@ const SURFACES = new Map([
   ['web', 'Web chat'],
   ['mcp', 'MCP'],
 ])
-/** By surface: where a call was decided, and the command. @type {Map<string, [string, string?]>} */
+/**
+ * By surface: where a call was decided; for a command, its name too.
+ *
+ * @type {Map<string, [string, string?]>}
+ */
 const DECIDERS = new Map([
   ['web', ['on these pages']],
   ['shell', ['with ', 'toolwire approvals']],
@@ -78,10 +82,12 @@ export function pendingEntry(approval, context, refresh) {
     const title = h('strong', null, visible(approval.title))
     const hint = h('span', { class: 'hint' }, 'The model receives this reason and may try something else.')
     const label = h('label', { class: 'label', for: 'deny-reason' }, 'Reason')
-    const content = [
-      h('p', null, 'The call ', title, `, requested by ${visible(approval.model)}, will not run.`),
-      h('div', { class: 'field' }, label, reason, hint),
-    ]
+    const by = `requested by ${visible(approval.model)}`
+    const effect =
+      approval.stage === 'share'
+        ? ['The result of the call ', title, `, ${by}, will not be shared.`]
+        : ['The call ', title, `, ${by}, will not run.`]
+    const content = [h('p', null, effect), h('div', { class: 'field' }, label, reason, hint)]
     if (!(await confirm({ title: 'Deny this call?', content, action: 'Deny', danger: true, first: reason })))
       return
     deny.disabled = true
@@ -198,7 +204,7 @@ function totalSize(touched) {
   return size ? h('span', { class: 'muted' }, ` · ${bytes(size)}`) : null
 }
 
-/** What exactly was granted. @param {Approval} approval @returns {Child} */
+/** The files, results or call that were granted. @param {Approval} approval @returns {Child} */
 function granted(approval) {
   const { arguments: given, decision, shown } = approval
   if (!decision?.approved) return touches(approval)
@@ -222,7 +228,7 @@ function granted(approval) {
 function rememberedFor({ remember, folder }) {
   if (remember === 'session') return 'the conversation'
   if (remember === 'folder') return visible(folder || 'its folder')
-  return remember === 'tool' ? 'the whole tool' : ''
+  return remember === 'tool' ? 'all calls of the tool' : ''
 }
 
 /** @param {string | null} by */

@@ -23,7 +23,7 @@ const PAGE = 50
  * @property {string} id
  * @property {string} label
  * @property {(tab: Tab, context: InboxContext) => InboxTab} open
- * @property {[icon: string, title: string, message: string]} empty what is shown where there is nothing
+ * @property {[icon: string, title: string, message: string]} empty what an empty list shows
  */
 
 /** @type {Tab[]} */
@@ -35,8 +35,9 @@ const TABS = [
     empty: [
       'check',
       'Nothing is waiting for you',
-      'When a model wants to use a tool, in a chat, in a terminal or from an MCP client, its call waits ' +
-        'here until you decide or it expires. Tools whose definition has changed wait here too.',
+      'When a model in a chat, in a terminal or in an MCP client wants to use a tool, the call waits here ' +
+        'until you decide or the call expires. New tools of your MCP servers, and tools whose definition ' +
+        'has changed, wait here too.',
     ],
   },
   {
@@ -58,8 +59,8 @@ const TABS = [
       'clock',
       'Nothing expired',
       'A question expires if nobody decides in time, if its conversation is stopped, or if the program ' +
-        'that asked ends or disconnects. The call then does not run. If it has run already, its result is ' +
-        'not shared. Such calls are listed here.',
+        'that asked you ends or disconnects. If the question was whether a call may run, the call does not ' +
+        'run. If the question was whether a result may be shared, the result is not shared.',
     ],
   },
   {
@@ -69,10 +70,10 @@ const TABS = [
     empty: [
       'key',
       'No remembered grants',
-      'A call runs only if you or a rule approves it. Rules are the allow rules of MCP servers and the ' +
-        'option --allow of a command. In the approval dialog, you can let Toolwire remember an approval ' +
-        'for later calls of the tool: in the conversation, in a folder, or everywhere. Such an approval is ' +
-        'a grant and is listed here. You can revoke it at any time.',
+      'In the approval dialog, you can let Toolwire remember an approval for later calls of the same tool: ' +
+        'in the conversation, in a folder, or everywhere. A remembered approval is a grant, and is listed ' +
+        'here. You can revoke a grant at any time. Without a grant, a call runs only if you approve it, or ' +
+        'if a rule allows it: an allow rule of an MCP server, or the option --allow of a command.',
     ],
   },
   {
@@ -82,9 +83,9 @@ const TABS = [
     empty: [
       'list',
       'The log is empty',
-      'Each decision adds a line, and so do each run of a tool and each call that Toolwire refuses without ' +
-        'asking you. A line records the tool, the time, who decided, and hashes of the arguments and the ' +
-        'result, but never their contents.',
+      'Toolwire adds a line for each decision, for each run of a tool, and for each call that it refuses ' +
+        'without asking you. Each line contains the tool, the time, who decided, and hashes of the ' +
+        'arguments and the result, but not the arguments and the result themselves.',
     ],
   },
 ]
@@ -114,7 +115,7 @@ export async function open(main, context) {
     setPending(pending) {
       text(count, pending)
       count.hidden = !pending
-      count.setAttribute('aria-label', counted(pending, 'call waits', 'calls wait'))
+      count.setAttribute('aria-label', counted(pending, 'request waits', 'requests wait'))
     },
     showError(error) {
       if (!closed) clear(trouble, banner(api.messageOf(error), 'bad', true))
@@ -142,7 +143,7 @@ export async function open(main, context) {
     if (!closed && view === opened) clear(panel, opened.node)
   }
 
-  // One refresh at a time. News that come meanwhile lead to one more.
+  // One refresh at a time. If something changes during a refresh, another one follows.
   /** @type {Promise<void> | null} */
   let running = null
   let again = false
@@ -260,7 +261,7 @@ function grantsTab(tab, context) {
 }
 
 /**
- * Shows the list, or that there is nothing. Leaves the page alone if it already does.
+ * Shows the list, or the text for an empty list. Changes nothing if that is already shown.
  *
  * @param {HTMLElement} node
  * @param {HTMLElement} list

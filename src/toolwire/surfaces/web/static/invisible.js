@@ -1,8 +1,8 @@
 // Characters that nobody sees: controls, characters without a shape, and those that change the writing
 // direction.
 //
-// The same ranges as `INVISIBLE` in core/display.py, which names them. A test compares both over all of
-// Unicode.
+// The ranges are the same as in `INVISIBLE` of core/display.py, where each range has a name. A test compares
+// both for every character of Unicode.
 
 const RANGES = [
   String.raw`\u{0}-\u{8}\u{b}-\u{1f}\u{7f}-\u{9f}\u{ad}\u{34f}\u{61c}\u{70f}\u{115f}-\u{1160}`,
@@ -15,8 +15,8 @@ const RANGES = [
 ]
 const INVISIBLE = new RegExp(`[${RANGES.join('')}]`, 'gu')
 /**
- * Without the joiners and variation selectors, which emoji and some scripts need, without line ends, and
- * without halves of a character, which the next piece may complete.
+ * The invisible characters without the joiners and variation selectors that emoji and some scripts need, and
+ * without line ends and halves of a character, which the next piece of a text may complete.
  */
 const UNSEEN_IN_PROSE = new RegExp(
   String.raw`(?![\u200c\u200d\ufe00-\ufe0f\r\ud800-\udfff])[${RANGES.join('')}]`,
@@ -34,7 +34,8 @@ export function visible(value) {
 }
 
 /**
- * The same, but with the joiners inside emoji and words. For text on which no approval is based.
+ * The text with most invisible characters written out. The joiners inside emoji and words stay as they are,
+ * so this is only for text on which no approval is based.
  *
  * @param {string} value
  */
@@ -47,7 +48,8 @@ function written(char) {
 }
 
 /**
- * The same as JSON escapes (`\u202e`), for text as it was sent over the wire. Line ends stay.
+ * The text with its invisible characters as JSON escapes (`\u202e`), for text that was sent over the network.
+ * Line ends stay as they are.
  *
  * @param {string} value
  */

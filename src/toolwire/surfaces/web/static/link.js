@@ -1,8 +1,8 @@
 // The page of a link: one question, for a person who got the link in a message. It works without a session.
 //
-// Law: opening the page decides nothing. Only its two buttons do, and not in the first half second. The page
-// takes the link's secret out of the fragment of the address, which no browser sends to a server, and removes
-// it from there, so that it is not in the browser's history.
+// Law: opening the page decides nothing. Only its two buttons decide, and not during the first half second.
+// The page takes the link's secret out of the fragment of the address, which no browser sends to a server,
+// and removes it from there, so that it is not in the browser's history.
 
 /** @import { Approval, Child } from '../types' */
 
@@ -27,7 +27,7 @@ function takeSecret() {
     if (found) history.replaceState(null, '', location.pathname)
     return found || (sessionStorage.getItem(STORED) ?? '')
   } catch {
-    return found // without storage, the address keeps it
+    return found // without storage, the secret stays in the address
   }
 }
 
@@ -40,7 +40,7 @@ class LinkError extends Error {
 }
 
 /**
- * Reads the question, or with a `body` decides it.
+ * Reads the question. With a `body`, sends a decision about the question.
  *
  * @param {object} [body]
  * @returns {Promise<{ test?: boolean, approval: Approval, status: string }>}
@@ -57,7 +57,10 @@ async function call(body) {
       referrerPolicy: 'no-referrer',
     })
   } catch {
-    throw new LinkError(0, 'Toolwire does not answer. Are you in a network that can reach it?')
+    throw new LinkError(
+      0,
+      'Toolwire does not answer. Check that this device is in a network from which it can reach Toolwire.',
+    )
   }
   const answer = await response.json().catch(() => ({}))
   if (response.ok) return answer
@@ -84,7 +87,7 @@ function failed(error) {
   if (status === 410) show('clock', 'This link is no longer valid', messageOf(error))
   else if (status === 403) show('warning', 'This link does not work', messageOf(error))
   else {
-    show('warning', 'The question cannot be shown', messageOf(error))
+    show('warning', 'The approval request cannot be shown', messageOf(error))
     main.append(h('button', { type: 'button', class: 'button', onclick: open }, 'Try again'))
   }
 }
@@ -98,7 +101,11 @@ async function open() {
   try {
     const { test, approval } = await call()
     if (test)
-      return show('check', 'The link works', 'This device reaches Toolwire. Nothing waits for a decision.')
+      return show(
+        'check',
+        'The link works',
+        'This device can reach Toolwire. This link is only a test: there is nothing to decide.',
+      )
     new LinkPage(approval)
   } catch (error) {
     failed(error)
@@ -184,7 +191,8 @@ class LinkPage {
     try {
       const { id, token: shown } = this.approval
       await call({ id, shown, approved, reason, ...(picked ? { picked } : {}) })
-      const [picture, title] = approved ? ['check', 'Approved'] : ['close', 'Denied']
+      const done = this.question.shown.problem ? 'The model is informed' : 'Approved'
+      const [picture, title] = approved ? ['check', done] : ['close', 'Denied']
       this.end(() => show(picture, title, effectOf(this.approval, this.question.shown, approved)))
     } catch (error) {
       const status = error instanceof LinkError ? error.status : 0

@@ -1,5 +1,5 @@
-// Links in foreign text: to http, https or mail only. The page never follows them by itself, and the other
-// site learns nothing of this page.
+// Links in foreign text. They lead only to http, https or mail addresses. The page never opens them by
+// itself, and does not send its own address to the other site.
 
 /** @import { Child } from '../types' */
 

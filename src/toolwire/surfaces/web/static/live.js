@@ -1,7 +1,7 @@
 // The live stream: one EventSource for the whole tab.
 //
 // `live.on(type, fn)` listens to an event of the server and returns a function that stops listening. Three
-// types are made here:
+// types of events do not come from the server as they are:
 //   `state`  the connection is "open" or "lost" (also in `live.state`)
 //   `lost`   events may have been missed (the server says so, or the stream broke): load again what is shown
 //   `boot`   the server was restarted (it reports another boot id); `lost` follows

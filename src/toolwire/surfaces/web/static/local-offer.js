@@ -1,7 +1,7 @@
 // The offer on the empty chat page to download a model that runs inside Toolwire, and its progress.
 //
-// The server downloads, also while no tab is open. What is shown changes with the server's state; progress
-// alone changes only the numbers, so that the focus stays on the button.
+// The server continues the download while no tab is open. Progress changes only the numbers; the rest is
+// drawn again only if the state changes, so that the focus stays on the button.
 
 /** @import { Context, LocalState } from '../types' */
 
@@ -11,7 +11,7 @@ import { banner, bytes, clear, codeBlock, h, icon, text } from './dom.js'
 export class LocalOffer {
   /** @type {LocalState | null} */
   state = null
-  /** What is drawn; progress does not change it. */
+  /** The state that is drawn. Progress does not change this value. */
   drawn = ''
   begun = false // this tab began the download or saw it run
 

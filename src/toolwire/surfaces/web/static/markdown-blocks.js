@@ -1,4 +1,4 @@
-// The blocks of a Markdown text, as its lines open and close them. `markdown.js` feeds it.
+// The blocks of a Markdown text. Each line that `markdown.js` adds opens, continues or closes blocks.
 
 /** @import { Drawn, Leaf } from './markdown-leaves.js' */
 /** @import { Container } from './markdown-lines.js' */

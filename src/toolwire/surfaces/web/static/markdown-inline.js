@@ -1,8 +1,8 @@
-// Markdown inside a block: emphasis, code, links. From text to nodes, never through markup.
+// Markdown inside a block: emphasis, code, links. It makes nodes from text, and no HTML in between.
 //
 // One pass from left to right over a stack of open marks. The stack is bounded, so work is linear in the
-// text. A mark that is never closed is text. A link leads to http, https or mail only, and the page never
-// follows it; a picture becomes a link too.
+// text. A mark that is never closed is text. A link leads only to an http, https or mail address, and the
+// page never opens it by itself. A picture becomes a link, too.
 
 import { h } from './dom.js'
 import { addressAt, link, target } from './links.js'

@@ -1,5 +1,5 @@
-// What a single line of Markdown is. Pure functions; every pattern takes linear time in the length of the
-// line.
+// Pure functions that find what a single line of Markdown is. The time of every pattern is linear in the
+// length of the line.
 
 export const QUOTE = /^ {0,3}> ?/
 export const ITEM = /^( {0,3})([-*+]|\d{1,9}[.)])( +|$)/
@@ -60,7 +60,7 @@ export function continued(container, rest) {
 }
 
 /**
- * What items of the same list have in common: the bullet, or what follows the number.
+ * The mark that all items of a list share: the bullet, or the character after the number.
  *
  * @param {string} mark
  */

@@ -1,5 +1,5 @@
-// Choosing a model: a button that opens a list with a search field. Works by arrow keys, Home, End, Enter,
-// Escape.
+// The control that chooses a model: a button that opens a list with a search field. The keys are the arrow
+// keys, Page Up, Page Down, Home, End, Enter and Escape.
 
 /** @import { Model } from '../types' */
 
@@ -26,7 +26,7 @@ export function label(model) {
 function about(model) {
   if (model.no_tools) return 'does not get your vault’s tools'
   if (model.may_use_tools || model.tools === 'none') return ABOUT.get(model.tools) ?? ''
-  return 'is not allowed to use the vault’s tools'
+  return 'is not allowed to use tools in the chat'
 }
 
 export class ModelPicker {
@@ -236,8 +236,8 @@ export class ModelPicker {
 }
 
 /**
- * The model that was chosen last, or else the first that may use tools. One for trials comes after all
- * others.
+ * The model for a new chat: the model that was chosen last, or else the first model that may use tools. A
+ * model for trials is preferred only if there is no other model.
  *
  * @param {Model[]} models
  */

@@ -11,7 +11,7 @@ export function short(count) {
 }
 
 /**
- * A round number that is not below the value, and at least 2; 1 if there is no value.
+ * A round number that is at least the value and at least 2; 1 if the value is 0.
  *
  * @param {number} most
  */
@@ -22,7 +22,7 @@ export function niceTop(most) {
   return Math.max(2, factor * power)
 }
 
-/** A round step of a scale that is not below the value. @param {number} rough */
+/** A round step of a scale that is at least the value. @param {number} rough */
 export function niceStep(rough) {
   const power = 10 ** Math.floor(Math.log10(Math.max(rough, 0.001)))
   const factor = [1, 2, 5].find((one) => rough <= one * power) ?? 10

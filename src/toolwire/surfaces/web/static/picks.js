@@ -1,5 +1,5 @@
-// The files or results that a call touches. Where the person picks, each has a checkbox. None is hidden, and
-// one that is missing cannot be picked.
+// The files or results that a call touches. If the person picks among them, each has a checkbox. All are
+// shown, and those that are missing cannot be picked.
 
 /** @import { Preview, Touched } from '../types' */
 
@@ -13,7 +13,7 @@ export const sizeOf = (touched) => touched.reduce((sum, one) => sum + (one.size 
 
 export class Picks {
   /**
-   * `selected` decides which are selected at first. `onpick` is called after each change.
+   * `selected` returns whether a file or result is selected at first. `onpick` is called after each change.
    *
    * @param {Preview} shown
    * @param {string} legend
@@ -98,7 +98,7 @@ export class Picks {
     return this.touched.filter((one) => this.isSelected(one)).map((one) => one.key)
   }
 
-  /** How many can be picked. */
+  /** The number of files or results that can be picked. */
   get pickable() {
     return this.touched.filter((one) => !one.missing).length
   }
@@ -123,7 +123,7 @@ export class Picks {
     const some = `${selected.length} of ${touched.length} selected`
     text(
       this.tally,
-      selected.length ? `${some}, ${bytes(sizeOf(selected))}` : `${some}: the model gets nothing`,
+      selected.length ? `${some}, ${bytes(sizeOf(selected))}` : `${some}: select at least one, or deny`,
     )
   }
 }

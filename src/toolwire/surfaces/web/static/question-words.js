@@ -1,11 +1,12 @@
-// The words around a question: who asks for what, what the approving button says, what a decision causes.
+// The texts around a question: who asks for what, the label of the button that approves, and the effect of a
+// decision.
 
 /** @import { Approval, Child, Preview, Stage } from '../types' */
 
 import { counted, h, visible } from './dom.js'
 
 const SEND_REASON = 'Tell the model why'
-/** By stage: what an approval does, with what, and what if there is nothing to pick. */
+/** By stage: the verb and the noun of the button, and its text if nothing can be picked. */
 const PICKS = {
   run: ['Read', 'note', 'Tell the model that nothing can be read'],
   share: ['Share', 'result', 'Tell the model that nothing was found'],
@@ -52,7 +53,7 @@ export function lead(approvals, open) {
 }
 
 /**
- * What a decision causes, as a sentence. In the share stage, the call has run already.
+ * The effect of a decision, as a sentence. In the stage `share`, the call has already run.
  *
  * @param {Approval} approval
  * @param {Preview} shown
@@ -63,6 +64,7 @@ export function effectOf({ stage, tool }, shown, approved) {
     return approved
       ? 'The call has run. The model receives what you shared.'
       : 'The call has run. Its result is not shared.'
-  if (approved && shown.problem) return `${visible(tool)} does not run. The model receives the reason.`
-  return approved ? `${visible(tool)} may run, this once.` : `${visible(tool)} does not run.`
+  if (approved && shown.problem)
+    return `This call cannot work, so ${visible(tool)} does not run. The model learns why.`
+  return approved ? `${visible(tool)} may run once.` : `${visible(tool)} does not run.`
 }

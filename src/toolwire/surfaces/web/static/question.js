@@ -1,7 +1,7 @@
 // One call in the approval dialog: what it would touch, and what the person decides.
 //
-// Law: what is decided is what is shown. Edited arguments must be previewed by the tool itself before they
-// can be approved, and the decision carries the digest of exactly that preview.
+// Law: a decision is only about what was shown. The tool itself must preview edited arguments before the
+// person can approve them, and the decision contains the digest of exactly that preview.
 
 /** @import { Approval, DecisionRequest, JsonObject, Preview, Scope, Touched } from '../types' */
 
@@ -14,13 +14,15 @@ import { Picks } from './picks.js'
 import { approveLabel } from './question-words.js'
 
 const WAIT_MS = 350
+/** The tool and the model of a call. @param {Approval} approval */
+const callsOf = ({ title, tool, model }) => `${visible(title || tool)} by ${visible(model)}`
 /** How an approval is remembered: as a grant with a scope, or as a rule. @typedef {Scope | 'rule'} Choice */
 /** @type {[Choice, (approval: Approval) => string][]} */
 const SCOPES = [
   ['once', () => 'Only this once'],
-  ['session', () => 'In this conversation'],
-  ['folder', (one) => `For everything in ${visible(one.folder)}/`],
-  ['tool', (one) => `For every call of ${visible(one.title || one.tool)} by ${visible(one.model)}`],
+  ['session', (one) => `In this conversation, for calls of ${callsOf(one)}`],
+  ['folder', (one) => `For calls of ${callsOf(one)} that touch only files in ${visible(one.folder)}/`],
+  ['tool', (one) => `For every call of ${callsOf(one)}`],
   ['rule', () => 'Always allow exactly this call, for every model and client'],
 ]
 
@@ -29,7 +31,7 @@ let count = 0
 export class Question {
   pending = true
   ready = true
-  /** How it ended, if it was not decided here. */
+  /** How the question ended, if it was not decided here; else ''. */
   outcome = ''
   /** @type {JsonObject | string | null} the arguments, if they were edited; for an MCP server, as JSON */
   edited = null
@@ -42,8 +44,9 @@ export class Question {
   request = undefined
 
   /**
-   * `several`: there are other calls in the dialog. `onchange(true)`: the content has changed, so that
-   * nothing may be decided for a moment; `onchange(false)`: it is about to change.
+   * `several`: whether there are other calls in the dialog. `onchange` is called with true when the content
+   * has changed, so that nothing may be decided for a moment, and with false when only the buttons must be
+   * updated.
    *
    * @param {Approval} approval
    * @param {boolean} several
@@ -68,15 +71,20 @@ export class Question {
       : new Arguments(approval.arguments, approval.schema, editable, onedit)
     this.rule = approval.rule
     const hint =
-      'A remembered approval is a grant. Toolwire does not ask you again about what the grant covers. You ' +
-      'can revoke it in the inbox. A grant for a conversation ends with the conversation. If you did not ' +
-      'enter your approval code, any grant ends when the program that asks exits.'
+      'A remembered approval is a grant. Toolwire does not ask you again about the calls that the grant ' +
+      'covers. You can revoke the grant in the inbox. A grant for a conversation ends with the ' +
+      'conversation. To keep other grants after Toolwire restarts, set or enter your approval code in ' +
+      'Settings before you approve.'
     this.grantNote = h('p', { class: 'hint' }, hint)
     this.ruleText = h('code', { class: 'rule' }, visible(this.rule))
     this.ruleNote = h(
       'div',
       { class: 'rule-note', hidden: true, 'aria-live': 'polite' },
-      h('p', { class: 'hint' }, 'This rule is saved when you approve. You can remove it in Settings:'),
+      h(
+        'p',
+        { class: 'hint' },
+        'When you approve, Toolwire saves the rule below. You can remove the rule later in Settings.',
+      ),
       this.ruleText,
     )
     this.restore = h(
@@ -366,7 +374,7 @@ export class Question {
         : approval?.status === 'denied'
           ? `Denied elsewhere${by}.`
           : approval?.status === 'expired'
-            ? `Expired. ${approval.stage === 'share' ? 'Nothing was shared.' : 'It did not run.'}`
+            ? `Expired. ${approval.stage === 'share' ? 'Nothing was shared.' : 'The call did not run.'}`
             : 'This call no longer waits for a decision.'
     this.outcome = `${visible(this.approval.title || this.approval.tool)}: ${outcome}`
     this.node.classList.add('over')

@@ -1,5 +1,5 @@
-// A view that stays at its end while its content grows. It stops following when the person scrolls up, and
-// offers a button that leads back to the end.
+// A view that shows the end of its content while the content grows. If the person scrolls up, the view stays
+// where it is, and a button leads back to the end.
 
 import { h, icon } from './dom.js'
 
@@ -48,8 +48,8 @@ export class Scroller {
   }
 
   /**
-   * Follows again at the end, and stops at the smallest move up. Shrinking content also moves the view, but
-   * keeps it at its end.
+   * Starts to follow the content when the person reaches its end, and stops at the smallest move up. If the
+   * content becomes shorter, the view also moves, but stays at the end.
    */
   scrolled() {
     const { scrollTop, scrollHeight, clientHeight } = this.node

@@ -1,4 +1,4 @@
-// Settings of this browser alone: signing in elsewhere, signing out, the theme.
+// Settings of this browser: the approval code, a link that signs in another browser, signing out, the theme.
 
 /** @import { Child } from '../types' */
 /** @import { Section, SettingsPage } from './settings.js' */
@@ -74,14 +74,14 @@ export function codeSection(page) {
     const { decides, code } = (await api.session()).approving
     const message =
       decides && code
-        ? 'Approvals that you remembered with the current code will no longer be valid.'
-        : 'This browser can then approve every call.'
+        ? 'Remembered approvals that are signed with the current code will no longer be valid.'
+        : 'With the code, this browser can approve every call.'
     if (await codeDialog(message, decides, 'Cancel')) await show()
   }
   const about =
-    'With the code, you can approve calls from other programs, such as MCP clients. You can also approve a ' +
-    'call in another terminal than the one that asks. And Toolwire keeps your remembered approvals after a ' +
-    'restart.'
+    'With the code, you can approve calls from other programs, such as MCP clients. In a terminal, you can ' +
+    'approve a call that comes from another terminal. Approvals that you remember after you have ' +
+    'set or entered the code stay valid when Toolwire restarts.'
   return { node: section('Approval code', about, state, h('div', { class: 'row' }, button)), show }
 }
 

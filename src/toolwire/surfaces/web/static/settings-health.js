@@ -166,11 +166,13 @@ export function healthSection(page) {
 /** @param {ModelRow} model */
 function lastFailure({ last }) {
   if (!last || last.ok) return null
-  const turn = last.turn ? h('a', { href: `/ui/wire/${encodeURIComponent(last.turn)}` }, 'Show it') : null
+  const turn = last.turn
+    ? h('a', { href: `/ui/wire/${encodeURIComponent(last.turn)}` }, 'Show the turn')
+    : null
   return h(
     'p',
     { class: 'small' },
-    'Last request failed ',
+    'The last request failed ',
     when(last.at),
     ': ',
     visible(last.reason),

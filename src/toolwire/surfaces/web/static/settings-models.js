@@ -29,10 +29,10 @@ export function modelsSection(page) {
     h('code', null, '*'),
     ' matches anything, as in ',
     h('code', null, 'ollama/*'),
-    '. If the list is empty, no model in the chat may use them. Clients of the API are not affected.',
+    '. If the list is empty, no model in the chat may use tools. Clients of the API are not affected.',
   ]
   const node = section(
-    'Models that may use the vault’s tools',
+    'Models that may use tools in the chat',
     '',
     h(
       'form',
@@ -73,7 +73,7 @@ export function modelsSection(page) {
     const patterns = written()
     const tests = patterns.map(glob)
     const rows = models.map((id) => ({ id, may: tests.some((test) => test.test(id)) }))
-    text(tally, `${rows.filter((row) => row.may).length} of ${counted(models.length, 'model')} may use them`)
+    text(tally, `${rows.filter((row) => row.may).length} of ${counted(models.length, 'model')} may use tools`)
     clear(
       list,
       rows.map(({ id, may }) =>
@@ -81,7 +81,7 @@ export function modelsSection(page) {
           'li',
           { class: may ? 'may' : 'may-not' },
           icon(may ? 'check' : 'close', 15),
-          h('span', { class: 'visually-hidden' }, may ? 'May use the vault’s tools: ' : 'May not use them: '),
+          h('span', { class: 'visually-hidden' }, may ? 'May use tools: ' : 'May not use tools: '),
           h('span', { class: 'mono' }, id),
         ),
       ),
@@ -105,7 +105,7 @@ export function modelsSection(page) {
     saved = patterns.join('\n') // so that `show` does not take the text for a draft
     try {
       await page.save({ tool_models: patterns })
-      page.context.announce('The models that may use the vault’s tools have been saved.')
+      page.context.announce('The list of models that may use tools has been saved.')
     } catch (error) {
       saved = before
       page.showError(error)

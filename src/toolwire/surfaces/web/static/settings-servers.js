@@ -1,7 +1,7 @@
 // The settings section with the MCP servers: state, tools, rules, and definitions that are withheld.
 //
-// Law: a server is added in the settings file alone, because its command runs on this machine. This page can
-// start a configured server, remove a rule that was saved here, and show again what is withheld.
+// Law: a server can be added only in the settings file, because its command runs on this machine. This page
+// can start a configured server, remove a rule that was saved on these pages, and show withheld definitions.
 
 /** @import { Definition, McpServer } from '../types' */
 /** @import { Section, SettingsPage } from './settings.js' */
@@ -21,8 +21,13 @@ const STATES = {
   failed: ['bad', 'not available'],
 }
 const ABOUT =
-  'Their tools are offered together with the vault’s. Each call needs your approval, unless a rule ' +
-  'allows or refuses it. Servers and their rules are set in your toolwire.toml.'
+  'Models in the chat get the tools of these servers together with the vault’s tools. Each call needs your ' +
+  'approval, unless a rule or a remembered approval decides it. You set servers and their rules in your ' +
+  'toolwire.toml. You can also save a rule when you approve a call.'
+
+const PACKAGES =
+  'These servers need the optional packages “mcp”. Install the packages with this command, then start ' +
+  'Toolwire again: '
 
 /** @param {SettingsPage} page @returns {Section} */
 export function serversSection(page) {
@@ -51,7 +56,7 @@ export function serversSection(page) {
     node.hidden = !servers.length
     clear(
       notes,
-      lacks ? banner(['These servers need the extra mcp: ', h('code', null, lacks)], 'warn') : null,
+      lacks ? banner([PACKAGES, h('code', null, lacks)], 'warn') : null,
       restart ? h('p', { class: 'hint' }, restart) : null,
     )
     notes.hidden = !notes.childElementCount
@@ -127,7 +132,7 @@ export function serversSection(page) {
     return h(
       'p',
       { class: 'row small' },
-      h('span', null, h('code', null, tool), ` ${why}, and is withheld.`),
+      h('span', null, h('code', null, tool), ` ${why}. Models do not see this tool until you agree.`),
       button,
     )
   }
@@ -158,7 +163,7 @@ export function serversSection(page) {
         ),
         fact(
           'Results',
-          server.share === 'ask' ? 'shown to you before the model sees them' : 'go to the model',
+          server.share === 'ask' ? 'shown to you before the model sees them' : 'sent to the model at once',
         ),
         fact('Set in', h('code', null, visible(server.where))),
       ),
@@ -199,7 +204,7 @@ export function serversSection(page) {
     const content = h(
       'p',
       null,
-      'You will be asked again about this call: ',
+      'Without this rule, Toolwire asks you about this call again: ',
       h('code', { class: 'rule' }, visible(rule)),
     )
     if (!(await confirm({ title: 'Remove this rule?', content, action: 'Remove', danger: true }))) return

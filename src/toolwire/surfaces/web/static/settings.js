@@ -1,9 +1,9 @@
-// Settings: the switch for the vault's tools, the models that may use them, MCP servers, remembered grants,
-// and what the settings file says.
+// Settings: the switch for tools in the chat, the models that may use tools, MCP servers, remembered grants,
+// and the contents of the settings file.
 //
-// Law: this page changes only the switch, the list of models, grants, rules that were saved here, the models
-// that it added, and the vault's folder unless that is set elsewhere. Which notes may be seen is set in the
-// settings file alone.
+// Law: this page changes only the switch, the list of models that may use tools, grants, rules that were
+// saved on these pages, models that were added here, and the vault's folder unless it is set elsewhere. Only
+// the settings file decides which notes of the vault may be seen.
 
 /** @import { ClosePage, Context, Grant, OnError, Settings, Vault } from '../types' */
 
@@ -20,9 +20,9 @@ import { serversSection } from './settings-servers.js'
 export const title = 'Settings'
 
 const DESCRIPTION =
-  'Lets models in the chat on these pages ask to search, read and change your notes. You approve each call ' +
-  'in a dialog, unless a remembered approval or a rule of an MCP server allows it. Clients of the ' +
-  'API and their tools are not affected.'
+  'Lets models in the chat on these pages ask to search, read and change your notes, and to call the tools ' +
+  'of your MCP servers. You approve each call in a dialog, unless a remembered approval or a rule of an ' +
+  'MCP server allows it. This switch does not affect clients of the API and their tools.'
 const WARNING = '⚠️ Experimental feature - tools may access your vault data.'
 const CONTENTS = new Map([
   ['memory', 'Requests and responses of recent turns stay in memory, at most until the server stops.'],
@@ -53,8 +53,8 @@ export async function open(main, context) {
   const trouble = h('div', { class: 'trouble' })
   const body = h('div', { class: 'settings' })
   const lead =
-    'Models, the vault, and what models in the chat may do. Models and a vault’s folder that are set in ' +
-    'toolwire.toml, in the environment or on the command line cannot be changed here.'
+    'Set up models, the vault, and what models in the chat may do. If a model or the vault’s folder is set ' +
+    'in toolwire.toml, in the environment or on the command line, you cannot change it here.'
   const head = h('div', { class: 'page-head' }, h('div', null, h('h1', null, 'Settings'), h('p', null, lead)))
   main.append(h('div', { class: 'page' }, head, trouble, body))
   /** @type {string[]} */
@@ -141,7 +141,7 @@ function toolCallingSection(page) {
       h(
         'div',
         { class: 'grow' },
-        h('h2', null, h('label', { for: 'tool-calling' }, 'Vault tools in the chat (experimental)')),
+        h('h2', null, h('label', { for: 'tool-calling' }, 'Tools in the chat (experimental)')),
         h('p', { class: 'muted small', id: 'tool-calling-description' }, DESCRIPTION),
       ),
       toggle,
@@ -159,7 +159,7 @@ function toolCallingSection(page) {
     toggle.disabled = true
     try {
       await page.save({ tool_calling: wanted })
-      page.context.announce(wanted ? 'The vault’s tools are on.' : 'The vault’s tools are off.')
+      page.context.announce(wanted ? 'Tools in the chat are on.' : 'Tools in the chat are off.')
     } catch (error) {
       toggle.checked = !wanted
       page.showError(error)
@@ -185,7 +185,7 @@ function state({ tool_calling: on, vault: { root, open, error } }) {
       'p',
       { class: 'row nowrap small muted' },
       icon('shield', 16),
-      'Off: models in the chat cannot use the vault’s tools.',
+      'Off: models in the chat cannot use tools.',
     )
   if (error) return banner(['The vault could not be opened: ', error], 'bad')
   if (!open) return banner('The vault is not open.', 'warn')
@@ -194,12 +194,12 @@ function state({ tool_calling: on, vault: { root, open, error } }) {
     'p',
     { class: 'row nowrap small' },
     icon('check', 16),
-    h('span', null, 'On. Indexed on this machine: ', folder),
+    h('span', null, 'On. This folder is indexed on this machine: ', folder),
   )
 }
 
 /**
- * Switching on indexes the vault, so the person sees which folder that is, and confirms.
+ * Asks for confirmation, and shows which folder will be indexed when the switch is turned on.
  *
  * @param {Vault} vault
  */
@@ -209,7 +209,7 @@ function confirmIndexing({ root, exists, include, exclude, origin }) {
     exclude.length ? fact('Excluded', patterns(exclude)) : null,
   ]
   const fixed = origin && origin !== 'page'
-  const change = fixed ? `It is set in ${origin}.` : 'Choose a folder in the section Vault.'
+  const change = fixed ? `The folder is set in ${origin}.` : 'Choose a folder in the section Vault.'
   const content = [
     h('p', null, 'This folder will be indexed on this machine, so that it can be searched:'),
     h('p', { class: 'vault-root mono' }, icon('folder', 16), root),
@@ -218,7 +218,7 @@ function confirmIndexing({ root, exists, include, exclude, origin }) {
     h('p', null, 'The index stays on this machine. A model sees only what you approve.'),
     h('p', { class: 'muted small' }, WARNING),
   ]
-  return confirm({ title: 'Enable the vault’s tools?', content, action: 'Enable and index' })
+  return confirm({ title: 'Enable tools in the chat?', content, action: 'Enable and index' })
 }
 
 /** @param {string[]} list */
@@ -232,7 +232,7 @@ function grantsSection(page) {
   const link = h('a', { href: '/ui/inbox?tab=grants' }, 'All grants in the inbox')
   const node = section(
     'Remembered grants',
-    'A grant is a remembered approval. Toolwire does not ask you about the calls that it covers.',
+    'A grant is a remembered approval. Toolwire does not ask you about calls that a grant covers.',
     body,
   )
   /** @param {Grant} grant */
@@ -263,7 +263,7 @@ function grantsSection(page) {
   return { node, show }
 }
 
-// --- what the file says ------------------------------------------------------------------------------------
+// --- the settings file ------------------------------------------------------------------------------------
 
 /** @param {SettingsPage} page @returns {Section} */
 function vaultSection(page) {
@@ -294,12 +294,16 @@ function vaultSection(page) {
       fact('Excluded', exclude.length ? patterns(exclude) : 'hidden files only'),
     )
     choose.hidden = Boolean(origin && origin !== 'page')
-    const file = path ? ['edit ', h('code', null, path)] : 'create a toolwire.toml where you start the server'
+    const file = path
+      ? ['edit ', h('code', null, path)]
+      : 'create a toolwire.toml in the folder where you start the server'
     const fixed = choose.hidden ? ['The folder is set in ', h('code', null, origin), '. '] : null
     clear(
       where,
       fixed,
-      choose.hidden ? 'To change the folder or its limits, ' : 'To change what is included, ',
+      choose.hidden
+        ? 'To change the folder or which notes are included, '
+        : 'To change which notes are included, ',
       file,
       '.',
     )
@@ -321,7 +325,7 @@ function journalSection() {
     clear(
       facts,
       fact('Contents', h('code', null, contents), ' ', CONTENTS.get(contents), metadata),
-      path ? fact('Files, at most', `${most} MB`) : null,
+      path ? fact('Size of the files', `at most ${most} MB`) : null,
       path ? fact('Folder of the files', h('span', { class: 'mono' }, path)) : null,
     )
   }
@@ -333,7 +337,8 @@ function configurationSection() {
   const body = h('div', { class: 'stack' })
   const node = section(
     'Settings in use',
-    'They come from the settings file, this page, the environment and the command line. Secrets are masked.',
+    'These settings come from the settings file, this page, the environment and the command line. Secrets ' +
+      'are masked.',
     h('details', { class: 'unfold' }, h('summary', null, 'Show the settings'), body),
   )
   /** @param {Settings} settings */

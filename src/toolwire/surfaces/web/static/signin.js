@@ -4,7 +4,7 @@ import * as api from './api.js'
 import { banner, clear, h, icon } from './dom.js'
 
 /**
- * Shows how to sign in. Calls `done` when the person has signed in by a key.
+ * Shows how to sign in. Calls `done` when the person has signed in with a key.
  *
  * @param {() => Promise<unknown>} done
  */
@@ -28,12 +28,12 @@ export function signIn(done) {
     h(
       'p',
       { class: 'hint' },
-      'A key from server.admin_keys, or one that “toolwire keys add --admin” created.',
+      'A key from server.admin_keys in your settings, or a key that “toolwire keys add --admin” created.',
     ),
   )
   if (linkWasUsed)
     trouble.append(
-      banner('This link was already used, or has expired. Each link works in one browser, once.', 'warn'),
+      banner('This link was already used, or has expired. A link works only once, in one browser.', 'warn'),
     )
 
   /** @param {SubmitEvent} event */
@@ -79,10 +79,10 @@ export function signIn(done) {
       { class: 'hint' },
       'If you sign in with the link that ',
       h('code', null, 'toolwire serve'),
-      ' prints when it starts, you can approve calls from the chat on these pages without the code. In a ' +
-        'browser that is already signed in, you can create a link on the Settings page. A ' +
-        'browser that signs in with that link can also approve these calls without the code, if the first ' +
-        'browser can.',
+      ' prints when it starts, you can approve calls from the chat on these pages without the code. On the ' +
+        'Settings page, a browser that is already signed in can create a link for another browser. If the ' +
+        'first browser can approve calls from the chat, the other browser can approve them too, without ' +
+        'the code.',
     ),
   )
   const byKey = h(

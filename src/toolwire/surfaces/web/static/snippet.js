@@ -9,7 +9,7 @@ import { render } from './markdown.js'
 const ASCII = /^[\x20-\x7e]+$/
 
 /**
- * The piece as a node. `marked`: the texts that match, as whole words.
+ * The piece of the note as a node. `marked`: the texts to mark where they occur as whole words.
  *
  * @param {string} source
  * @param {string[]} [marked]

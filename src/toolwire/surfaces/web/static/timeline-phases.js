@@ -10,10 +10,15 @@ import { counted, ms } from './dom.js'
  * @typedef {'wait' | 'held' | 'stream' | 'bad'} PhaseTone
  * @typedef {{ name: string, short: string, tone: PhaseTone, from: number, to: number }} Phase
  */
-/** `to` is null while it has not ended. @typedef {{ name: string, from: number, to: number | null }} Span */
+/**
+ * `to` is null while the period has not ended.
+ *
+ * @typedef {{ name: string, from: number, to: number | null }} Span
+ */
 
 /**
- * When a turn's rows came, in milliseconds since the request. A time is null if there is no such row.
+ * When the first and last rows of a turn came, in milliseconds since the request; null if there is no such
+ * row.
  *
  * @typedef {object} Times
  * @property {number | null} firstFrame from the backend
@@ -35,7 +40,7 @@ export function phases({ firstFrame, firstSent, lastSent, end, running }) {
   /** @type {Phase[]} */
   const out = [
     {
-      name: 'Request decoded, waiting for the backend’s first frame',
+      name: 'Request decoded, waiting for the backend’s first output',
       short: 'waiting for the backend',
       tone: 'wait',
       from: 0,
@@ -44,7 +49,7 @@ export function phases({ firstFrame, firstSent, lastSent, end, running }) {
   ]
   let start = firstFrame
   if (firstSent !== null && matters(firstSent - firstFrame)) {
-    const name = 'First frame received, nothing sent to the client yet'
+    const name = 'First output received, nothing sent to the client yet'
     out.push({ name, short: 'held back', tone: 'held', from: firstFrame, to: firstSent })
     start = firstSent
   }
@@ -59,7 +64,11 @@ export function phases({ firstFrame, firstSent, lastSent, end, running }) {
 /** How long the run was parked before this turn. @param {Turn} turn */
 export const parkedBefore = (turn) => turn.parked_ms ?? 0
 
-/** How long the run was parked after this turn; null if it was not, or still is. @param {Turn} turn */
+/**
+ * How long the run was parked after this turn; null if it was not parked, or is still parked.
+ *
+ * @param {Turn} turn
+ */
 export function parkedAfter({ parked_after: parked }) {
   return parked && parked.to_ms !== null ? parked.to_ms - parked.from_ms : null
 }
@@ -76,11 +85,17 @@ export function spans(turn, phases, calls) {
   const before = parkedBefore(turn)
   const after = turn.parked_after
   return [
-    ...(before ? [{ name: 'Parked, until this request brought the results', from: -before, to: 0 }] : []),
+    ...(before ? [{ name: 'Run parked until this request brought the results', from: -before, to: 0 }] : []),
     ...phases,
     ...calls.map((call) => ({ name: `Call ${call.index + 1}: ${call.name}`, from: call.from, to: call.to })),
     ...(after
-      ? [{ name: 'Parked, until another request brings the results', from: after.from_ms, to: after.to_ms }]
+      ? [
+          {
+            name: 'Run parked until another request brings the results',
+            from: after.from_ms,
+            to: after.to_ms,
+          },
+        ]
       : []),
   ]
 }
@@ -97,11 +112,14 @@ export function spoken(turn, phases, calls, end) {
   const parts = phases.map((phase) => `${phase.name}: ${ms(phase.to - phase.from)}`)
   const before = parkedBefore(turn)
   const after = parkedAfter(turn)
-  const parked = [before ? `for ${ms(before)} before` : '', after === null ? '' : `for ${ms(after)} after`]
+  const parked = [
+    before ? `for ${ms(before)} before this turn` : '',
+    after === null ? '' : `for ${ms(after)} after this turn`,
+  ]
   const waited = parked.filter(Boolean).join(', and ')
   parts.push(counted(calls, 'call'))
-  if (waited) parts.push(`Parked ${waited}`)
-  if (turn.waits) parts.push('Waits for results')
+  if (waited) parts.push(`Run parked ${waited}`)
+  if (turn.waits) parts.push('The run waits for results')
   return `Timeline of ${ms(end)}. ${parts.join('. ')}.`
 }
 

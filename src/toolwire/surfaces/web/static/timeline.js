@@ -1,8 +1,9 @@
-// A turn over time: from the decoded request over the backend's frames and the events to the client's wire.
+// The timeline of a turn: its phases, the backend's output, the events, what the client received, and the
+// calls.
 //
-// Three lanes show how many rows there were at each moment, and one more shows the calls. The time that a run
-// was parked is drawn beside the scale, not on it: a person's minutes would hide the model's milliseconds.
-// The phases are also in a table below the drawing.
+// Three lanes show how many rows there were at each moment, and another lane shows the calls. The time that
+// the run was parked is drawn beside the time axis: on the axis, a person's minutes would hide the model's
+// milliseconds. A table below the drawing contains the same phases and calls.
 
 /** @import { CallBar, Lane, Row, RowKind, Scale, Turn } from '../types' */
 /** @import { Span } from './timeline-phases.js' */
@@ -189,7 +190,7 @@ export class Timeline {
     })
   }
 
-  /** Draws rows that come in a few times per second. */
+  /** Draws rows that are being loaded, a few times per second. */
   #scheduleLoaded() {
     if (!this.lanes.frames.at.length) {
       this.#schedule()
@@ -243,7 +244,7 @@ export class Timeline {
   draw() {
     const { turn, canvas, cursor, width, view } = this
     const narrow = width < 620
-    const left = narrow ? 0 : 108
+    const left = narrow ? 0 : 128
     const top = narrow ? 16 : 4
     const [from, to] = view ?? [0, this.end]
     const before = !view && parkedBefore(turn) ? (narrow ? 56 : 96) : 0

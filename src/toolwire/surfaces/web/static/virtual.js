@@ -1,8 +1,9 @@
 // A list of any length. Only the visible rows, and a margin around them, are in the page.
 //
 // All rows have the same height, nodes are reused, and the list is drawn once per frame, so that the cost
-// does not depend on its length. It is a listbox: one stop for Tab; arrows, Page Up, Page Down, Home and End
-// move the selection; every row says its position and the length of the list.
+// does not depend on the length. For the keyboard, the list is a listbox with one Tab stop: arrow keys, Page
+// Up, Page Down, Home and End move the selection. For screen readers, every row has its position and the
+// length of the list.
 
 import { h } from './dom.js'
 
@@ -113,7 +114,7 @@ export class VirtualList {
     this.options.draw(row, index)
   }
 
-  /** The active row must be in the page. */
+  /** Names the selected row as the active one if it is in the page. */
   #markActive() {
     if (this.#shown.has(this.selected))
       this.element.setAttribute('aria-activedescendant', `${this.id}-${this.selected}`)

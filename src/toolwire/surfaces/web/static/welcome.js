@@ -1,11 +1,12 @@
-// What an empty chat shows: what this is, and what is missing for it to work.
+// The text of an empty chat: what the chat can do, and what is missing before a model can use the vault's
+// tools.
 
 /** @import { Model, Session } from '../types' */
 
 import { banner, h, icon, visible } from './dom.js'
 import { label } from './model-picker.js'
 
-/** An idea that ends with a space is to be completed by the person. */
+/** Suggested messages. The person completes those that end with a space. */
 const IDEAS = [
   'What do my notes say about ',
   'Which of my notes have open tasks?',
@@ -47,8 +48,8 @@ export function welcome(session, model, suggest, offer) {
         h('strong', null, visible(session.vault.name)),
         '. The model can ask to search, read or change notes. Each of these calls needs your approval.',
       ]
-    : 'Chat with any model of this server. If you enable the vault’s tools, a model can also ask to ' +
-      'search, read or change your notes. Each of these calls needs your approval.'
+    : 'Chat with any model of this server. If you enable tools in the chat and open a vault, a model can ' +
+      'also ask to search, read or change your notes. Each of these calls needs your approval.'
   const ideas = IDEAS.map((idea) => {
     const props = { type: 'button', class: 'button', onclick: () => suggest(idea) }
     return h('li', null, h('button', props, idea.endsWith(' ') ? `${idea}…` : idea))
@@ -88,22 +89,17 @@ function tour() {
 function missing(session, model) {
   const settings = h('a', { class: 'button small', href: '/ui/settings' }, 'Open settings')
   if (!session.tool_calling)
-    return banner(
-      'The vault’s tools are off: no model in the chat can look into your notes.',
-      '',
-      null,
-      settings,
-    )
+    return banner('Tools in the chat are off: no model here can look into your notes.', '', null, settings)
   if (!session.vault.open)
     return banner(
-      'The vault’s tools are on, but no vault is open. Choose a folder in Settings.',
+      'Tools in the chat are on, but no vault is open. Choose a folder in Settings.',
       'warn',
       null,
       settings,
     )
   if (model?.no_tools) return banner(`${model.title} does not get your vault’s tools: ${model.no_tools}.`, '')
   if (model && !model.may_use_tools) {
-    const why = model.tools === 'none' ? 'cannot call tools' : 'is not allowed to use the vault’s tools'
+    const why = model.tools === 'none' ? 'cannot call tools' : 'is not allowed to use tools in the chat'
     return banner(`${label(model)} ${why}.`, '', null, settings)
   }
   return null
@@ -130,10 +126,10 @@ export function missingConversation() {
  */
 export function hint(session, model, tour) {
   if (tour) return 'A tour with a sample vault. Your own notes are not touched.'
-  if (!session.tool_calling) return 'The vault’s tools are off: the model sees only this conversation.'
+  if (!session.tool_calling) return 'Tools in the chat are off: the model sees only this conversation.'
   if (model?.tools === 'none') return 'This model cannot call tools.'
   if (model?.no_tools) return `This model does not get your vault’s tools: ${model.no_tools}.`
   if (model && !model.may_use_tools)
-    return 'This model is not allowed to use the vault’s tools. You can change that in Settings.'
+    return 'This model is not allowed to use tools in the chat. You can change that in Settings.'
   return 'Enter sends, Shift+Enter adds a line.'
 }

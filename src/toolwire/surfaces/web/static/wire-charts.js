@@ -69,7 +69,7 @@ export function drawCharts({ totals, buckets, bucket_s: bucketSeconds, by_tool, 
     }),
     columnChart({
       title: 'Parked',
-      note: 'runs that began to wait',
+      note: 'runs that began to wait for results',
       value: 'parked',
       unit: 'parked',
       units: 'parked',
@@ -90,7 +90,7 @@ export function drawCharts({ totals, buckets, bucket_s: bucketSeconds, by_tool, 
 }
 
 /**
- * Runs `draw`, and gives the focus back to the button with the same title.
+ * Runs `draw`. If a button in the charts had the focus, the new button with the same title gets it.
  *
  * @param {HTMLElement} charts
  * @param {() => void} draw

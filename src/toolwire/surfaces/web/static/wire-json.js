@@ -1,5 +1,5 @@
-// A JSON value as a tree: objects and lists fold, long strings are cut, and nothing is built before it is
-// shown.
+// A JSON value as a tree. Objects and lists can be folded, long strings are cut, and each part is built only
+// when it is shown.
 
 /** @import { Child, Json } from '../types' */
 
@@ -60,7 +60,7 @@ function branch(key, value, depth, last) {
 }
 
 /**
- * Adds a hundred items, and a button for the rest.
+ * Adds up to a hundred items, and a button that adds the next ones.
  *
  * @param {HTMLElement} inside
  * @param {Item[]} items

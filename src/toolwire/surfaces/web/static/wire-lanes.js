@@ -19,7 +19,7 @@ export const TONES = [
 ]
 
 /**
- * How many rows fall into each column, by tone.
+ * The number of rows in each column of a lane, by tone.
  *
  * @param {Lane} lane
  * @param {Scale} scale
@@ -43,8 +43,8 @@ export function stacks(lane, { x, from, to, start, space }) {
 const total = (stack) => stack.reduce((sum, count) => sum + count, 0)
 
 /**
- * Draws the columns of a lane. The height grows with the square root, so that one row is visible beside a
- * thousand.
+ * Draws the columns of a lane. A column's height grows with the square root of the number of its rows, so
+ * that a column with one row is visible beside a column with a thousand.
  *
  * @param {SVGElement} into
  * @param {Lane} lane
@@ -74,8 +74,8 @@ export function columns(into, lane, y, scale) {
 }
 
 /**
- * Draws the calls from their start to their end, one below the other where they overlap. Returns the y below
- * them.
+ * Draws each call from its start to its end. Calls that overlap are drawn one below the other. Returns the y
+ * coordinate below all calls.
  *
  * @param {SVGElement} into
  * @param {CallBar[]} calls
@@ -112,7 +112,7 @@ export function bars(into, calls, y, { x, to, start, space }) {
 }
 
 /**
- * Draws a time that the run was parked, hatched and beside the scale.
+ * Draws a hatched box beside the time axis, for a time during which the run was parked.
  *
  * @param {SVGElement} canvas
  * @param {number} x
@@ -137,7 +137,7 @@ export function parkedBox(canvas, x, room, top, bottom, time) {
 }
 
 /**
- * Draws the axis. Returns the y below it.
+ * Draws the time axis. Returns the y coordinate below the axis.
  *
  * @param {SVGElement} canvas
  * @param {number} y

@@ -1,5 +1,5 @@
-// The parts of a turn's page that are not lists: the overview, the request, the result of a replay, and what
-// is shown when the contents are no longer kept.
+// The parts of a turn's page that are not lists: the overview, the request, the result of a replay, and the
+// text that is shown after the contents of the turn were deleted.
 
 /** @import { Child, Json, Replay, ReportRow, Turn } from '../types' */
 
@@ -18,7 +18,7 @@ import {
 
 const MOST_WIRE = 60_000
 
-/** Shown in place of contents that are no longer kept. */
+/** The text that is shown instead of contents that were deleted. */
 export function contentsGone() {
   const about =
     'The contents of this turn were deleted. By default, Toolwire keeps contents in memory, until the ' +
@@ -60,7 +60,8 @@ function toolsPanel(turn) {
   /** @param {string | null | undefined} id */
   const link = (id) => (id ? h('a', { class: 'mono', href: `/ui/wire/${encodeURIComponent(id)}` }, id) : null)
   const waited =
-    after && (after.to_ms === null ? 'still waiting for the results' : ms(after.to_ms - after.from_ms))
+    after &&
+    (after.to_ms === null ? 'still parked, until the results arrive' : ms(after.to_ms - after.from_ms))
   const dialect = plan.dialect ? h('span', { class: 'badge' }, plan.dialect) : null
   return h(
     'section',
@@ -73,13 +74,13 @@ function toolsPanel(turn) {
       { class: 'pairs' },
       pair('Kind', `${turn.kind}: ${kindText(turn.kind)}`),
       pair('Continues', link(turn.resumed_from)),
-      pair('Waited before this turn', turn.parked_ms ? ms(turn.parked_ms) : null),
+      pair('Run parked before this turn', turn.parked_ms ? ms(turn.parked_ms) : null),
       pair('Backend', turn.backend),
-      pair('Waited after this turn', waited),
+      pair('Run parked after this turn', waited),
       pair('Continued by', link(after?.turn)),
       pair('Required', plan.required ? 'the client requires a call' : null),
       pair('Prefilled start of the answer', plan.begun),
-      pair('Token in call markers', plan.nonce),
+      pair('Random token in call markers', plan.nonce),
     ),
   )
 }
@@ -129,7 +130,7 @@ function dropped(drops) {
     )
   })
   const nothing =
-    'Nothing. Everything that the model wrote was sent as text or as a call, or is markup around calls.'
+    'Nothing. The client received everything that the model wrote, except for the markup around calls.'
   return rows.length ? h('ul', { class: 'plain drops' }, rows) : h('p', { class: 'muted' }, nothing)
 }
 
@@ -190,11 +191,15 @@ function table(label, kind, heads, rows) {
 export function request(turn) {
   /** @type {[string, string, Json | undefined][]} */
   const parts = [
-    ['Body', 'The request as the client sent it. Secrets are masked.', turn.request],
-    ['Turn', 'The request in Toolwire’s internal form, which is the same for all backends.', turn.turn],
+    ['Request body', 'The request as the client sent it. Secrets are masked.', turn.request],
+    [
+      'Decoded request',
+      'The request in Toolwire’s internal form, which is the same for all backends.',
+      turn.turn,
+    ],
     [
       'Sent to the backend',
-      'The request as the backend received it. It can differ from the client’s, for example in its prompt.',
+      'The request as the backend received it. Toolwire may have changed it, for example its prompt.',
       turn.plan?.asked,
     ],
   ]
@@ -211,7 +216,7 @@ export function request(turn) {
     { class: 'empty' },
     icon('file'),
     h('h2', null, 'No request'),
-    h('p', null, 'The body could not be decoded, so there is nothing to show.'),
+    h('p', null, 'The body of the request could not be decoded, so there is nothing to show.'),
   )
 }
 

@@ -1,8 +1,8 @@
-// Compares the model's text with what the client received, and finds what became of each part. Pure
-// functions.
+// Pure functions that compare the model's text with what the client received, and find what each piece
+// became.
 //
-// Text of the model that the client did not get as text was markup: of a call, of a thought, or dropped by
-// policy.
+// A piece that the client did not receive as text is the markup of a call or a thought, or was dropped by
+// Toolwire.
 
 /** @import { Received, ReceivedCall } from '../types' */
 
@@ -10,14 +10,14 @@ const ANCHOR = 24
 const CLOSING_MARK = /<\/[^\s<>]{1,80}>|```|\[\/[A-Z_]{1,40}\]|<\|[^|<>]{1,60}\|>/g
 
 /**
- * A part of the model's text. `calls` are the numbers of the calls that it became. A part of the kind
- * `markup` became nothing: it was the wrapping of a call, or was dropped.
+ * A piece of the model's text. `calls` are the numbers of the calls that it became. A piece of the kind
+ * `markup` was not sent to the client: it is the markup around a call, or was dropped.
  *
  * @typedef {{ kind: 'text' | 'call' | 'thought' | 'markup', text: string, calls: number[] }} Piece
  */
 
 /**
- * The model's text in pieces. Joined, they are the text again.
+ * The model's text in pieces. Joined, the pieces are the whole text.
  *
  * @param {string} wrote
  * @param {Received} received
@@ -43,7 +43,7 @@ export function pieces(wrote, received) {
 }
 
 /**
- * Cuts the model's text where it leaves the client's text, and where it comes back to it.
+ * Cuts the model's text into parts that are also in the client's text, and parts that are not.
  *
  * @param {string} wrote
  * @param {string} text
@@ -75,8 +75,8 @@ function split(wrote, text) {
 }
 
 /**
- * The calls in a part of markup. A call starts where the part's own opening appears again before the next
- * call's name; without one, several calls share a piece.
+ * Splits a part of markup into its calls. A call starts where the first characters of the part appear again
+ * before the name of the next call. If they do not appear again, several calls share a piece.
  *
  * @param {string} part
  * @param {ReceivedCall[]} all
@@ -115,7 +115,7 @@ function splitCalls(part, all, first) {
 const markup = (text) => ({ kind: 'markup', text, calls: [] })
 
 /**
- * Where a name is, as it is or as JSON writes it.
+ * The position of a name in a part, as plain text or as JSON writes it; -1 if it is not there.
  *
  * @param {string} part
  * @param {string} name

@@ -1,5 +1,5 @@
-// A list of a turn's rows (frames, events or wire) with a search, and the whole text of the selected row
-// beside it.
+// A list of a turn's rows (from the backend, events, or to the client) with a search, and the whole text of
+// the selected row beside the list.
 //
 // The search reads the rows page by page, with breaks for the browser. The list draws only the visible rows.
 
@@ -37,7 +37,7 @@ export class RowsView {
   #frame = 0
 
   /**
-   * `onpick` is called when a row is shown whole.
+   * `onpick` is called when the whole text of a row is shown.
    *
    * @param {RowKind} kind
    * @param {RowSource} source
@@ -45,7 +45,7 @@ export class RowsView {
    */
   constructor(kind, source, onpick) {
     const names = ROWS[kind]
-    const label = `Search ${names.title.toLowerCase()}`
+    const label = names.search
     this.source = source
     this.onpick = onpick
     this.one = names.one

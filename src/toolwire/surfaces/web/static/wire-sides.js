@@ -1,5 +1,5 @@
-// What the model wrote beside what the client received. Markup is highlighted, and linked to the call it
-// became.
+// What the model wrote, beside what the client received. Markup in the model's text is highlighted, and
+// linked to the call that it became.
 
 /** @import { ReceivedCall, Turn } from '../types' */
 
@@ -59,7 +59,7 @@ export function sidesView(turn) {
     : calls.length
       ? 'The backend sent the calls separately from the text.'
       : 'There were no calls in this turn.'
-  const format = 'The text and the calls, as the API sent them.'
+  const format = 'The text and the calls that Toolwire sent to the client.'
   return h(
     'div',
     { class: 'stack loose' },
@@ -128,7 +128,7 @@ function numberButton(number, about) {
 }
 
 /**
- * A call as the client received it. `link` connects it with where the model wrote it.
+ * A call as the client received it. `link` makes its button lead to the place where the model wrote the call.
  *
  * @param {ReceivedCall} call
  * @param {number} number

@@ -1,4 +1,4 @@
-// The rows of a turn (frames, events or wire), loaded by pages when they are needed.
+// The rows of a turn (from the backend, events, or to the client), loaded in pages when they are needed.
 //
 // A page is loaded once. The last page of a running turn is loaded again when there are more rows.
 
@@ -27,7 +27,7 @@ export class RowSource {
   }
 
   /**
-   * Calls `fn` whenever rows were loaded or added. Returns a function that stops that.
+   * Calls `fn` whenever rows were loaded or added. Returns a function that ends these calls.
    *
    * @param {() => void} fn
    */

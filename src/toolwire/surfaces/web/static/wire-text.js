@@ -1,4 +1,4 @@
-// Rows of a turn as text. Pure functions.
+// Pure functions that turn rows of a turn into text.
 
 import { ms } from './dom.js'
 import { escaped } from './invisible.js'
@@ -15,7 +15,7 @@ export function gapText(count) {
   return count < 10 ? `${count.toFixed(1)} ms` : ms(count)
 }
 
-/** What a row is about, by its label. @param {string} label */
+/** The kind of content that a row has, found from its label. @param {string} label */
 export function toneOf(label) {
   if (/^Call|tool_call|function_call/.test(label)) return 'call'
   if (/^Thought|reasoning/.test(label)) return 'thought'
@@ -25,8 +25,8 @@ export function toneOf(label) {
 }
 
 /**
- * What is new in a chunk of chat completions: the delta, without what every chunk repeats. Other text is
- * returned whole.
+ * The part of a chat completions chunk that differs from other chunks, such as its delta. Returns other text
+ * unchanged.
  *
  * @param {string} text
  */

@@ -17,7 +17,7 @@ const COPIED_MS = 1600
 const FIXTURE = 'The recorded turn as a file for “toolwire replay”'
 
 /**
- * `view` is there for a list of rows, `top` is its scroll position.
+ * `view` exists only for a list of rows; `top` is the scroll position of that list.
  *
  * @typedef {{ element: HTMLElement, view?: RowsView, top: number }} TabView
  */
@@ -160,7 +160,8 @@ class TurnPage {
       .join(', ')
     const kind =
       turn.kind === 'new' ? null : h('span', { class: 'badge', title: kindText(turn.kind) }, turn.kind)
-    const goneTitle = 'Its contents are no longer kept, so they cannot be copied, downloaded or replayed'
+    const goneTitle =
+      'The contents of this turn were deleted, so the turn cannot be copied, downloaded or replayed'
     const title = h('h1', { class: 'turn-title', tabindex: '-1' }, turn.model || 'A turn without a model')
     const badges = h(
       'div',
@@ -171,7 +172,8 @@ class TurnPage {
       this.gone ? h('span', { class: 'badge', title: goneTitle }, 'metadata only') : null,
       h('span', { class: 'muted small' }, `${origin} · `, when(turn.at)),
     )
-    const cut = 'This turn was too large to be kept whole. Its record ends early, so it cannot be replayed.'
+    const cut =
+      'This turn was too large to be kept whole. The record of the turn ends early, so it cannot be replayed.'
     clear(
       this.summary,
       h('div', { class: 'page-head' }, h('div', { class: 'stack' }, title, badges), this.buttons()),
@@ -202,12 +204,12 @@ class TurnPage {
       fact('Tokens', tokens),
       fact('Calls', callNames(turn.calls) || 'none'),
       fact(
-        'Waited before this turn',
+        'Run parked before this turn',
         turn.parked_ms ? ms(turn.parked_ms) : null,
         'How long the run waited for the results that this request brought',
       ),
       fact(
-        'Waited after this turn',
+        'Run parked after this turn',
         after?.to_ms ? ms(after.to_ms - after.from_ms) : null,
         'How long the run waited until another request brought the results',
       ),

@@ -1,5 +1,5 @@
-// The texts of the inspector: what strategies, kinds, field reports and drops mean, and how a turn's end is
-// shown.
+// The texts of the Wire page: the meanings of strategies, kinds of turns, results of request fields and
+// dropped output, and the badge that shows how a turn ended.
 
 /** @import { RowKind, Turn, TurnLine } from '../types' */
 
@@ -34,11 +34,18 @@ const KINDS = new Map([
   ],
 ])
 
-/** By how a request field was served: kind of badge, icon, text. The most important come first. */
+/** By the result of a request field: kind of badge, icon, text. The most important results come first. */
 export const DISPOSITIONS = new Map([
   ['refused', ['bad', 'warning', 'Refused with an error']],
   ['failed', ['bad', 'warning', 'Could not be done']],
-  ['retried', ['warn', 'retry', 'The model did not comply at first, so Toolwire asked once more']],
+  [
+    'retried',
+    [
+      'warn',
+      'retry',
+      'The model first made no valid call although one was required, so Toolwire asked once more',
+    ],
+  ],
   ['healed', ['warn', 'tool', 'Repaired by Toolwire; the name after the colon says how']],
   ['ignored', ['', 'close', 'Has no effect with this backend']],
   ['emulated', ['warn', 'tool', 'Done by Toolwire instead of the backend']],
@@ -47,33 +54,46 @@ export const DISPOSITIONS = new Map([
   ['honoured', ['ok', 'check', 'Done as requested']],
 ])
 
-/** How a field was served, without details: `healed` for `healed:moved_call:2`. @param {string} how */
+/** The result of a field without details: `healed` for `healed:moved_call:2`. @param {string} how */
 export const dispositionOf = (how) => how.split(':', 1)[0]
 
-/** By kind of drop: unit, reason. */
+/** By the kind of what was dropped: its unit, and why Toolwire dropped it. */
 export const DROPS = new Map([
-  ['tail', ['characters', 'Text after the calls; models often invent the result of the tool there']],
+  ['tail', ['characters', 'Text after the calls: models often invent the results of the tools there']],
   ['late', ['characters', 'Text that came after the answer had ended']],
   ['cap', ['calls', 'Calls beyond the limit for one answer']],
   ['duplicate', ['calls', 'Repeated calls with the same arguments']],
-  ['parallel', ['calls', 'Further calls, where the client or the settings allow only one at a time']],
+  ['parallel', ['calls', 'Further calls: the client or the settings allow only one call at a time']],
   ['first', ['calls', 'Calls after the first: the setting tools.stop_after ends the answer there']],
-  ['retry', ['characters', 'An answer without the required call; Toolwire asked the model again']],
+  ['retry', ['characters', 'An answer without the required call: Toolwire asked the model again']],
   ['phantom', ['calls', 'Calls that the backend sent without a name']],
-  ['cut', ['calls', 'Calls of an MCP server that did not run, because the answer was cut']],
+  ['cut', ['calls', 'Calls to an MCP server: they did not run, because the answer was cut']],
 ])
 
 /** @type {RowKind[]} */
 export const ROW_KINDS = ['frames', 'events', 'wire']
 export const ROWS = {
-  frames: { title: 'Frames', one: 'frame', none: 'No frames', what: 'what the backend sent' },
+  frames: {
+    title: 'From backend',
+    one: 'message',
+    none: 'No output from the backend',
+    what: 'what the backend sent',
+    search: 'Search the backend’s output',
+  },
   events: {
     title: 'Events',
     one: 'event',
     none: 'No events',
     what: 'how Toolwire understood the backend’s output',
+    search: 'Search events',
   },
-  wire: { title: 'Wire', one: 'block', none: 'Nothing was sent', what: 'what the client received' },
+  wire: {
+    title: 'To client',
+    one: 'block',
+    none: 'Nothing was sent to the client',
+    what: 'what the client received',
+    search: 'Search what the client received',
+  },
 }
 const FINISHES = new Map([
   ['tool_calls', 'tool calls'],
@@ -96,11 +116,11 @@ export const kindText = (kind) => KINDS.get(kind) ?? ''
 /** @param {string} api */
 export const apiName = (api) => APIS.get(api) ?? api
 
-/** The kind of an error with its message, where that is kept. @param {Turn} turn */
+/** The kind of a turn's error, with the message if it is kept. @param {Turn} turn */
 export const errorText = (turn) => [turn.error, turn.message].filter(Boolean).join(': ')
 
 /**
- * The finish reason as the client got it: after calls, `stop` becomes `tool_calls`.
+ * The finish reason that the client got: if there were calls, `tool_calls` instead of `stop`.
  *
  * @param {Pick<TurnLine, 'finish' | 'calls'>} turn
  */
@@ -114,7 +134,7 @@ export const finishOf = (turn) => (turn.finish === 'stop' && turn.calls.length ?
 /** Whether a turn failed. @param {Pick<TurnLine, 'error' | 'status'>} turn */
 export const hasFailed = (turn) => turn.error !== null || (turn.status ?? 0) >= 400
 
-/** How a turn ended, or that it runs, as a badge. @param {Ending} turn */
+/** A badge that shows how a turn ended, or that it is running. @param {Ending} turn */
 export function endBadge(turn) {
   if (turn.state === 'running') return h('span', { class: 'badge running' }, 'running')
   if (turn.cancelled) return h('span', { class: 'badge warn' }, 'cancelled')

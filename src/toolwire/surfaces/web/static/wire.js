@@ -131,7 +131,7 @@ class TurnsPage {
 
   draw() {
     const lead =
-      'Every request to a model: what the client sent, what the backend answered, and what the client got.'
+      'Each turn is one request: what the client sent, what the backend answered, and what the client got.'
     const periods = h(
       'div',
       { class: 'segments', role: 'group', 'aria-label': 'Period of the charts' },
