@@ -2,8 +2,8 @@
 
     python hostile_mcp.py MODE [LOG [WORDS]]
 
-It reads and writes JSON lines without an SDK, and writes every line that it receives into LOG. WORDS is a file
-with a text that some modes send. `tests/doubles/mcp_peer.py` is a server that keeps to the protocol.
+It reads and writes JSON lines without an SDK, and writes every line that it receives into LOG. WORDS is a
+file with a text that some modes send. `tests/doubles/mcp_peer.py` is a server that keeps to the protocol.
 """
 
 from __future__ import annotations
