@@ -477,7 +477,7 @@ def test_what_an_mcp_server_says_stays_text_on_every_page(site: Any, watched: An
     tab.go("/ui/settings")
     server = page.get_by_role("list", name="MCP servers and their state").get_by_role("listitem")
     server.get_by_role("button", name="Check evil").click()
-    expect(server.first).to_contain_text("t has changed, and is withheld.")
+    expect(server.first).to_contain_text("t has changed. Models do not see this tool until you agree.")
     tab.inert("its last words", *HANDLERS[:4])
     tab.go("/ui/inbox")
     page.get_by_role("button", name="Review").click()
