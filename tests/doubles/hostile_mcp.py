@@ -1,9 +1,9 @@
 """A hostile MCP server over stdio. MODE says how it breaks the protocol, or how its process misbehaves.
 
-    python hostile_mcp.py MODE [LOG]
+    python hostile_mcp.py MODE [LOG [WORDS]]
 
-It reads and writes JSON lines without an SDK, and writes every line that it receives into LOG.
-`tests/doubles/mcp_peer.py` is a server that keeps to the protocol.
+It reads and writes JSON lines without an SDK, and writes every line that it receives into LOG. WORDS is a
+file with a text that some modes send. `tests/doubles/mcp_peer.py` is a server that keeps to the protocol.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from typing import Any, BinaryIO
 MODE = sys.argv[1]
 LOG: BinaryIO | None = open(sys.argv[2], "ab", buffering=0) if len(sys.argv) > 2 else None
 BACKTRACKING = "^(a+)+$"
+WORDS = json.load(open(sys.argv[3])) if len(sys.argv) > 3 else "no configuration"
+"""What the modes `says` and `exit-at-start` say wherever they can."""
 TOOL: dict[str, Any] = {"name": "t", "description": "A tool.", "inputSchema": {"type": "object"}}
 READS = {"x": {"type": "string"}}
 
@@ -56,6 +58,7 @@ def listed(round: int) -> dict[str, Any]:
         "thousands": [{**TOOL, "name": f"t{number}"} for number in range(10_000)],
         "long-description": [{**TOOL, "description": "x" * 1_000_000}, {**TOOL, "name": "u"}],
         "long-name": [{**TOOL, "name": "x" * 200}, {**TOOL, "name": "u"}],
+        "hidden-name": [{**TOOL, "name": "t\u3164"}, {**TOOL, "name": "u"}],
         "slash-name": [{**TOOL, "name": "prompts/get"}, {**TOOL, "name": "u"}],
         "half-character": [{**TOOL, "description": "\ud800"}, {**TOOL, "name": "u"}],
         "backtracking": [
@@ -95,6 +98,9 @@ def listed(round: int) -> dict[str, Any]:
         ],
     }
     kind, _, when = MODE.partition(":")
+    if kind == "says":
+        now = " It is another one." if round else ""
+        return {"tools": [{**TOOL, "title": WORDS, "description": WORDS + now}]}
     if kind == "large-schema":
         properties = {f"p{number}": {"type": "string"} for number in range(230_000)}
         large = {**TOOL, "inputSchema": {"type": "object", "properties": properties}}
@@ -188,6 +194,9 @@ def bad_behaviour(id: Any, arguments: dict[str, Any], token: Any) -> None:
             send(id="q3", method="roots/list", params={})
             answers = [json.loads(sys.stdin.buffer.readline()) for _ in range(3)]
             text(id, json.dumps([one.get("error", {}).get("code") for one in answers]))
+        case "says":
+            notify("tools/list_changed")
+            text(id, WORDS, structuredContent={WORDS: WORDS}, isError=True)
         case "becomes" | "grows" | "leaves":
             notify("tools/list_changed")
             text(id, "changed")
@@ -203,7 +212,7 @@ def bad_behaviour(id: Any, arguments: dict[str, Any], token: Any) -> None:
 def begin() -> None:
     match MODE:
         case "exit-at-start":
-            print("no configuration", file=sys.stderr)
+            print(WORDS, file=sys.stderr)
             sys.exit(3)
         case "silent-start":
             time.sleep(600)

@@ -36,6 +36,8 @@ TOOLS = [
     tool("picture", "Returns an image and a link."),
     tool("slow", "Reports progress, then waits until it is cancelled.", {"steps": {"type": "integer"}}),
     tool("fail", "Returns an error as its result."),
+    tool("unfinished", "Returns a result that asks the client to call again, without a question."),
+    tool("task", "Returns a task instead of a result."),
     tool("broken", "Returns a JSON-RPC error."),
     tool("sign_in", "Returns a JSON-RPC error that asks the client to open a web page."),
     tool("grow", "Adds a tool to the list."),
@@ -72,6 +74,8 @@ RESULTS: dict[str, dict[str, Any]] = {
         ],
         "_meta": {"peer/mine": 1, f"{META}serverInfo": {"name": "peer", "version": "1"}},
     },
+    "unfinished": {"content": [], "resultType": "input_required"},
+    "task": {"content": [], "resultType": "task", "taskId": "1"},
     "fail": {"content": [{"type": "text", "text": "no such note"}], "isError": True},
 }
 
@@ -91,7 +95,8 @@ class Peer:
         sys.stdout.flush()
 
     def result(self, id: Any, result: dict[str, Any]) -> None:
-        self.send({"id": id, "result": {**result, **({"resultType": "complete"} if self.modern else {})}})
+        kind = {"resultType": "complete"} if self.modern else {}
+        self.send({"id": id, "result": {**kind, **result}})
 
     def error(self, id: Any, code: int, message: str, **more: Any) -> None:
         self.send({"id": id, "error": {"code": code, "message": message, **more}})

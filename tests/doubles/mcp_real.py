@@ -51,3 +51,20 @@ def _server(name: str, program: Path, *words: str, folder: Path, **more: Any) ->
         missing = f"{program.name} is missing: run make test, which installs it"
         pytest.skip(missing)
     return McpServerSettings(name, command=(str(program), *words), folder=str(folder), **more)
+
+
+def every_server(folder: Path, **rules: Any) -> tuple[McpServerSettings, ...]:
+    """All of them, over one folder."""
+    return tuple(make(folder, **rules) for make in (everything, filesystem, memory, git, time, sqlite))
+
+
+def calls_of_each(folder: Path) -> list[tuple[str, dict[str, Any], str]]:
+    """One call for each of `every_server`, with words of its result."""
+    return [
+        ("everything__echo", {"message": "it is heard"}, "Echo: it is heard"),
+        ("files__list_directory", {"path": str(folder)}, "[FILE] new.txt"),
+        ("memory__read_graph", {}, "entities"),
+        ("git__git_status", {"repo_path": str(folder)}, "Untracked files"),
+        ("time__get_current_time", {"timezone": "Europe/Berlin"}, "is_dst"),
+        ("sqlite__list_tables", {}, "[]"),
+    ]

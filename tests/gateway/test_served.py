@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import replace
@@ -395,10 +396,12 @@ async def test_the_client_is_asked_and_nothing_runs_before_its_yes(store: Store)
 
 @every_strategy
 @pytest.mark.parametrize("way", ["previous", "whole input"])
-async def test_the_conversation_goes_on_after_a_yes(store: Store, tools: Any, way: str) -> None:
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_conversation_goes_on_after_a_yes(store: Store, tools: Any, way: str, stream: bool) -> None:
     served = Served(
         store, 'call files__read {"path": "a"}\n---\nsay Read: {result}\n---\nsay And more.', tools=tools
     )
+    served.asks = functools.partial(served.asks, stream=stream)  # type: ignore[method-assign]
     first = await served.asks(tools=[ASKED])
     yes = {
         "type": "mcp_approval_response",
@@ -753,6 +756,23 @@ async def test_another_model_answers_and_lists_the_tools_once(store: Store, stre
     response = await served.asks(model="first", stream=stream)
     assert kinds(response) == ["mcp_list_tools", "message", "mcp_call", "message"]
     assert b"model=fallback" in served.headers[b"x-toolwire-report"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_another_model_does_not_take_over_after_a_call(store: Store, stream: bool) -> None:
+    """It would begin the answer anew, and make the call again."""
+    served = Served(store)
+    script = 'call files__read {"path": "a.md"}\n---\nfail backend_unavailable Gone.'
+    settings = Settings(models=(ModelSettings("first", "scripted", fallback=("m",)),))
+    first = ScriptedBackend("first", ScriptedOptions(script=script))
+    served.gateway = Gateway(settings, store=store, backends={"first": first, "m": served.model})
+    served.gateway.served_tools = served.servers
+    if stream:
+        response = await served.asks(model="first", stream=True)
+        assert response["status"] == "failed"
+    else:
+        assert (await served.fails("hi", model="first")).failure.kind == "backend_unavailable"
+    assert served.servers.ran == [("read", '{"path": "a.md"}')]
 
 
 @pytest.mark.parametrize("stream", [False, True])

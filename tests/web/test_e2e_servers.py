@@ -16,6 +16,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from doubles.axe import RUN
+from doubles.mcp_real import calls_of_each, every_server
 from toolwire.settings import page_file
 
 PEER = Path(__file__).parents[1] / "doubles" / "mcp_peer.py"
@@ -205,3 +206,52 @@ def test_a_result_is_shown_before_it_is_shared_and_a_no_shares_nothing(
         "hidden"
     )
     assert len(place.calls()) == 1
+
+
+@pytest.mark.timeout(120)
+def test_each_reference_server_is_called_only_with_consent(site: Any, browse: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    servers = {
+        one.name: {"command": ["env", *(f"{name}={value}" for name, value in one.env.items()), *one.command]}
+        for one in every_server(folder)
+    }
+    calls = calls_of_each(folder)
+    write = {"path": str(folder / "new.md"), "content": "as asked"}
+    asked = [*((name, arguments) for name, arguments, _ in calls), *[("files__write_file", write)] * 2]
+    rounds = "\n---\nsay It says: {result}\n".join(f"call {name} {json.dumps(it)}" for name, it in asked)
+    opened = site(models={"m": {"script": f"say Ready.\n---\n{rounds}\n---\nsay All done."}}, mcp=servers)
+    page = browse(opened).tab()
+    ask(page)
+    expect(page.get_by_text("Ready.", exact=True)).to_be_visible()
+    page.goto(f"{opened.url}/ui/settings")
+    states = page.get_by_role("list", name="MCP servers and their state").get_by_role("listitem")
+    for name in servers:
+        one = states.filter(has=page.get_by_role("button", name=f"Check {name}"))
+        one.get_by_role("button", name=f"Check {name}").click()
+        expect(one).to_contain_text("ready", timeout=30_000)
+    page.goto(f"{opened.url}/ui/chat")
+    ask(page)
+    expect(page.get_by_text("Ready.", exact=True)).to_be_visible()
+    ask(page, "Go")
+    for name, _, said in calls:
+        dialog = dialog_of(page)
+        expect(dialog).to_contain_text(": ".join(name.split("__")))
+        press(dialog, "Run")
+        expect(page.get_by_role("article").last).to_contain_text(said)
+    press(dialog_of(page), "Deny")
+    expect(page.get_by_text("cancelled").first).to_be_visible()
+    dialog = dialog_of(page)
+    assert not (folder / "new.md").exists()
+    edited = json.dumps({**write, "content": "as edited"})
+    dialog.get_by_role("textbox", name="Arguments as JSON").fill(edited)
+    expect(dialog.get_by_text("The call runs as edited.")).to_be_visible()
+    press(dialog, "Run")
+    expect(page.get_by_text("All done.", exact=True)).to_be_visible()
+    assert (folder / "new.md").read_text() == "as edited"
+
+
+def press(dialog: Locator, name: str) -> None:
+    """Presses a button of a question after the half second in which it takes no clicks."""
+    dialog.page.wait_for_timeout(600)
+    dialog.get_by_role("button", name=name, exact=True).click()

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import Dialog, Locator, Page, Request, expect
 
+HOSTILE = Path(__file__).parents[1] / "doubles" / "hostile_mcp.py"
 # Each would call xss(), fetch from evil.example or insert an element if it were treated as more than text.
 SCRIPTS = [
     "<script>xss()</script>",
@@ -448,6 +451,38 @@ def test_notes_arguments_names_and_errors_stay_text_on_every_page(site: Any, wat
     tab.inert(
         "a test that fails", "<script>xss()</script>", within=page.get_by_role("region", name="Test of")
     )
+
+
+def test_what_an_mcp_server_says_stays_text_on_every_page(site: Any, watched: Any, tmp_path: Path) -> None:
+    script = f"call evil__t {json.dumps({'x': PAYLOADS})}\n---\nsay {{result}}"
+    words = {"says": "\n".join(PAYLOADS), "exit-at-start": " ".join(HANDLERS[:4])}
+    names = {"says": "evil", "exit-at-start": "gone"}
+    servers: dict[str, dict[str, Any]] = {}
+    for mode, said in words.items():
+        file = tmp_path / mode
+        file.write_text(json.dumps(said))
+        command = [sys.executable, "-S", str(HOSTILE), mode, "/dev/null", str(file)]
+        servers[names[mode]] = {"command": command, "share": "ask"}
+    tab = watched(site(models={"m": {"script": script}}, mcp=servers))
+    page, dialog = tab.page, tab.page.get_by_role("dialog")
+    tab.said("m", "Go")
+    expect(dialog.get_by_role("button", name="Run", exact=True)).to_be_visible()
+    tab.inert("the server's own words", *PAYLOADS, within=dialog)
+    dialog.get_by_role("button", name="Run", exact=True).click()
+    expect(dialog.get_by_role("button", name="Share the result")).to_be_visible()
+    tab.inert("a result before it is shared", *PAYLOADS, within=dialog)
+    dialog.get_by_role("button", name="Share the result").click()
+    tab.ended()
+    tab.inert("a shared result", *SHORT)
+    tab.go("/ui/settings")
+    server = page.get_by_role("list", name="MCP servers and their state").get_by_role("listitem")
+    server.get_by_role("button", name="Check evil").click()
+    expect(server.first).to_contain_text("t has changed. Models do not see this tool until you agree.")
+    tab.inert("its last words", *HANDLERS[:4])
+    tab.go("/ui/inbox")
+    page.get_by_role("button", name="Review").click()
+    expect(dialog.locator(".diff-line.added").first).to_be_visible()
+    tab.inert("a changed definition", *SHORT, within=dialog)
 
 
 def test_the_wire_inspector_shows_text_whatever_went_over_the_wire(site: Any, watched: Any) -> None:

@@ -116,6 +116,7 @@ class Approvals:
         self._taken: set[str] = set()
         """Questions whose decision a call in this process has taken. Such a decision never counts again."""
         self._deciding = asyncio.Lock()
+        self._finding = asyncio.Lock()
 
     # --- asking ---
 
@@ -254,11 +255,11 @@ class Approvals:
         """
         until = asyncio.get_running_loop().time() + wait_s
         while True:
-            asked = await self._found_again(made)
-            if asked is None:
-                if not await self.records.add([made], MOST_WAITING):
+            async with self._finding:  # equal calls at once are one question
+                asked = await self._found_again(made)
+                if asked is None and not await self.records.add([made], MOST_WAITING):
                     return replace(made, status="refused")
-                asked = made
+                asked = asked or made
             try:
                 async with asyncio.timeout_at(until):
                     await self._shown([asked], surface)
@@ -267,8 +268,9 @@ class Approvals:
             decided = await self._decided(asked)
             if decided.status not in ("approved", "denied"):
                 return decided
-            if asked.id not in self._taken and await self.records.take(asked.id, self._clock()):
-                self._taken.add(asked.id)
+            taken = asked.id not in self._taken and await self.records.take(asked.id, self._clock())
+            self._taken.add(asked.id)
+            if taken or decided.status == "denied":  # a no is the answer to all that wait for it
                 return decided
             made = self._anew(made)
 

@@ -36,6 +36,11 @@ Progress = Callable[[float, float | None, str | None], Awaitable[None]]
 """A function that gets the progress of a call: how much is done, the total or None, and a message or None."""
 
 
+def same_arguments(one: Arguments, other: Arguments) -> bool:
+    """Whether two arguments are the same JSON. For Python, `True`, `1` and `1.0` are equal."""
+    return json.dumps(dict(one), sort_keys=True) == json.dumps(dict(other), sort_keys=True)
+
+
 class ToolFailed(Exception):
     """Raised if a tool cannot run a call.
 

@@ -38,6 +38,7 @@ from toolwire.tools.contract import (
     ToolCall,
     ToolFailed,
     Touched,
+    same_arguments,
 )
 
 log = logging.getLogger("toolwire.tools")
@@ -100,11 +101,13 @@ class Toolbox:
 
     def checked(self, name: str, value: Mapping[str, Any]) -> Arguments:
         try:
-            json.dumps(dict(value), ensure_ascii=False).encode()
+            json.dumps(dict(value), ensure_ascii=False, allow_nan=False).encode()
         except UnicodeEncodeError:  # the result would repeat this text, and no server accepts such a request
             raise ToolFailed("the arguments contain half a character (a lone surrogate)") from None
-        except (ValueError, RecursionError):
+        except RecursionError:
             raise ToolFailed("the arguments are nested too deeply") from None
+        except ValueError:  # it would be sent as null
+            raise ToolFailed("the arguments contain a number that JSON does not have") from None
         tool = self.tools[name]
         if isinstance(tool, Ruled):
             tool.check(value)
@@ -241,7 +244,7 @@ class Executor:
             return await self._refused(call, approval, asking)
         was_seen = not decision.standing and (decision.arguments is None or bool(decision.seen))
         edited = None
-        if decision.arguments is not None and dict(decision.arguments) != dict(planned.arguments):
+        if decision.arguments is not None and not same_arguments(decision.arguments, planned.arguments):
             edited = (planned.arguments, decision.arguments)
         try:
             arguments, shown, picked = planned.arguments, planned.shown, decision.picked
@@ -296,7 +299,8 @@ class Executor:
     async def _refused(self, call: ToolCall, approval: Approval, asking: Asking) -> Outcome:
         notice = f"Tool execution cancelled: {call.name}"
         if approval.status == "refused":
-            await self.approvals.refused(asking, call.name, call.arguments, "too many questions wait")
+            where = replace(asking, source=approval.source, pin=approval.pin)
+            await self.approvals.refused(where, call.name, call.arguments, "too many questions wait")
             return Outcome(call, {"error": TOO_MANY}, "failed", f"Tool execution error: {TOO_MANY}")
         if approval.status == "pending":
             return Outcome(call, {"error": UNDECIDED.format(approval.id)}, "waiting", notice)
@@ -351,7 +355,7 @@ def _note(
     edited = decision.arguments
     if decision.within and isinstance(planned.tool, Narrowing):
         return {"note": f"Only notes that match {' or '.join(decision.within)} were searched."}
-    if edited is not None and dict(edited) != dict(planned.arguments):
+    if edited is not None and not same_arguments(edited, planned.arguments):
         written = json.dumps(dict(edited), ensure_ascii=False)
         return {"note": f"The person changed the arguments to: {written}"}
     if picked is not None and len(picked) < (there := len(shown.pickable)):

@@ -12,6 +12,7 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -117,11 +118,14 @@ asyncio.run(main())
 
 
 async def test_an_agent_dies_with_toolwire_however_that_dies(
-    tmp_path: Path, living: Living, gone: Gone
+    tmp_path: Path, living: Living, gone: Gone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Even one that ignores the end of its stdin and every signal that can be ignored."""
     script = tmp_path / "script.json"
     script.write_text(json.dumps({"prompts": [LOOP]}))
+    # A folder of its own for temporary files: in a shared one, any other Toolwire cleans up too.
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
     owner = await asyncio.create_subprocess_exec(
         sys.executable, "-c", OWNER, str(script), stdout=subprocess.PIPE
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any
 
 import openai
@@ -108,6 +109,25 @@ async def test_the_yes_of_a_key_that_may_approve_answers_the_question() -> None:
         assert "API key approves" in {line["decided_by"] for line in await here.audit()}
 
 
+async def test_the_yes_of_a_key_shares_no_result_that_the_person_wants_to_see_first() -> None:
+    async with place(share="ask") as here, here.client("approves") as client:
+        first = await client.responses.create(model="m", input="Go.", tools=[ASKED])
+        yes: Any = {
+            "type": "mcp_approval_response",
+            "approval_request_id": first.output[-1].id,
+            "approve": True,
+        }
+        answering = asyncio.ensure_future(
+            client.responses.create(model="m", input=[yes], tools=[ASKED], previous_response_id=first.id)
+        )
+        question = await here.question()
+        assert (question.stage, question.shown.content) == ("share", "contents of a.md")
+        await here.decide(False)
+        response = await answering
+        assert "contents of a.md" not in response.model_dump_json()
+        assert here.files.calls == [("read_file", {"path": "a.md"})]
+
+
 async def test_the_yes_of_any_other_key_is_followed_by_the_persons() -> None:
     async with place(WRITES) as here, here.client() as client:
         first = await client.responses.create(model="m", input="Go.", tools=[ASKED])
@@ -170,7 +190,14 @@ async def test_a_rule_that_denies_beats_everything() -> None:
         assert here.files.calls == []
 
 
-@pytest.mark.parametrize("server", [{"api": False}, {"default": "deny", "allow": ()}])
+@pytest.mark.parametrize(
+    "server",
+    [
+        {"api": False},
+        {"api": False, "urls": ("https://mcp.example.com/**",)},
+        {"default": "deny", "allow": ()},
+    ],
+)
 async def test_a_server_is_only_offered_if_the_operator_says_so(server: dict[str, Any]) -> None:
     async with place("say hi", **server) as here, here.client() as client:
         raw = await client.responses.with_raw_response.create(model="m", input="Go.", tools=[FILES])
@@ -221,7 +248,10 @@ def opened(here: Place, urls: tuple[str, ...]) -> None:
     here.app._gateway.served_tools = here.app.served = servers
 
 
-async def test_a_server_url_is_used_if_the_settings_allow_it_and_gets_only_its_own_headers() -> None:
+async def test_a_server_url_is_used_if_the_settings_allow_it_and_gets_only_its_own_headers(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG)
     async with place() as here, here.client("approves") as client:
         opened(here, ("http://127.0.0.1:*/**",))
         url = here.app._gateway.settings.mcp.servers[0].url
@@ -247,7 +277,7 @@ async def test_a_server_url_is_used_if_the_settings_allow_it_and_gets_only_its_o
         dumped = await here.store.run(
             lambda c: str([c.execute(f"SELECT * FROM {name}").fetchall() for name in STORED]), "read"
         )
-        assert "tok-1" not in dumped
+        assert "tok-1" not in dumped + caplog.text
 
 
 STORED = ("responses", "mcp_requests", "approvals", "audit", "mcp_pins", "preferences")

@@ -9,6 +9,7 @@ from typing import Any
 
 import mcp_types as types
 import pytest
+from mcp import Client
 
 from toolwire.surfaces.mcp import results
 from toolwire.surfaces.mcp import server as mcp_server
@@ -170,6 +171,18 @@ async def test_the_person_sees_the_client_s_name_as_the_requester(serve: Any, fo
     async with serve().client("auto", person) as client:
         await client.call_tool("vault_tags", {})
     assert "asked by test-client 1.0" in person.shown[0].message
+
+
+async def test_a_client_with_an_endless_hidden_name_fills_neither_the_form_nor_the_log(
+    serve: Any, form: Any
+) -> None:
+    person, tools = form("decline"), serve()
+    name = "Toolwire\n\x1b[2J\u202e" + "x" * 100_000
+    told = types.Implementation(name=name, version="1")
+    async with Client(tools.server.server, elicitation_callback=person, client_info=told) as client:
+        await client.call_tool("vault_tags", {})
+    assert "asked by Toolwire ⏎ ␛[2J⟨U+202E⟩xx" in person.shown[0].message
+    assert {len(row["model"]) for row in await tools.approvals.records.audit()} == {200}
 
 
 # --- since 2026-07-28: a request ends with its question -----------------------------------------

@@ -14,8 +14,10 @@ from mcp.shared.exceptions import MCPError
 
 from doubles.mcp_proxied import peer, proxied, received
 from toolwire.store.store import Store
-from toolwire.tools.contract import Decision
+from toolwire.surfaces.mcp.reading import Reading
+from toolwire.tools.contract import Decision, ToolFailed
 from toolwire.tools.executor import RULED_OUT
+from toolwire.tools.mcp.connection import UpstreamFailed
 
 pytestmark = pytest.mark.process
 both_eras = pytest.mark.parametrize("mode", ["legacy", "auto"])
@@ -310,6 +312,16 @@ async def test_a_server_s_own_questions_are_never_shown_as_approvals(
     assert [one["name"] for one in received(log)] == [what]
 
 
+@pytest.mark.parametrize("tool", ["unfinished", "task"])
+async def test_a_server_cannot_make_a_client_call_again_or_wait(store: Store, log: Path, tool: str) -> None:
+    settings = peer(log, era="modern", allow=("*",))
+    async with proxied(store, settings) as proxy, proxy.client("auto") as client:
+        result = await client.session.call_tool(f"peer__{tool}", {}, allow_input_required=True)
+    assert isinstance(result, types.CallToolResult)
+    assert result.is_error and result.result_type == "complete"
+    assert len(received(log)) == 1
+
+
 @both_eras
 @both_sides
 async def test_a_web_page_that_a_server_wants_opened_is_not_shown_as_a_question(
@@ -469,6 +481,65 @@ async def test_what_was_read_is_shown_before_it_is_shared_if_the_settings_say_so
     assert "of notes://work/plan.md" in person.shown[0].message and "x = 1" in person.shown[2].message
 
 
+async def test_structured_content_and_progress_are_shared_only_as_far_as_they_were_shown(
+    store: Store, log: Path, form: Any
+) -> None:
+    person, heard = form("decline", {**YES}), []
+    reached = asyncio.Event()
+
+    async def reported(progress: float, total: float | None, message: str | None) -> None:
+        heard.append(message)
+        if progress >= 3:
+            reached.set()
+
+    settings = peer(log, share="ask", allow=("*",))
+    async with proxied(store, settings) as proxy, proxy.client("auto", person) as client:
+        kept = await client.call_tool("peer__add_note", {})
+        note = await client.call_tool("peer__add_note", {})
+        slow = asyncio.ensure_future(client.call_tool("peer__slow", {"steps": 3}, progress_callback=reported))
+        async with asyncio.timeout(30):
+            await reached.wait()
+        slow.cancel()
+        await asyncio.gather(slow, return_exceptions=True)
+    assert kept.is_error and kept.structured_content is None
+    assert '"id": 7' in person.shown[0].message and note.structured_content == {"id": 7}
+    assert set(heard) == {None}, "its words could be a part of the result"
+
+
+@pytest.mark.parametrize(
+    "edited",
+    [
+        {"name": "review", "arguments": {"code": 1}},
+        {"name": "review", "arguments": ["code"]},
+        {"name": "review", "arguments": None},
+        {"name": "review", "arguments": {}, "more": 1},
+        {"name": "secret", "arguments": {}},
+    ],
+)
+async def test_a_prompt_is_not_read_if_an_edit_would_not_arrive_as_it_was_shown(
+    store: Store, log: Path, inbox: Any, edited: Any
+) -> None:
+    async with proxied(store, peer(log)) as proxy, proxy.client() as client:
+        reading = asyncio.ensure_future(client.get_prompt("peer__review", {"code": "x"}))
+        question = await inbox.next()
+        await proxy.approvals.decide(question, Decision(True, arguments=edited), by="test")
+        with pytest.raises(MCPError, match="not run"):
+            await reading
+    assert received(log, "prompts/get") == []
+
+
+async def test_the_words_of_an_error_of_a_resource_are_not_shared_unseen(store: Store, log: Path) -> None:
+    async def failing(arguments: Any) -> Any:
+        failure = types.ErrorData(code=-32000, message="contents")
+        raise UpstreamFailed("peer answered with an error: contents", error=failure)
+
+    for share, words in (("ask", "not shared"), ("run", "contents")):
+        reading = Reading(peer(log, share=share), "resources/read", {"uri": "a://b"}, "uri", failing)
+        with pytest.raises(ToolFailed, match=words) as failed:
+            await reading.run({"uri": "a://b"}, None, await reading.preview({}))
+        assert "contents" in failed.value.person
+
+
 async def test_a_resource_is_read_by_the_first_server_that_lists_it_under_its_present_rules(
     store: Store, log: Path, form: Any
 ) -> None:
@@ -493,3 +564,14 @@ async def test_an_endless_list_of_resources_is_cut(
         monkeypatch.setattr("toolwire.surfaces.mcp.reading.MOST_LISTED_BYTES", 10_000)
         monkeypatch.setattr("toolwire.surfaces.mcp.reading.LONGEST_URI", len("notes://work/plan.md"))
         assert [one.uri for one in (await client.list_resources()).resources] == ["notes://work/plan.md"]
+
+
+async def test_a_call_beyond_the_limit_is_logged_with_its_server_and_definition(
+    store: Store, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toolwire.surfaces.mcp.calls.MOST_OPEN", 0)
+    async with proxied(store, peer(log)) as proxy, proxy.client() as client:
+        assert (await client.call_tool("peer__echo", {"text": "a"})).is_error
+        (line,) = await proxy.approvals.records.audit()
+    assert (line["event"], line["source"], line["pin"] != "") == ("refused", "mcp:peer", True)
+    assert received(log) == []

@@ -172,6 +172,12 @@ class Terminal:
         self._stream.feed(data)
         return bool(data)
 
+    def rest(self, seconds: float) -> None:
+        """Reads what comes in this time."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            self._read(left)
+
     def press(self, keys: str) -> None:
         os.write(self._master, keys.encode())
 

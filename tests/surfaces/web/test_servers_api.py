@@ -9,6 +9,7 @@ import json
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 from toolwire.settings import page_file
 from toolwire.settings.load import load
 from toolwire.surfaces.web.routes import enter_path
+from toolwire.surfaces.web.servers import called
 from toolwire.surfaces.web.sessions import OPEN
 
 PEER = Path(__file__).parents[2] / "doubles" / "mcp_peer.py"
@@ -103,6 +105,9 @@ async def test_a_question_shows_the_server_the_exact_arguments_and_the_servers_o
         assert facts["The server says"] == "Returns its text." and facts["The server's hints"] == "only reads"
         assert question["arguments_json"] == '{\n  "text": "one"\n}' and question["editable"]
         assert question["rule"] == 'echo {"text": "one"}' and "vault" not in question["note"]
+        stored = await house.pages.web.approvals.records.get(question["id"])
+        assert called(stored) == ("notes", "echo"), "a rule is saved for the server that was shown"
+        assert called(replace(stored, source="mcp:other")) is None
         await decide(house, question, approved=False, reason="no")
         assert (await asked(house))["id"] != question["id"]
         await decide(house, await asked(house), approved=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import re
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -209,7 +210,7 @@ def event(message: dict[str, Any]) -> Response:
     ("answer", "problem"),
     [
         (lambda message: JSONResponse(text(message, "x" * 9_000_000)), ""),
-        (event, "SSE"),
+        (event, "SSE stream failed"),
         (compressed, "compressed"),
         (lambda message: Response("<html>", media_type="text/html"), "content type"),
         (lambda message: Response("{", media_type="application/json"), "parse"),
@@ -222,11 +223,24 @@ def event(message: dict[str, Any]) -> Response:
 async def test_an_answer_that_breaks_http_fails_its_call_in_time(answer: Handler, problem: str) -> None:
     async with breaking(answer) as url, connected(url) as upstream:
         await upstream.tools()
-        with pytest.raises(UpstreamFailed, match=f"(?i){problem}") as caught:
+        with pytest.raises(UpstreamFailed) as caught:
             async with asyncio.timeout(10):
                 await upstream.call("t", {})
+        assert re.search(f"(?i){problem}", f"{caught.value} {caught.value.said}")
         assert "\n" not in str(caught.value)
+        assert caught.value.may_have_run is (problem != "169.254|HTTP 307")
         assert [one.name for one in await upstream.tools()] == ["t"], "the next request works again"
+
+
+async def test_an_error_with_the_number_of_a_closed_connection_is_the_servers_answer() -> None:
+    def refuses(message: dict[str, Any]) -> Response:
+        error = {"code": -32000, "message": "no such note"}
+        return JSONResponse({"jsonrpc": "2.0", "id": message["id"], "error": error})
+
+    async with breaking(refuses) as url, connected(url) as upstream:
+        with pytest.raises(UpstreamFailed, match="no such note") as caught:
+            await upstream.call("t", {})
+        assert caught.value.error is not None and not caught.value.may_have_run
 
 
 async def test_a_refusal_at_the_start_is_shown_with_its_status() -> None:
@@ -239,6 +253,22 @@ async def test_a_refusal_at_the_start_is_shown_with_its_status() -> None:
             with pytest.raises(UpstreamFailed, match="HTTP 401") as caught:
                 await upstream.tools()
             assert caught.value.status == 401 and "s3cret" not in str(caught.value)
+
+
+async def test_an_address_of_oauth_metadata_is_not_contacted() -> None:
+    """It is the server's choice, and could be an internal host."""
+    sent: list[str] = []
+
+    async def refuse(request: Request) -> Response:
+        sent.append(request.url.path)
+        where = f'Bearer resource_metadata="{request.base_url}latest/meta-data"'
+        return Response(status_code=401, headers={"www-authenticate": where})
+
+    routes = [Route("/{path:path}", refuse, methods=["GET", "POST"])]
+    async with served(Starlette(routes=routes)) as port, connected(f"http://127.0.0.1:{port}/mcp") as up:
+        with pytest.raises(UpstreamFailed, match="HTTP 401"):
+            await up.tools()
+        assert set(sent) == {"/mcp"}
 
 
 async def test_a_redirect_is_not_followed_even_within_the_same_server() -> None:

@@ -21,7 +21,7 @@ from toolwire.tools.contract import Asking, Decision, Outcome, ToolCall
 from toolwire.tools.executor import NOT_SHARED, RULED_OUT, Executor, Toolbox
 from toolwire.tools.mcp.policy import Policy
 from toolwire.tools.mcp.servers import McpServers
-from toolwire.tools.mcp.tool import MOST_RESULT, McpTool, for_model, hints
+from toolwire.tools.mcp.tool import MOST_RESULT, McpTool, for_model, hints, whole
 
 ASKING = Asking("s", "m", "test", source="vault:/notes")
 YES, NO = Decision(True), Decision(False, reason="not now")
@@ -102,6 +102,27 @@ async def test_an_edited_call_arrives_edited(desk: Callable[..., Desk]) -> None:
     assert at.sent() == [{"x": "b", "y": None}] and outcome.edited == ({"x": "a"}, {"x": "b", "y": None})
     outcome = await at.call('{"x": "a"}', Decision(True, arguments={}))
     assert outcome.status == "failed" and len(at.sent()) == 1
+
+
+@process
+async def test_an_edit_with_a_number_that_would_be_sent_as_null_runs_nothing(
+    desk: Callable[..., Desk],
+) -> None:
+    at = desk()
+    outcome = await at.call('{"n": 1}', Decision(True, arguments={"n": float("nan")}))
+    assert outcome.status == "failed" and "JSON does not have" in outcome.result["error"]
+    assert at.sent() == []
+
+
+@process
+@pytest.mark.parametrize("value", [True, 1.0])
+async def test_an_edit_of_a_value_that_python_takes_for_the_same_is_an_edit(
+    desk: Callable[..., Desk], value: Any
+) -> None:
+    at = desk()
+    outcome = await at.call('{"n": 1}', Decision(True, arguments={"n": value}))
+    assert json.dumps(at.sent()) == json.dumps([{"n": value}]) != '[{"n": 1}]'
+    assert outcome.edited is not None and json.dumps(value) in outcome.result["note"]
 
 
 @process
@@ -226,6 +247,28 @@ async def test_a_result_is_shown_before_it_is_shared(desk: Callable[..., Desk]) 
 
 
 @process
+async def test_no_more_of_a_large_result_is_shared_than_was_shown(desk: Callable[..., Desk]) -> None:
+    at = desk("big", share="ask", allow=("t *",))
+    outcome = await at.call('{"n": 300000}', YES)
+    ((share,),) = at.person.shown
+    assert share.shown.summary == "The result has 300,000 characters."
+    assert outcome.result == {"result": share.shown.content} and len(share.shown.content) == MOST_RESULT
+    assert outcome.raw.content == [types.TextContent(text=share.shown.content)]
+
+
+@process
+async def test_the_words_of_an_error_are_shown_before_they_are_shared(desk: Callable[..., Desk]) -> None:
+    at = desk("secret-error", share="ask", env={"TOKEN": "contents"}, allow=("t *",))
+    outcome = await at.call("{}", NO)
+    assert outcome.result["error"] == NOT_SHARED and outcome.raw is None
+    assert "contents" not in json.dumps(outcome.result)
+    outcome = await at.call("{}", YES)
+    ((share,),) = at.person.shown
+    assert "token contents is wrong" in share.shown.content
+    assert outcome.result == {"result": {"is_error": True, "text": share.shown.content}}
+
+
+@process
 @pytest.mark.parametrize("decision", [NO, "leave"])
 async def test_a_result_that_is_not_shared_does_not_reach_the_model(
     desk: Callable[..., Desk], decision: Any, store: Store
@@ -277,6 +320,8 @@ async def test_a_hundred_calls_at_once_leave_at_most_fifty_questions(
     outcomes = await executor.execute(calls, ASKING)
     assert [one.status for one in outcomes].count("expired") == 50
     assert [one.status for one in outcomes].count("failed") == 50
+    refused = [row for row in await approvals.records.audit() if row["event"] == "refused"]
+    assert {(row["source"], row["pin"] != "") for row in refused} == {("mcp:evil", True)}
     assert b"tools/call" not in (tmp_path / "log").read_bytes()
 
 
@@ -304,7 +349,24 @@ def test_text_for_a_model() -> None:
 
 def test_a_long_result_is_cut_and_says_so() -> None:
     said = for_model(result({"type": "text", "text": "x" * (MOST_RESULT + 5)}))
-    assert said.startswith("x" * MOST_RESULT + "\n[cut: the result has 100,005 characters")
+    assert len(said) == MOST_RESULT and "\n[cut: the result has 100,005 characters" in said[-100:]
+    assert for_model(result({"type": "text", "text": said})) == said
+
+
+def test_all_of_a_result_that_leaves_is_shown_for_the_second_question() -> None:
+    link = {"type": "resource_link", "uri": "a://b", "name": "a", "description": "Hidden one."}
+    inside = {
+        "type": "resource",
+        "resource": {"uri": "a://c", "text": "Line 1\nLine 2"},
+        "_meta": {"a": "Two."},
+    }
+    image = {"type": "image", "data": "AAAA" * 100, "mimeType": "image/png", "_meta": {"data": "Three."}}
+    told = {"type": "text", "text": "said", "annotations": {"audience": ["assistant"]}}
+    meta = {"peer/x": "Four.", "io.modelcontextprotocol/serverInfo": {"name": "of the connection"}}
+    shown = whole(result(link, inside, image, told, structuredContent={"a": "Five."}, _meta=meta))
+    for words in ("Hidden one.", "Two.", "Three.", "Four.", "Five.", "Line 1\nLine 2", '"assistant"'):
+        assert words in shown
+    assert "300 B: not shown" in shown and "AAAA" not in shown and "of the connection" not in shown
 
 
 @pytest.mark.parametrize(

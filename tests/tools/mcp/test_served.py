@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -154,6 +155,23 @@ async def test_one_key_cannot_close_or_use_up_the_connections_of_another(store: 
             pass
         with named.used(named.get(by_url("https://y.example/mcp"), "key_1")):
             assert first.id in named._open
+    await named.close()
+
+
+async def test_a_connection_is_for_one_key_one_url_and_one_set_of_headers(store: Store) -> None:
+    """Behind one key may be many people, each with a token of their own."""
+    named = NamedServers(store, lambda address: True)
+    one = replace(by_url("https://x.example/mcp"), headers={"Authorization": "Bearer a"})
+    others = [
+        (one, "key_2"),
+        (replace(one, headers={"Authorization": "Bearer b"}), "key_1"),
+        (replace(one, headers={}), "key_1"),
+        (replace(one, url="https://x.example/other"), "key_1"),
+        (replace(one, label="more"), "key_1"),
+    ]
+    first = named.get(one, "key_1")
+    kept = [first, *(named.get(*other) for other in others)]
+    assert named.get(replace(one), "key_1") is first and len({each.id for each in kept}) == len(kept)
     await named.close()
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import mcp_types as types
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +21,7 @@ from toolwire.settings.types import McpServerSettings
 from toolwire.store.store import Store
 from toolwire.surfaces.mcp.reading import Prompts
 from toolwire.tools.mcp.connection import UpstreamFailed, address, environment
-from toolwire.tools.mcp.pins import difference
+from toolwire.tools.mcp.pins import difference, pinned
 from toolwire.tools.mcp.servers import McpServers
 from toolwire.tools.mcp.tool import LONGEST_NAME, public_name
 
@@ -119,6 +120,7 @@ async def test_a_late_server_is_reported_when_it_is_ready(servers_of: Make, tmp_
         ("long-description", "larger than 262.1 kB"),
         ("long-name", "not one that MCP allows"),
         ("slash-name", "not one that MCP allows"),
+        ("hidden-name", "not one that MCP allows"),
         ("wide-schema", "more than 10,000 nodes"),
         ("reference", "outside of it"),
     ],
@@ -206,6 +208,16 @@ def test_long_definitions_are_shown_whole_instead_of_compared() -> None:
     assert time.monotonic() - began < 2
     assert [line[1:] for line in shown if line[0] == "-"][1:] == old.splitlines()
     assert [line[1:] for line in shown if line[0] == "+"][1:] == new.splitlines()
+
+
+@pytest.mark.parametrize("blank", ["\u2029", "\x85", "\u200b", " "])
+def test_a_change_of_one_blank_is_in_the_difference(blank: str) -> None:
+    before, now = (
+        types.Tool(name="t", description=f"a{one}b", input_schema={"type": "object"})
+        for one in ("\u2028", blank)
+    )
+    shown = difference(pinned(before, "").text, pinned(now, "").text)
+    assert '-  "description": "a\u2028b",' in shown and f'+  "description": "a{blank}b",' in shown
 
 
 @process

@@ -16,6 +16,7 @@ import pytest
 
 from tools.mcp.conftest import hostile, lag, lives, processes, until
 from toolwire.tools.mcp import upstream as module
+from toolwire.tools.mcp.stdio import MOST_HELD, ServerProcess
 from toolwire.tools.mcp.upstream import Upstream, UpstreamFailed
 
 pytestmark = pytest.mark.process
@@ -118,6 +119,23 @@ async def test_a_servers_own_error_is_passed_on_without_secrets_and_control_char
     failure = await fails(upstream)
     assert "s3cret" not in str(failure) and "token *** is wrong" in str(failure)
     assert failure.error is not None and failure.error.code == -32000 and not failure.may_have_run
+    assert failure.error.message.startswith("token *** is wrong"), "an MCP client gets this one"
+
+
+async def test_empty_lines_are_not_read_faster_than_they_are_handled() -> None:
+    paused = []
+
+    class Pipe:
+        def get_pipe_transport(self, fd: int) -> Any:
+            return self
+
+        def pause_reading(self) -> None:
+            paused.append(True)
+
+    process = ServerProcess("evil")
+    process._transport = Pipe()  # type: ignore[assignment]
+    process._read(b"\n" * (MOST_HELD + 1))
+    assert paused
 
 
 # --- time ---
@@ -178,13 +196,13 @@ async def test_a_server_that_does_not_read_is_ended(upstream_to: Make) -> None:
     assert "does not read" in upstream.error
 
 
-async def test_a_server_that_is_slow_to_start_fails_in_time(upstream_to: Make) -> None:
-    upstream = upstream_to("silent-start", start_s=0.3)
+async def test_a_server_that_is_slow_to_start_fails_in_time(upstream_to: Make, tmp_path: Path) -> None:
+    upstream = upstream_to("silent-start", tmp_path / "log", start_s=0.3)
     began = time.monotonic()
     with pytest.raises(UpstreamFailed, match=r"did not start within 0\.3 s"):
         await upstream.tools()
     assert time.monotonic() - began < 5
-    assert upstream.state == "failed" and not processes("silent-start")
+    assert upstream.state == "failed" and not processes(f"{tmp_path}/log")
 
 
 async def test_a_server_that_ignores_the_first_question_is_asked_only_once(
@@ -281,7 +299,8 @@ async def test_nothing_of_a_server_outlives_toolwire_when_it_is_killed(mode: str
     """Its whole process group dies. A child that made a session of its own stays: SECURITY.md says so."""
     words = {"child": "4242"}.get(mode, mode)
     before = processes(words)
-    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    paths = (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", ""))
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     toolwire = await asyncio.create_subprocess_exec(
         sys.executable, "-c", KILLED, mode, stdout=asyncio.subprocess.PIPE, env=environ
     )
@@ -320,11 +339,11 @@ async def test_a_call_after_the_end_is_refused(upstream_to: Make) -> None:
     assert "not in use any more" in str(await fails(upstream))
 
 
-async def test_closing_in_the_middle_of_a_start_leaves_nothing(upstream_to: Make) -> None:
-    upstream = upstream_to("silent-start")
+async def test_closing_in_the_middle_of_a_start_leaves_nothing(upstream_to: Make, tmp_path: Path) -> None:
+    upstream = upstream_to("silent-start", tmp_path / "log")
     listing = asyncio.ensure_future(upstream.tools())
-    await until(lambda: processes("silent-start"))
-    started = processes("silent-start")
+    await until(lambda: processes(f"{tmp_path}/log"))
+    started = processes(f"{tmp_path}/log")
     await upstream.close()
     with pytest.raises(UpstreamFailed):
         await listing

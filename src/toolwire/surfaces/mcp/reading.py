@@ -81,6 +81,11 @@ class Reading:
     def check(self, arguments: Arguments) -> None:
         if arguments.get(self._fixed) != self.arguments[self._fixed]:
             raise ToolFailed(f"not run: the {self._fixed} cannot be changed here")
+        given = arguments.get("arguments", {})
+        if not isinstance(given, Mapping) or not all(isinstance(one, str) for one in given.values()):
+            raise ToolFailed("not run: the arguments of a prompt must be texts")
+        if arguments.keys() - self.arguments.keys():
+            raise ToolFailed("not run: this request has no further arguments")
 
     async def preview(self, arguments: Arguments) -> Preview:
         return Preview(action="Read", facts=self._facts)
@@ -89,7 +94,9 @@ class Reading:
         try:
             raw = await self._send(arguments)
         except UpstreamFailed as failed:
-            raise ToolFailed(str(failed)) from None
+            its_own = failed.error is not None and self._share == "ask"  # the words could be its contents
+            message = "the server answered with an error, which is not shared" if its_own else str(failed)
+            raise ToolFailed(message, str(failed)) from None
         value = _as_json(raw)
         if self._share == "run":
             return Ran(value, raw=raw)
@@ -133,8 +140,7 @@ class Prompts:
             raise MCPError(types.INVALID_PARAMS, f"Unknown prompt: {one_line(name, 80)}")
 
         async def send(arguments: Arguments) -> types.GetPromptResult:
-            given = {str(key): str(value) for key, value in (arguments.get("arguments") or {}).items()}
-            params = types.GetPromptRequestParams(name=prompt, arguments=given)
+            params = types.GetPromptRequestParams(name=prompt, arguments=arguments.get("arguments", {}))
             request = types.GetPromptRequest(params=params)
             return await _sent(self._servers, server, request, types.GetPromptResult)
 
@@ -286,7 +292,7 @@ async def _sent(
     either: Any = answer | types.InputRequiredResult
     adapter: TypeAdapter[Any] = TypeAdapter(either)
     found = await servers.upstream(server.name).request(request, adapter)
-    if isinstance(found, types.InputRequiredResult):
+    if isinstance(found, types.InputRequiredResult) or found.result_type != "complete":
         raise UpstreamFailed(f"{server.name} asks for more input, which Toolwire does not pass on")
     assert isinstance(found, answer)
     return found

@@ -23,7 +23,7 @@ from toolwire.surfaces.mcp.calls import McpCall
 from toolwire.tools.contract import Outcome, Tool
 from toolwire.tools.executor import UNEXPECTED
 from toolwire.tools.loop import marked
-from toolwire.tools.mcp.tool import McpTool
+from toolwire.tools.mcp.tool import RESERVED, McpTool
 
 log = logging.getLogger("toolwire.mcp")
 
@@ -34,8 +34,6 @@ NO_CHANNEL = (
 )
 IN_INBOX = "The question waited in the approvals inbox: run `toolwire approvals` to decide, then call again"
 CANCELLED = "The call was cancelled"
-RESERVED = "io.modelcontextprotocol/"
-"""The prefix of keys in `_meta` that are about one connection, so they are not sent to the client."""
 WANTS_A_PAGE = -32042
 """The code of an error that asks the client to open a web page for the person."""
 

@@ -13,7 +13,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any
 
@@ -32,13 +32,15 @@ from toolwire.surfaces.mcp.changes import ListChanges
 from toolwire.surfaces.mcp.forms import decision, message, schema
 from toolwire.surfaces.mcp.reading import Prompts, Reading, Resources
 from toolwire.tools.approvals import MOST_WAITING, Approvals
-from toolwire.tools.contract import Approval, Asking, Tool, ToolCall
+from toolwire.tools.contract import Approval, Asking, Ruled, Tool, ToolCall
 from toolwire.tools.executor import Toolbox
 from toolwire.tools.mcp.servers import McpServers
 
 log = logging.getLogger("toolwire.mcp")
 
 PROGRESS_EVERY_S = 5.0
+LONGEST_CLIENT = 200
+"""How many characters of a client's name and version are stored with each question and in the log."""
 GONE = "toolwire.gone"
 """The key in the scope of an HTTP request for an event that is set when the client disconnects."""
 OF_VAULT = (
@@ -261,6 +263,9 @@ class ToolServer:
             if not await self._is_full(context, name, arguments):
                 call = self.calls.begin(toolbox, self._approvals, asked, asking, channels, self._ways.wait_s)
             if call is None:
+                tool = toolbox.tools.get(name)
+                if isinstance(tool, Ruled):
+                    asking = replace(asking, source=tool.source, pin=tool.pin)
                 await self._approvals.refused(asking, asked.name, written, "too many questions wait")
                 return TOO_MANY
         gone = context.request.scope.get(GONE) if context.request is not None else None
@@ -295,7 +300,7 @@ class ToolServer:
         client = context.session.client_params
         name = "an MCP client"
         if client is not None:
-            name = f"{client.client_info.name} {client.client_info.version}".strip()
+            name = f"{client.client_info.name} {client.client_info.version}".strip()[:LONGEST_CLIENT]
         session = self._session
         if context.request is not None:
             session += f".{_session_of(context)[:12] or random_id('')}"

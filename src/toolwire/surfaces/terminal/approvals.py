@@ -27,17 +27,8 @@ from toolwire.surfaces import cards
 from toolwire.surfaces.tables import table
 from toolwire.tools.approvals import Approvals
 from toolwire.tools.consent import NEEDS_CODE, ApprovalCode, Proofs, Signer
-from toolwire.tools.contract import (
-    DENY,
-    LATER,
-    Approval,
-    Arguments,
-    Decision,
-    Grant,
-    Scope,
-    approve_label,
-    folder_of,
-)
+from toolwire.tools.contract import DENY, LATER, Approval, Decision, Grant, Scope, approve_label, folder_of
+from toolwire.tools.mcp.policy import read_arguments
 
 BY = "shell"
 WRONG_CODE_S = 1.0
@@ -93,7 +84,7 @@ async def _show(approvals: Approvals, arguments: argparse.Namespace) -> Output:
 
 async def _approve(approvals: Approvals, arguments: argparse.Namespace) -> Output:
     found = await _found(approvals, arguments.id)
-    edited = _edited(arguments.arguments) if arguments.arguments is not None else None
+    edited = read_arguments(arguments.arguments) if arguments.arguments is not None else None
     picked = _picked(found, arguments.pick) if arguments.pick is not None else None
     remember: Scope = arguments.remember or "once"
     folder = (arguments.folder or folder_of(found.shown)) if remember == "folder" else ""
@@ -283,16 +274,6 @@ def _picked(approval: Approval, named: Sequence[str]) -> tuple[str, ...]:
             raise ConfigError(f"--pick {name}: not one of the {len(touched)} files or results shown")
         out.append(found.key)
     return tuple(dict.fromkeys(out))
-
-
-def _edited(written: str) -> Arguments:
-    try:
-        value = json.loads(written)
-    except ValueError as error:
-        raise ConfigError(f"--arguments: not JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise ConfigError("--arguments: not a JSON object")
-    return value
 
 
 def _public(approval: Approval) -> dict[str, Any]:

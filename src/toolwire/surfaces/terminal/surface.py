@@ -33,6 +33,7 @@ from toolwire.tools.contract import (
     ToolFailed,
     approve_label,
     folder_of,
+    same_arguments,
 )
 from toolwire.tools.executor import Toolbox
 
@@ -222,7 +223,7 @@ class KeySurface(PersonSurface):
         except ToolFailed as error:
             self.screen.rows([("warning", one_line(str(error), 300))])
             return
-        draft.edited = None if dict(arguments) == dict(draft.approval.arguments) else arguments
+        draft.edited = None if same_arguments(arguments, draft.approval.arguments) else arguments
         draft.shown = shown
         self.screen.card(cards.card(draft.now(), tool, place="as edited", here=True))
 

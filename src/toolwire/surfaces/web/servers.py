@@ -186,11 +186,16 @@ async def waiting_definitions(web: Web) -> dict[str, list[dict[str, Any]]]:
 
 
 def called(approval: Approval) -> tuple[str, str] | None:
-    """Returns the names of the server and the tool of a question; None if it is not an MCP tool."""
+    """Returns the names of the server and the tool of a question; None if it is not an MCP tool.
+
+    Another program may have stored the question. If it shows another server than its source names, the
+    result is None too.
+    """
     facts = dict(approval.shown.facts)
-    if not approval.source.startswith("mcp:") or SERVER not in facts or TOOL_NAME not in facts:
+    server = approval.source.removeprefix("mcp:").partition("@")[0]
+    if not approval.source.startswith("mcp:") or facts.get(SERVER) != server or TOOL_NAME not in facts:
         return None
-    return facts[SERVER], facts[TOOL_NAME]
+    return server, facts[TOOL_NAME]
 
 
 def configured(web: Web, approval: Approval) -> McpServerSettings | None:

@@ -40,6 +40,14 @@ LONGEST_CALL_S = 3600.0
 SLOW_PROBE_S = 9.0
 """A server that took this long for its first answer ignores `server/discover`, which the SDK sends first."""
 COALESCE_S = 0.1
+_NO_ANSWER = (
+    "Connection closed",
+    "SSE stream",
+    "Failed to parse",
+    "Unexpected content type",
+    "server answered",
+)
+"""How the SDK's own errors begin if a request over HTTP got no answer. A server may write them too."""
 HttpClient = Callable[[McpServerSettings], httpx2.AsyncClient]
 
 
@@ -188,18 +196,24 @@ class Connection:
             await asyncio.sleep(0)
             if self.over:
                 return await self.lost()
-            if self.process is None:  # over stdio, the server itself has sent an error with this code
-                why = one_line(self._masked(error.error.message), 300)
-                problem = f"{self._settings.name}: {why}; the call may have run"
-                return UpstreamFailed(problem, may_have_run=True)
-        if self.status and self.process is None:
-            message = f"{self._settings.name} answered with HTTP {self.status}"
-            return UpstreamFailed(message, error=error.error, status=self.status)
         text = one_line(self._masked(error.error.message), 300)
+        if self.status and self.process is None:
+            ran = self.status >= 500
+            message = f"{self._settings.name} answered with HTTP {self.status}"
+            return UpstreamFailed(
+                f"{message}; the call may have run" if ran else message,
+                error=self._without_secrets(error.error),
+                may_have_run=ran,
+                status=self.status,
+            )
+        if self.process is None and text.startswith(_NO_ANSWER):
+            problem = f"{self._settings.name} sent no valid answer; the call may have run"
+            return UpstreamFailed(problem, said=text, may_have_run=True)
         if text == UNREADABLE:
             problem = f"{self._settings.name}: {text}; the call may have run"
             return UpstreamFailed(problem, may_have_run=True)
-        return UpstreamFailed(f"{self._settings.name} answered with an error: {text}", error=error.error)
+        problem = f"{self._settings.name} answered with an error: {text}"
+        return UpstreamFailed(problem, error=self._without_secrets(error.error))
 
     async def abandon(self, sent: asyncio.Future[Any]) -> None:
         """Cancels a request and notifies the server. Ends a server process that does not read its stdin."""
@@ -290,6 +304,17 @@ class Connection:
         if self.status:
             text = f"{self._settings.name} answered with HTTP {self.status}"
         return one_line(self._masked(text), 300)
+
+    def _without_secrets(self, error: types.ErrorData) -> types.ErrorData:
+        """Returns an error as clients get it."""
+        written = error.model_dump_json()
+        masked = self._masked(written)
+        if masked == written:
+            return error
+        try:
+            return types.ErrorData.model_validate_json(masked)
+        except ValueError:  # a secret of digits or JSON
+            return types.ErrorData(code=error.code, message=self._masked(error.message))
 
     def _masked(self, text: str) -> str:
         """Returns a text without secrets, and without the token of a header such as `Bearer TOKEN`."""

@@ -5,10 +5,10 @@ number where a text was expected. A pattern therefore answers two questions. `su
 rule means, whatever the server does with it. Only this counts for an allow rule. `possibly`: the value may be
 what the rule means. That is enough for a deny or ask rule.
 
-`surely` compares exactly. `possibly` also compares without regard to case, to Unicode's compatibility forms
-and to invisible characters, because file systems and servers may ignore them, and compares paths and texts
-with their percent signs decoded too, because some servers decode them. Text alone does not show
-symbolic links, host names that mean the same address, or what a command does.
+`surely` compares exactly. `possibly` also compares without regard to case, to Unicode's compatibility forms,
+to invisible characters and to spaces at the ends, because file systems and servers may ignore them, and
+compares paths and texts with their percent signs decoded too, because some servers decode them. Text alone
+does not show symbolic links, host names that mean the same address, or what a command does.
 """
 
 from __future__ import annotations
@@ -92,10 +92,10 @@ def folded(value: Any) -> Any:
     if not isinstance(value, str) or len(value) > LONGEST:
         return value
     if value.isascii():
-        return value.casefold()
+        return value.casefold().strip()
     if hides(value):
         value = "".join(letter for letter in value if not hides(letter) or _CONTROL.match(letter))
-    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", value).casefold())
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", value).casefold()).strip()
 
 
 def _decoded(value: Any) -> Iterator[Any]:
@@ -195,7 +195,9 @@ def _text(written: str) -> Judge:
     def judge(value: Any) -> Verdict:
         if value == written and isinstance(value, str):
             return True
-        if not _readable(value) or ".." in re.split(r"[/\\]", value):
+        if not _readable(value):
+            return None
+        if ".." in map(str.strip, re.split(r"[/\\]", unicodedata.normalize("NFKC", value))):
             return None
         if "/" in written and not _is_plain("/" + value):
             return None  # a relative path, or a name such as OWNER/REPOSITORY
@@ -214,7 +216,11 @@ def _is_plain(path: str) -> bool:
         return False
     normal = unicodedata.normalize("NFKC", path)
     names = [*path.rstrip("/").split("/")[1:], *normal.rstrip("/").split("/")[1:]]
-    return normal.count("/") == path.count("/") and "\\" not in normal and not {"", ".", ".."} & set(names)
+    if normal.count("/") != path.count("/") or "\\" in normal or {"", ".", ".."} & set(names):
+        return False
+    # Some servers and file systems ignore a blank or a dot at the end of a name, so `.. ` could be `..`.
+    ends = {name[-1] for name in (*names, *unquote(normal).rstrip("/").split("/")[1:]) if name}
+    return "." not in ends and not any(map(str.isspace, ends))
 
 
 def _path(written: str) -> Judge:
@@ -259,6 +265,17 @@ def _host(written: str) -> str | None:
     return None if "" in labels and name else name
 
 
+def _page(path: str) -> str | None:
+    """Returns the decoded path of a URL; None if its meaning is not certain."""
+    if not _is_plain(path) or ";" in path or path.endswith("//"):
+        return None
+    try:
+        page = unquote(path, errors="strict")
+    except UnicodeDecodeError:
+        return None
+    return page if _is_plain(page) and not _CONTROL.search(page) else None
+
+
 def _url(written: str) -> Judge:
     parts = _URL.fullmatch(written)
     authority = _AUTHORITY.fullmatch(parts[2]) if parts else None
@@ -286,18 +303,18 @@ def _url(written: str) -> Judge:
         if where is None or not (where or kind == "file"):
             return None
         door = str(int(site[2])) if site[2] else _PORTS.get(kind, "")
-        if scheme not in ("*", kind) or host.fullmatch(where) is None or port not in ("*", door):
+        if scheme not in ("*", kind) or port not in ("*", door):
             return False
-        if not _is_plain(url[3]) or ";" in url[3] or url[3].endswith("//"):
-            return None
-        try:
-            page = unquote(url[3], errors="strict")
-        except UnicodeDecodeError:
-            return None
-        if _CONTROL.search(page) or not _is_plain(page):
+        elsewhere = host.fullmatch(where) is None
+        if elsewhere and kind != "file":  # `file://localhost/a` is the file `/a` too
+            return False
+        page = _page(url[3])
+        if page is None:
             return None
         if path.fullmatch(page.rstrip("/")) is None:
             return False
+        if elsewhere:
+            return None
         asked = (url[4] or "?")[1:]
         if query is not None:
             return bool(asked) and (True if query.fullmatch(asked) and not url[5] else None)

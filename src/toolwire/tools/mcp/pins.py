@@ -62,7 +62,8 @@ class Withheld:
 
 def difference(before: str, after: str) -> str:
     """Returns how a definition has changed, line by line. May take a while: run it in a thread."""
-    old, new = before.splitlines(), after.splitlines()
+    # `splitlines` would also drop U+2028 and the like, so that a change of these would not be seen.
+    old, new = before.split("\n") if before else [], after.split("\n")
     if old and len(old) + len(new) > MOST_COMPARED:
         whole = [f"-{line}" for line in old] + [f"+{line}" for line in new]
         return "\n".join(("--- agreed", "+++ now", "@@ too long to compare: all of both @@", *whole))

@@ -133,7 +133,7 @@ class Condition:
         if any(value is not None and not isinstance(value, Mapping) for value in through):
             return not surely  # for example JSON in a text, which some servers parse
         found = call.values.get(".".join(steps), [])
-        if self.pattern.kind not in ("any", "null"):
+        if self.pattern.kind not in ("any", "null") and not surely:
             found = [value for value in found if value is not None]  # null is as good as no value
         if not found:
             return self.op == "!=" and not surely

@@ -14,7 +14,7 @@ from typing import Literal
 
 import mcp_types as types
 
-from toolwire.core.display import one_line, size
+from toolwire.core.display import hides, one_line, size
 from toolwire.settings.types import ConfigError, McpServerSettings, McpSettings
 from toolwire.store.store import Store
 from toolwire.tools.mcp.connection import Connection, HttpClient, UpstreamFailed, address
@@ -294,7 +294,8 @@ def _checked(tool: types.Tool, instructions: str) -> tuple[Pinned, SchemaCheck]:
 
     Raises `SchemaRefused` if the tool cannot be offered.
     """
-    if not 0 < len(tool.name) <= LONGEST_TOOL_NAME or "/" in tool.name or not tool.name.isprintable():
+    name = tool.name
+    if not 0 < len(name) <= LONGEST_TOOL_NAME or "/" in name or not name.isprintable() or hides(name):
         raise SchemaRefused("its name is not one that MCP allows")
     definition = None if is_too_large(tool, instructions) else pinned(tool, instructions)
     if definition is None or len(definition.text) > LARGEST_DEFINITION:

@@ -83,7 +83,7 @@ class ServerProcess(Child):
             if self._rest_size > LARGEST:
                 break
             self._lines.append(b"".join(self._rest))
-            self._held += self._rest_size
+            self._held += self._rest_size + 1
             self._rest, self._rest_size = [line], len(line)
         if self._rest_size > LARGEST:
             self.end_because(f"it sent a message of more than {size(LARGEST)}")
@@ -101,7 +101,7 @@ class ServerProcess(Child):
         while True:
             while self._lines:
                 line = self._lines.popleft()
-                self._held -= len(line)
+                self._held -= len(line) + 1
                 if self._paused and self._held <= MOST_HELD // 2 and not self.ended.is_set():
                     self._paused = False
                     self._reading().resume_reading()

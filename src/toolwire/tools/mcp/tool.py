@@ -42,6 +42,8 @@ MOST_ARGUMENTS = 1_000_000
 """The most characters of a call's arguments, as JSON."""
 MOST_RESULT = 100_000
 """The most characters of a result that a model gets."""
+RESERVED = "io.modelcontextprotocol/"
+"""The prefix of keys in `_meta` that are about one connection, so they are not sent to the client."""
 MOST_SAID = 20_000
 """The most characters of a title and description that are stored with a question."""
 _PLAIN = re.compile(r"[A-Za-z0-9_-]+")
@@ -155,17 +157,24 @@ class McpTool:
         return other
 
     async def run(self, arguments: Arguments, picked: Sequence[str] | None, shown: Preview) -> Ran:
+        shares_all = self.settings.share == "run"
+        progress = self._progress if shares_all or self._progress is None else _wordless(self._progress)
         try:
-            raw = await self.call(arguments, self._progress)
+            raw = await self.call(arguments, progress)
         except UpstreamFailed as error:
-            person = f"{error} It said: {error.said}" if error.said else str(error)
-            raise ToolFailed(str(error), person, may_have_run=error.may_have_run, raw=error.error) from None
-        value = for_model(raw)
-        if self.settings.share == "run":
-            return Ran(value, raw=raw)
-        failed = " It reports an error." if raw.is_error else ""
-        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2)
-        summary = f"The result has {counted(len(text), 'character')}.{failed}"
+            if error.error is None or error.may_have_run or shares_all:
+                person = f"{error} It said: {error.said}" if error.said else str(error)
+                its_own = error.error if shares_all else None
+                raise ToolFailed(str(error), person, may_have_run=error.may_have_run, raw=its_own) from None
+            raw = types.CallToolResult(content=[types.TextContent(text=str(error))], is_error=True)
+        if shares_all:
+            return Ran(for_model(raw), raw=raw)
+        everything = whole(raw)
+        text = _cut(everything)
+        if text != everything:
+            raw = types.CallToolResult(content=[types.TextContent(text=text)], is_error=raw.is_error)
+        reports = " It reports an error." if raw.is_error else ""
+        summary = f"The result has {counted(len(everything), 'character')}.{reports}"
         found = Preview(summary=summary, action="Share the result", facts=self.facts[:3], content=text)
         return Ran({}, found=found, raw=raw)
 
@@ -192,7 +201,38 @@ def hints(definition: types.Tool) -> str:
     return ", ".join(words for is_so, words in said if is_so)
 
 
+def _wordless(progress: Progress) -> Progress:
+    """Returns a report of progress without the server's words: they could be a part of its result."""
+
+    async def report(done: float, total: float | None, message: str | None) -> None:
+        await progress(done, total, None)
+
+    return report
+
+
 # --- results for a model ---
+
+
+def whole(result: types.CallToolResult) -> str:
+    """Returns all that a client may receive of a result, for the person. Only data of media is left out."""
+    parts = [_whole(block) for block in result.content]
+    meta = {name: value for name, value in (result.meta or {}).items() if not name.startswith(RESERVED)}
+    for title, value in (("structured content", result.structured_content), ("metadata", meta or None)):
+        if value is not None:
+            parts.append(f"[{title}]\n{json.dumps(value, ensure_ascii=False, indent=2)}")
+    return "\n".join(parts)
+
+
+def _whole(block: types.ContentBlock) -> str:
+    if isinstance(block, types.TextContent) and block.annotations is None and not block.meta:
+        return block.text
+    written = block.model_dump(by_alias=True, mode="json", exclude_none=True)
+    resource = written.get("resource") or {}
+    for part, name in ((written, "data"), (resource, "blob")):
+        if name in part:
+            part[name] = f"{size(len(part[name]) * 3 // 4)}: not shown"
+    text = resource.pop("text", "")
+    return json.dumps(written, ensure_ascii=False, indent=2) + (f"\n{text}" if text else "")
 
 
 def for_model(result: types.CallToolResult) -> Any:
@@ -200,11 +240,14 @@ def for_model(result: types.CallToolResult) -> Any:
     texts = [_text(block) for block in result.content]
     if not texts and result.structured_content is not None:
         texts = [json.dumps(result.structured_content, ensure_ascii=False)]
-    text = "\n".join(texts)
-    if len(text) > MOST_RESULT:
-        cut = f"[cut: the result has {counted(len(text), 'character')}, of which these are the first]"
-        text = f"{text[:MOST_RESULT]}\n{cut}"
+    text = _cut("\n".join(texts))
     return {"is_error": True, "text": text} if result.is_error else text
+
+
+def _cut(text: str) -> str:
+    """Returns at most `MOST_RESULT` characters, which say so if they are not all."""
+    cut = f"\n[cut: the result has {counted(len(text), 'character')}, of which these are the first]"
+    return text if len(text) <= MOST_RESULT else text[: MOST_RESULT - len(cut)] + cut
 
 
 def _text(block: types.ContentBlock) -> str:

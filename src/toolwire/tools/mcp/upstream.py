@@ -190,7 +190,7 @@ class Upstream:
         """Calls a tool, once. Raises `UpstreamFailed`. If the caller is cancelled, the server is notified."""
         params = types.CallToolRequestParams(name=tool, arguments=dict(arguments))
         answer = await self.request(types.CallToolRequest(params=params), _ANSWER, progress=progress, on=on)
-        if isinstance(answer, types.InputRequiredResult):
+        if isinstance(answer, types.InputRequiredResult) or answer.result_type != "complete":
             problem = f"{self.name} asks for more input during the call, which Toolwire does not pass on"
             raise UpstreamFailed(problem, may_have_run=True)
         return answer
