@@ -196,6 +196,7 @@ DIALECTS = WORK / "dialects.json"
 HOSTILE, ONE_HOSTILE = WORK / "hostile.json", WORK / "one-hostile.json"
 FAULTS, FIRST = WORK / "faults.json", WORK / "first-minute.json"
 LOCAL, LOCAL_CALLS, VAULT = WORK / "local.json", WORK / "local-calls.json", WORK / "vault.json"
+PROXY = WORK / "proxy.json"
 BFCL = WORK / "bfcl.json"
 
 
@@ -356,6 +357,14 @@ SECTIONS: tuple[Section, ...] = (
         "backends/acp/test_acp_real.py",
         "opencode_parks",
         {"TOOLWIRE_ACP_PARK_S": ("330", "5")},
+    ),
+    Section(
+        "proxy",
+        "An MCP server behind Toolwire, compared with the same server used directly",
+        ("-m", "bench", "proxy", "--json", str(PROXY)),
+        ("-m", "bench", "proxy", "--quick", "--json", str(PROXY)),
+        PROXY,
+        read_rows,
     ),
     Section(
         "vault",

@@ -310,7 +310,7 @@ def draw_jsonish(rng: Random) -> Case:
     return {"text": text, "cuts": generate.cuts(rng, len(text))}
 
 
-def judge_mended(case: Case) -> None:
+def judge_repaired(case: Case) -> None:
     """Judges repaired JSON, for any input.
 
     The output of a finished flow is strict JSON, and does not depend on how the input was cut.
@@ -391,7 +391,7 @@ LAWS: dict[str, Law] = {
     ),
     "tools_off": Law(draw_text, judge_off, "without tools the text is unchanged", SCANNED),
     "json_verbatim": Law(draw_json, judge_verbatim, "strict JSON is unchanged"),
-    "json_mended": Law(draw_jsonish, judge_mended, "repaired JSON is strict JSON, however the text is cut"),
+    "json_repaired": Law(draw_jsonish, judge_repaired, "repaired JSON is strict JSON, however the text is cut"),
     "json_in_string": Law(draw_jsonish, judge_string, "JSON in a JSON string is unescaped once"),
     "custom_input": Law(
         draw_input, judge_custom_input, "a custom tool's input is unchanged as a function's argument"

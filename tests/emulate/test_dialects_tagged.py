@@ -70,7 +70,7 @@ CALLS = [
         "<tool_call>get_weather<arg_key>days</arg_key><arg_value>3</arg_value><arg_key>where</arg_key>"
         "<arg_value>{'a': None}</arg_value></tool_call>",
         [call('{"days": 3, "where": {"a": null}}', status="repaired")],
-        id="GLM typed by the schema, and mended",
+        id="GLM typed by the schema, and repaired",
     ),
     pytest.param(
         "Yes.\n<tool_call>write</tool_call>\n"
