@@ -391,7 +391,7 @@ LAWS: dict[str, Law] = {
     ),
     "tools_off": Law(draw_text, judge_off, "without tools the text is unchanged", SCANNED),
     "json_verbatim": Law(draw_json, judge_verbatim, "strict JSON is unchanged"),
-    "json_repaired": Law(draw_jsonish, judge_repaired, "repaired JSON is strict JSON, however the text is cut"),
+    "json_repaired": Law(draw_jsonish, judge_repaired, "repaired JSON is strict JSON, however it is cut"),
     "json_in_string": Law(draw_jsonish, judge_string, "JSON in a JSON string is unescaped once"),
     "custom_input": Law(
         draw_input, judge_custom_input, "a custom tool's input is unchanged as a function's argument"
