@@ -184,7 +184,8 @@ def test_a_remembered_grant_approves_automatically_until_it_is_revoked(
     page, settings = browsing.tab("/ui/inbox"), browsing.tab("/ui/settings")
     expect(
         settings.get_by_text(
-            "None. Each call in the chat needs your approval, unless a rule of an MCP server allows it."
+            "None. Each call in the chat needs your approval, unless a rule that you set for an MCP server "
+            "allows it."
         )
     ).to_be_visible()
     page.bring_to_front()
@@ -216,7 +217,8 @@ def test_a_remembered_grant_approves_automatically_until_it_is_revoked(
     expect(page.get_by_role("heading", name="No remembered grants")).to_be_visible()
     expect(
         settings.get_by_text(
-            "None. Each call in the chat needs your approval, unless a rule of an MCP server allows it."
+            "None. Each call in the chat needs your approval, unless a rule that you set for an MCP server "
+            "allows it."
         )
     ).to_be_visible()
     ask(here)

@@ -5,6 +5,7 @@
 
 import * as api from './api.js'
 import { banner, clear, codeBlock, copyButton, h, icon, ms, tabList, text } from './dom.js'
+import { ABOUT } from './model-picker.js'
 
 export const title = 'Connect'
 
@@ -191,7 +192,7 @@ function modelPicker(connect, onpick) {
   if (!connect.models.length)
     return h('p', { class: 'muted', id: 'connect-model' }, 'This server has no model.')
   const options = connect.models.map(({ id, tools }) =>
-    h('option', { value: id, selected: id === connect.model }, `${id} · ${tools}`),
+    h('option', { value: id, selected: id === connect.model }, `${id} · ${ABOUT.get(tools) ?? tools}`),
   )
   const picker = h('select', { class: 'select', id: 'connect-model' }, options)
   picker.addEventListener('change', () => onpick(picker.value))

@@ -48,7 +48,7 @@ const TABS = [
       'shield',
       'No decisions yet',
       'Approved and denied calls are listed here, with what was granted. You decide each call yourself, ' +
-        'unless a remembered grant, a rule of an MCP server or an --allow rule decides it.',
+        'unless a remembered grant, a rule that you set for an MCP server or an --allow rule decides it.',
     ],
   },
   {
@@ -74,7 +74,8 @@ const TABS = [
       'In the approval dialog, you can let Toolwire remember an approval for later calls of the same tool: ' +
         'in the conversation, in a folder, or everywhere. A remembered approval is a grant, and is listed ' +
         'here. You can revoke a grant at any time. Without a grant, a call runs only if you approve it, or ' +
-        'if a rule allows it: an allow rule of an MCP server, or the option --allow of a command.',
+        'if a rule allows it: an allow rule that you set for an MCP server, or the option --allow of a ' +
+        'command.',
     ],
   },
   {

@@ -5,7 +5,8 @@
 
 import { clear, h, icon, strategyBadge, text } from './dom.js'
 
-const ABOUT = new Map([
+/** How a model calls tools, by the name of the strategy. */
+export const ABOUT = new Map([
   ['native', 'has its own tool calling'],
   ['parked', 'an agent that waits for the results of its calls'],
   ['emulated', 'writes calls as text, which Toolwire reads'],

@@ -21,15 +21,16 @@ export const title = 'Settings'
 
 const DESCRIPTION =
   'Lets models in the chat on these pages ask to search, read and change your notes, and to call the tools ' +
-  'of your MCP servers. You approve each call in a dialog, unless a remembered approval or a rule of an ' +
-  'MCP server allows it. This switch does not affect clients of the API and their tools.'
+  'of your MCP servers. You approve each call in a dialog, unless a remembered approval or a rule ' +
+  'that you set for an MCP server allows it. This switch does not affect clients of the API and their tools.'
 const WARNING = '⚠️ Experimental feature - tools may access your vault data.'
 const CONTENTS = new Map([
   ['memory', 'Requests and responses of recent turns stay in memory, at most until the server stops.'],
   ['disk', 'Requests and responses are kept on disk. Only your user account can read them.'],
   ['off', 'Nothing is recorded, and the Wire page is empty.'],
 ])
-const NO_GRANTS = 'None. Each call in the chat needs your approval, unless a rule of an MCP server allows it.'
+const NO_GRANTS =
+  'None. Each call in the chat needs your approval, unless a rule that you set for an MCP server allows it.'
 const FEW = 4
 
 /**

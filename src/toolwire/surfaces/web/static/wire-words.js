@@ -18,8 +18,8 @@ const STRATEGIES = new Map([
   ],
   [
     'constrained',
-    'The model’s decoder was limited to calls that match the tools’ schemas. Toolwire found the calls in ' +
-      'what the model wrote.',
+    'If the model wrote a call, its decoder limited the call to the tool’s schema, as far as the decoder can ' +
+      'enforce the schema. Toolwire found the calls in what the model wrote.',
   ],
   ['emulated', 'The prompt described the tools, and Toolwire found the calls in what the model wrote.'],
   ['none', 'No tools were offered to the model in this turn.'],
