@@ -126,8 +126,8 @@ def tools_prompt(
     """Returns the instructions for calling tools.
 
     `tools`: the tools that may be called now. `held`: the decoder is constrained to the form, so few rules
-    are needed. The list of tools comes first and the token late: the text before the token is the same in
-    every turn, so a server can cache it.
+    are needed. The list of tools comes first, and the random token of the call marker as late as possible:
+    the text before the token is the same in every turn, so a server can cache this text.
     """
     block = form.dialect != BARE
     token = " " + _TOKEN.format(nonce=form.nonce) if form.dialect == "sentinel" else ""
@@ -288,6 +288,6 @@ def transcript(turn: Turn, prompts: Iterable[str], form: Form) -> tuple[Message,
 
 
 def text_only(turn: Turn, messages: tuple[Message, ...]) -> Turn:
-    """Returns the turn for a backend without tools. `messages`: its transcript."""
+    """Returns the turn for a backend without tools. `messages`: the turn as `transcript` writes it."""
     no_tools = replace(turn.tool_choice, mode="none", name=None, allowed=None)
     return replace(turn, instructions=None, items=messages, tools=(), tool_choice=no_tools)

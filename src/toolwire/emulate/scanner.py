@@ -52,8 +52,8 @@ class ToolCallParser(Scan):
 
     `arguments`: `eager` sends arguments while the model writes them, `validated` when they are complete.
     Calls of a strict tool are always held until `check` has seen them. `quoted`: the request's input texts.
-    `thoughts`: if given, reasoning is separated from the answer; the function says whether the request
-    contains a text.
+    `thoughts`: a function that returns whether the request contains a given text; if it is set, reasoning is
+    separated from the answer.
     """
 
     def __init__(
@@ -346,7 +346,9 @@ class ToolCallParser(Scan):
         self._end_candidate()
 
     def _fail(self) -> None:
-        """Turns the candidate into text. If it is short, it is scanned again from its second character on."""
+        """Turns the candidate into text. If the candidate is short, it is scanned again from its second
+        character on.
+        """
         self.call = None
         self._to_text(self._start + 1)
         self._end_candidate()

@@ -156,7 +156,10 @@ def member(scan: Scan, block: JsonBlock, envelope: Envelope, nested: bool) -> Re
 
 
 def _may_be_argument(scan: Scan, envelope: Envelope, key: str) -> bool:
-    """Whether a member after the arguments may be an argument, because a brace closed them too early."""
+    """Whether a member after the end of the arguments may belong to the arguments.
+
+    This is possible because models sometimes close the arguments too early, with an extra brace.
+    """
     tool = scan.registry.resolve(envelope.name or "")
     properties = tool.parameters.get("properties") if tool is not None else None
     return not properties or not isinstance(properties, Mapping) or key in properties

@@ -189,7 +189,9 @@ class Scan:
 
     @property
     def candidate_open(self) -> bool:
-        """Whether a candidate is open. Right after `close_call`: whether the candidate became a call."""
+        """Whether a candidate (a block that may be a call) is open. Right after `close_call`: whether the
+        candidate became a call.
+        """
         return self._start >= 0
 
     def checkpoint(self) -> None:
@@ -232,7 +234,7 @@ def more(scan: Scan, size: int = 1) -> Reading:
 def match(scan: Scan, pattern: re.Pattern[str], limit: int = LONGEST) -> Reading:
     """Returns the text that `pattern` matches here, without consuming it.
 
-    Returns None if nothing matches, if the match is longer than `limit`, or if it is the end of the text.
+    Returns None if nothing matches, if the match is longer than `limit`, or if the text ends with the match.
     """
     while True:
         found = pattern.match(scan.buffer, scan.position, scan.position + limit + 1)

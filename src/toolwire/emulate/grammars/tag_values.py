@@ -227,7 +227,7 @@ def _is_quoted(scan: Scan, entities: bool) -> Reading:
 class _StringWriter:
     """Sends text as the inside of a JSON string.
 
-    Holds back a newline or part of an entity at the end of a piece, because it may be markup or incomplete.
+    At the end of a piece, holds back a newline, which may be markup, and an incomplete entity.
     """
 
     def __init__(self, scan: Scan, block: TagBlock) -> None:
