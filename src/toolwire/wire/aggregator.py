@@ -146,7 +146,8 @@ def extract_use_tool_blocks(text: str, start: int = 0) -> tuple[tuple[TextBlock,
 class _Choice:
     """The calls of one choice.
 
-    `held`: by the number of a call, the events of final messages that no update has returned as deltas yet.
+    `held`: for each call, by its number, the events that came with a final message and that no `Update` has
+    returned as deltas yet.
     """
 
     def __init__(self) -> None:

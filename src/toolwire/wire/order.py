@@ -276,7 +276,10 @@ class Order:
         self.row = ENDED
 
     def _read(self, event: Event) -> tuple[str, str]:
-        """Returns the symbol and the text of an event other than Text, Usage and CallArgs."""
+        """Returns the symbol and the text of an event other than Text, Usage and CallArgs.
+
+        The symbol names the event in the table of `_expanded`.
+        """
         if isinstance(event, Finish):
             return ("cut" if event.reason in CUT else "finish"), ""
         if isinstance(event, CallBegin):

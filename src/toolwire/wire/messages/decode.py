@@ -299,8 +299,8 @@ class _Reader:
     def _read_system(self, content: Any, path: str) -> None:
         """Adds a message with the role `system`.
 
-        Many models take such a message only at the beginning. A later one is added to the user's message
-        before it, in the tags that Claude Code uses for models that do not know such messages. An empty
+        Many models take such a message only at the beginning. A later one is therefore added to the user's
+        message before it, in the tags that Claude Code uses for models without such messages. An empty
         message, which only sets the effort, is left out.
         """
         if type(content) is list:

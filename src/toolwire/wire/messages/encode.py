@@ -223,7 +223,7 @@ def _block(item: Item) -> dict[str, Any]:
 
 
 def _whole(step: Sign) -> dict[str, Any]:
-    """Returns the content block of an item that arrives whole."""
+    """Returns the content block of an item whose whole content is in one `Sign`."""
     found: dict[str, Any]
     found = json.loads(step.text) if step.item.kind == "block" else {**_block(step.item), "data": step.text}
     return found

@@ -201,8 +201,9 @@ class McpItems:
     def settle(self, items: Sequence[Item], paths: Sequence[str]) -> tuple[list[Item], list[str]]:
         """Returns the items without superfluous ones, and their paths.
 
-        Drops every further Call for the same approval request, and the result `_APPROVED` of a call that has
-        run since. Raises an error if an answer has no approval request.
+        Of several Calls for one approval request, keeps only the first. If the approved call has run since,
+        drops the placeholder result `_APPROVED`, because `items` also has the real result. Raises an error if
+        an answer names an approval request that this conversation does not have.
         """
         seen: set[str] = set()
         out: list[Item] = []
