@@ -240,7 +240,7 @@ def presentable(text: str, secrets: tuple[str, ...]) -> str:
 
 
 def _words(error: BaseException) -> str:
-    """Returns the provider's message, or else the message of the library if the request was wrong, or ""."""
+    """Returns the provider's message; if it has none, the library's message for a wrong request; or ""."""
     body = getattr(error, "body", None)
     for place in (body.get("error") if isinstance(body, Mapping) else None, body):
         if isinstance(place, Mapping) and isinstance(place.get("message"), str):

@@ -262,7 +262,11 @@ class _Conversation:
         self._asked.append(part)
 
     def _answer(self) -> None:
-        """Begins a response of the model. First closes the request before it, or creates one."""
+        """Begins a response of the model.
+
+        Closes the request before it. If there is no request with a message or result, first adds a message of
+        the user.
+        """
         if self._texts or self._calls:
             return
         if not any(isinstance(part, UserPromptPart | ToolReturnPart) for part in self._asked):

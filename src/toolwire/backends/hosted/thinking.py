@@ -95,9 +95,9 @@ def _effort(level: str, profile: Mapping[str, Any]) -> str:
 
 
 def _drops_sampling(turn: Turn) -> bool:
-    """Whether Claude refuses this request's `temperature` or `top_p` when it thinks.
+    """Whether Claude, when it thinks, refuses this request's `temperature` or `top_p`.
 
-    Raises an error if the client asked for thinking and for this value.
+    Raises an error if the client's request sets both this field and an effort.
     """
     temperature, top_p = turn.sampling.temperature, turn.sampling.top_p
     name = "temperature" if temperature not in (None, 1) else ""

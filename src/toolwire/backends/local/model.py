@@ -243,7 +243,11 @@ class LocalModel:
             stream.put(error)
 
     def accepts(self, grammar: str) -> bool:
-        """Returns whether llguidance can read a grammar. Its texts must begin with a tilde."""
+        """Returns whether llguidance can read a grammar.
+
+        The grammar must only allow texts that begin with a tilde: an answer without the tilde shows that
+        llama.cpp has ignored the grammar.
+        """
         known = self._accepted.get(grammar)
         if known is None:
             body = {"prompt": "a", "max_tokens": 1, "temperature": 0, "cache_prompt": False}

@@ -161,7 +161,7 @@ class AnswerReader:
         return out if self.ended else out + self._end()
 
     def _take_unexpected(self, data: bytes, is_error: bool, out: list[Event]) -> None:
-        """Reads a frame that the typed decoder does not accept."""
+        """Reads a server-sent event that the typed decoder (`chunks.decode`) does not accept."""
         data = data.strip()
         if data == b"[DONE]":
             out += self._done()
@@ -178,7 +178,7 @@ class AnswerReader:
     # --- one chunk ---
 
     def _take(self, chunk: Chunk, out: list[Event], rough: bool = False) -> None:
-        """Reads a chunk or a body. `rough`: its texts may contain halves of surrogate pairs."""
+        """Reads a chunk or a body. `rough`: the chunk's texts may contain halves of surrogate pairs."""
         if chunk.error:
             out += self.fail(stream_failure(chunk.error, self._secrets))
             return
@@ -374,7 +374,8 @@ class AnswerReader:
 class _DeclaredNames:
     """The names of the declared tools.
 
-    This is a separate class, so that the assembler has no reference to the reader (a reference cycle).
+    This is a separate class, because the assembler calls it. If it were a method of the reader, the reader
+    and the assembler would refer to each other (a reference cycle).
     """
 
     def __init__(self, turn: Turn) -> None:

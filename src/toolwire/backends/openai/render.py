@@ -9,8 +9,9 @@
   if they are in `Turn.rest`. They never replace a field that this module sets.
 - If the server ignores or refuses a field (`profiles.py`), the body contains an equivalent if possible: in
   place of a named `tool_choice`, `required` and only that tool; in place of `none`, no tools; in place of
-  `json_object`, a schema; in place of several texts, one text. A constraint replaces the response format. If
-  the server cannot stream log probabilities with tools, no stream is requested.
+  `json_object`, a schema; in place of a message content with several text parts, one string. If the decoder
+  is constrained (`Turn.constraint`), the fields of the constraint replace the response format. If the server
+  cannot stream log probabilities with tools, no stream is requested.
 """
 
 from __future__ import annotations
