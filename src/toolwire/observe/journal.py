@@ -140,7 +140,7 @@ class Journal:
             self._notify(lambda: _record(trace, None))
 
     def end(self, summary: TurnSummary) -> None:
-        """Moves a turn that has ended to the kept turns."""
+        """Moves a turn that has ended from the running turns to the turns that the journal keeps."""
         trace = summary.trace
         if trace is None:
             return
@@ -232,7 +232,7 @@ class Journal:
         return next((record for record in reversed(self._records) if record.id == id), None)
 
     def line(self, record: TurnRecord) -> dict[str, Any]:
-        """Returns a turn's line with secrets masked."""
+        """Returns the record of a turn as a dict, with secrets masked."""
         return self._masked(record).as_json()
 
     def contents(self, id: str) -> Contents:
@@ -272,7 +272,10 @@ class Journal:
             return None
 
     def _masked(self, record: TurnRecord) -> TurnRecord:
-        """Masks the ids and names in a line, because clients choose them. Masked names are cached."""
+        """Masks the ids and names in the `TurnRecord` of a turn, because clients choose them.
+
+        Masked names are cached.
+        """
         name, text = self._name, self.mask.text
         return msgspec.structs.replace(
             record,
@@ -338,7 +341,10 @@ class Journal:
 
 
 def _record(trace: Trace, summary: TurnSummary | None) -> TurnRecord:
-    """Returns the turn's line. Without a summary, the turn is still running."""
+    """Returns the record of the turn, which becomes its line in the journal.
+
+    Without a summary, the turn is still running.
+    """
     if summary is None:
         return TurnRecord(
             id=trace.id,
@@ -395,7 +401,7 @@ def _name(text: str) -> str:
 
 
 def _shared(record: TurnRecord) -> TurnRecord:
-    """Returns a line that was read from a file. Equal texts in different lines share one string."""
+    """Returns a record that was read from a file. Equal texts in different records share one string."""
     names = ("key", "api", "model", "backend", "strategy", "kind", "report", "state")
     return msgspec.structs.replace(
         record,

@@ -256,10 +256,7 @@ class JournalWriter:
         masked: Callable[[TurnRecord], TurnRecord],
         fixture: Callable[[Trace, TurnRecord], list[str]],
     ) -> None:
-        """`masked` masks secrets in a turn's line.
-
-        `fixture` returns the lines of a whole turn's file.
-        """
+        """`masked` masks secrets in a record. `fixture` returns the lines of the file with a whole turn."""
         self._segments = segments
         self._masked, self._fixture = masked, fixture
         self._waiting: deque[tuple[TurnRecord, Trace | None] | Callable[[], None] | None] = deque()

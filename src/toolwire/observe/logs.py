@@ -140,10 +140,7 @@ class RequestLog:
 
 
 def turn_fields(summary: TurnSummary) -> dict[str, Any]:
-    """Returns the fields of a turn's line.
-
-    The fields contain no messages and no arguments of calls.
-    """
+    """Returns the fields of the log line about a turn: no messages and no arguments of calls."""
     return {
         "event": "turn",
         "request_id": summary.request_id,

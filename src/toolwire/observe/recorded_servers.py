@@ -79,7 +79,10 @@ class RecordedServers:
 
 
 class RecordedRounds:
-    """The rounds of MCP calls in a recorded turn, computed from its events. Pure: no server is called."""
+    """The rounds of MCP calls in a recorded turn, computed from its events.
+
+    A round is the MCP calls that the gateway makes between two runs of the model. Pure: no server is called.
+    """
 
     def __init__(self, served: Mapping[str, Any], batches: Batches, ids: IdFactory) -> None:
         self._servers = RecordedServers(served, batches)

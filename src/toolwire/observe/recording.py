@@ -123,7 +123,7 @@ class Recording:
 def recording_of(trace: Trace, turn: dict[str, Json], tools: ToolSettings) -> Recording:
     """Returns the recording of a trace that has ended, or of a snapshot of a running trace.
 
-    `turn`: the line of the turn. `tools`: the server's settings `[tools]`.
+    `turn`: the fields of the turn's `TurnRecord`. `tools`: the server's settings `[tools]`.
     """
 
     def ms(at: float) -> float:
