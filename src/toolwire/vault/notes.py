@@ -300,7 +300,7 @@ def link_key(name: str) -> str:
 
 
 def link_name(target: str) -> str:
-    """Returns the folded name without folders and extension.
+    """Returns the name without folders, extension, case and accents.
 
     A note and every link to it have this name in common.
     """

@@ -78,7 +78,8 @@ def row_at(connection: sqlite3.Connection, note: int, position: int) -> int:
 def hit(connection: sqlite3.Connection, row: int, patterns: Patterns, score: float) -> Hit:
     """Returns the note that contains a chunk, as a search result.
 
-    `row`: the chunk's row id. `patterns`: what counts as a match, in folded text.
+    `row`: the chunk's row id. `patterns`: what counts as a match, searched in the text without case and
+    accents (`folded`).
     """
     note = row >> SHIFT
     path, title, size, mtime_ns, aliases, text = connection.execute(_NOTE, (note,)).fetchone()
@@ -171,8 +172,8 @@ def beginning(text: str) -> int:
 def excerpt(text: str, compared: str, start: int, stop: int, patterns: Patterns) -> tuple[str, int]:
     """Returns the best piece of `text` between `start` and `stop`, for a preview.
 
-    Also returns the position of the best match in this piece. `compared`: the folded text, in which the
-    patterns are searched.
+    Also returns the position of the best match in this piece. `compared`: the text without case and accents
+    (`folded`), in which the patterns are searched.
     """
     best = _best_match(compared, start, stop, patterns)
     if best is None:  # found by title, tags or headings: show the beginning of the chunk

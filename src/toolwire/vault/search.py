@@ -124,7 +124,7 @@ class _Search:
         return STEPS[step] * strength / (strength + HALF)
 
     def _patterns(self, step: str) -> Patterns:
-        """Returns the patterns of what counts as a match in this step."""
+        """Returns patterns that find what counts as a match in this step of the search."""
         query = (self.query.with_prefix() if step in ("prefix", "note", "any") else None) or self.query
         if step == "any":
             return [term.pattern for term in query.loosened()]
@@ -200,9 +200,9 @@ class _Search:
         return int(self.connection.execute(query, (match, *self.values)).fetchone()[0])
 
     def _across(self, query: Query) -> None:
-        """Adds notes that match all groups, no matter in which of their chunks.
+        """Adds notes that match all groups of the query, no matter in which of their chunks.
 
-        Checks only the notes that match the rarest group.
+        A group is terms that are joined by `OR`. Checks only the notes that match the rarest group.
         """
         matches = [expression((group,)) for group in query.groups]
         counted = sorted((self._count(match), match) for match in matches if match)
@@ -232,7 +232,7 @@ class _Search:
         return found is not None
 
     def _names(self, group: Group) -> None:
-        """Adds notes whose name contains a term of the group."""
+        """Adds notes whose name contains a term of the group (terms that are joined by `OR`)."""
         # SQLite's index on the names is far smaller than the table, so reading it is faster.
         names = "SELECT id FROM notes INDEXED BY notes_by_name WHERE instr(name_key, ?) > 0"
         query = f"SELECT id FROM notes WHERE id IN ({names}){self.where_note} ORDER BY length(name_key), path"
@@ -323,7 +323,7 @@ class _Search:
         return not verified or all(any(term.literal in where for term in group) for group in query.groups)
 
     def _text(self, note: int) -> tuple[str, str]:
-        """Returns the folded text and the folded path of a note."""
+        """Returns the text and the path of a note, both without case and accents (`folded`)."""
         query = "SELECT text, path FROM texts JOIN notes USING (id) WHERE id = ?"
         text, path = self.connection.execute(query, (note,)).fetchone()
         return folded(text), folded(composed(path))

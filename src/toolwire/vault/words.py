@@ -70,7 +70,7 @@ def folded(text: str) -> str:
 
 
 def indexed(text: str) -> str:
-    """Returns the text for the index: folded, with spaces around letters of unspaced scripts.
+    """Returns the text for the index: `folded`, and letters of scripts without spaces apart.
 
     Signs are left out, because FTS5's old Unicode tables treat newer signs, such as emoji, as letters.
     """
@@ -78,7 +78,7 @@ def indexed(text: str) -> str:
 
 
 def tokens(text: str) -> list[str]:
-    """Returns the words of a folded text."""
+    """Returns the words of `text`, which must already be without case and accents (`folded`)."""
     return _TOKEN.findall(text)
 
 
@@ -98,8 +98,8 @@ _MEANINGFUL = re.compile(rf"[^\w\s{re.escape(_WRAPPING)}\-–—/]")
 class Term:
     """One term of a query.
 
-    `words`: the words as the index has them. `literal`: folded text that the note must contain, or empty.
-    `prefix`: the last word may be the beginning of a longer word.
+    `words`: the words as the index has them. `literal`: a text that the note must contain, without case and
+    accents (`folded`), or empty. `prefix`: the last word may be the beginning of a longer word.
     """
 
     words: tuple[str, ...]
@@ -113,7 +113,7 @@ class Term:
 
     @property
     def pattern(self) -> re.Pattern[str]:
-        """Returns a pattern that finds the term in folded text.
+        """Returns a pattern that finds the term in a `folded` text.
 
         The pattern matches `literal`, or the words with no letters or digits between them.
         """
