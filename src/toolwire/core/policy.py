@@ -2,9 +2,9 @@
 
 A pure stage between backend and encoder. It counts the calls and the text that it drops (law 5).
 
-- `stop_after`: `first` cuts the run at the end of the first call. `burst` accepts calls with only white space
-  between them, and cuts the run at the first other text after a call. Text is cut by character, so it does
-  not matter how the backend split the text into chunks.
+- `stop_after`: `first` stops ("cuts") the run at the end of the first call. `burst` accepts calls with only
+  white space between them, and cuts the run at the first other text after a call. Text is cut by character,
+  so it does not matter how the backend split the text into chunks.
 - `suppress_tail`: drops text after the first call; later calls still pass.
 - `max_calls`, `parallel`, `legacy`: drop the first call over the limit and cut the run there.
 - `dedup`: drops a call with the name and arguments of an earlier call. With this rule, a call is sent only
@@ -176,9 +176,10 @@ class Policy:
             out.append(event if number == event.index else replace(event, index=number))
 
     def _admit(self, begin: CallBegin, out: list[Event]) -> bool:
-        """Passes the call under its new number, or drops it and cuts the run.
+        """Passes the call to the client, or drops it if a rule allows no further call.
 
-        Returns True if the call passes.
+        A call that passes is numbered by how many calls have passed before it. If the call is dropped, the
+        run is stopped. Returns True if the call passes.
         """
         number = len(self.names)
         too_many = self._too_many(number)
@@ -201,7 +202,7 @@ class Policy:
         return "cap" if rules.max_calls and calls >= rules.max_calls else ""
 
     def _complete(self, out: list[Event]) -> None:
-        """Ends the open call, and cuts the run if `stop_after` says so."""
+        """Ends the open call. If `stop_after` is `first`, also stops the run."""
         if self._open is None:
             return
         if self._held:
@@ -211,7 +212,7 @@ class Policy:
             self._cut("first")
 
     def _release(self, out: list[Event]) -> None:
-        """Passes the held call, or drops it if it is a duplicate."""
+        """Passes on a call that was held back until it is complete, or drops it if it is a duplicate."""
         held, self._held = self._held, []
         begin = held[0]
         assert isinstance(begin, CallBegin)
@@ -226,7 +227,10 @@ class Policy:
                 self._grow(event, out)
 
     def _tail(self, event: Text | Refusal, out: list[Event]) -> None:
-        """Passes or drops text after a call."""
+        """Passes or drops text after a call.
+
+        With `stop_after` `burst`, text other than white space is dropped and stops the run.
+        """
         ordinary = event.text.lstrip() if self.rules.stop_after == "burst" else ""
         blank = event.text[: len(event.text) - len(ordinary)]
         if blank and self.rules.suppress_tail:
@@ -244,7 +248,10 @@ class Policy:
                 self._cut("late")
 
     def _swallow(self, event: Event, out: list[Event]) -> None:
-        """Drops an event that arrives after the cut, and counts calls and text. Only `Usage` passes."""
+        """Drops an event that arrives after the run was stopped. `Usage` passes.
+
+        Counts the calls and the text that it drops.
+        """
         match event:
             case Usage():
                 out.append(event)
