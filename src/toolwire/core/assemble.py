@@ -155,10 +155,10 @@ class CallAssembler:
 
         The call is looked up by id or alias, else by index, else by position if the chunk has several
         fragments. Without any of these, the fragment continues the last call, unless it has a different name.
-        A fragment with an unknown id at the index of a call that has an id continues this call: some servers
-        send a new id with every delta. But it opens a new call, because other servers give every call the
-        index 0, if it has a name and one of these conditions holds: the name differs from the call's, the
-        call has no arguments yet, or the call's arguments are complete.
+        A fragment with an unknown id at the index of a call that has an id continues this call, because some
+        servers send a new id with every delta. Other servers give every call the index 0. So the fragment
+        opens a new call if it has a name and one of these conditions holds: its name differs from the call's,
+        the call has no arguments yet, or the call's arguments are complete.
         """
         if fragment.own:
             return None

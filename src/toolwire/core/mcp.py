@@ -58,7 +58,10 @@ class McpServer:
         return self.allowed is None or self.allowed.fits(name, read_only)
 
     def asks(self, name: str, read_only: bool) -> bool:
-        """Whether calls of the tool need the client's approval: yes, unless only `never` selects it."""
+        """Whether calls of the tool need the client's approval.
+
+        They do, except if `never` selects the tool and `always` does not.
+        """
         if self.always is not None and self.always.fits(name, read_only):
             return True
         return self.never is None or not self.never.fits(name, read_only)

@@ -252,7 +252,10 @@ class _Reader:
 
 
 def _folded(lines: list[str]) -> str:
-    """Joins lines by spaces, as `>` does. Blank lines become line breaks; indented lines keep theirs."""
+    """Joins lines by spaces, as YAML does for `>`.
+
+    Blank lines become line breaks. The line breaks around indented lines stay.
+    """
     out: list[str] = []
     before = ""
     breaks = 0
