@@ -346,8 +346,9 @@ class ToolCallParser(Scan):
         self._end_candidate()
 
     def _fail(self) -> None:
-        """Turns the candidate into text. If the candidate is short, it is scanned again from its second
-        character on.
+        """Turns the candidate into text.
+
+        A short candidate is scanned again from its second character on.
         """
         self.call = None
         self._to_text(self._start + 1)

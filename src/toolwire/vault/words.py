@@ -70,9 +70,10 @@ def folded(text: str) -> str:
 
 
 def indexed(text: str) -> str:
-    """Returns the text for the index: `folded`, and letters of scripts without spaces apart.
+    """Returns the text as the index stores it: without case and accents (`folded`).
 
-    Signs are left out, because FTS5's old Unicode tables treat newer signs, such as emoji, as letters.
+    Letters of scripts without spaces (Chinese, Thai, …) are set apart by spaces. Signs are left out, because
+    FTS5's old Unicode tables treat newer signs, such as emoji, as letters.
     """
     return text if text.isascii() else _UNSPACED.sub(" \\g<0> ", _SIGNS.sub(" ", folded(text)))
 

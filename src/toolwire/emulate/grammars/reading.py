@@ -189,8 +189,9 @@ class Scan:
 
     @property
     def candidate_open(self) -> bool:
-        """Whether a candidate (a block that may be a call) is open. Right after `close_call`: whether the
-        candidate became a call.
+        """Whether a candidate (a block that may be a call) is open.
+
+        Right after `close_call`: whether the candidate became a call.
         """
         return self._start >= 0
 
