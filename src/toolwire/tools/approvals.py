@@ -278,7 +278,7 @@ class Approvals:
         """Returns the question of an earlier, identical call, if its decision has not been taken yet.
 
         An approval counts only with a proof that this process accepts. If the process that asked has ended,
-        the person's approval usually needs the approval code for that (`consent.py`).
+        this is usually the proof that the approval code was entered (`consent.py`).
         """
         for found in await self.records.kept(made, self._clock()):
             is_same = _content(found) == _content(made) and found.id not in self._taken
@@ -459,7 +459,7 @@ def _sha(text: str) -> str:
 def _check(approval: Approval, decision: Decision) -> None:
     """Raises an error if a decision grants more than was shown.
 
-    The picks of edited arguments are checked when the call runs.
+    If the arguments were edited, what the person picked is checked when the call runs.
     """
     if not decision.approved:
         return

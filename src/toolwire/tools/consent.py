@@ -61,7 +61,8 @@ def server_key(server: ServerSettings) -> bytes:
 def hide_memory() -> None:
     """Prevents other programs of this user from reading the memory and environment of this process.
 
-    Linux only. It also disables core dumps and debuggers. Programs that this process starts are not affected.
+    Linux only. This also disables core dumps and debuggers. Programs that this process starts are not
+    affected.
     """
     if sys.platform == "linux":
         set_dumpable = 4

@@ -73,7 +73,8 @@ class Did:
 class Ended:
     """The event that a turn has ended, and why. `words`: details.
 
-    `length`: the answer was cut off, at the token limit if `words` is empty.
+    If `why` is `length`, the answer was cut off: at the token limit if `words` is empty, otherwise for the
+    reason in `words`.
     """
 
     why: Literal["done", "length", "budget", "failed"]

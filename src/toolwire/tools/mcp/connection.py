@@ -184,7 +184,10 @@ class Connection:
         return self.process.end_message() if self.process.ended.is_set() else ""
 
     async def lost(self, *, sent: bool = True) -> UpstreamFailed:
-        """Returns the error of a call whose server is gone. `sent`: whether the server may have got it."""
+        """Returns the error of a call whose server is gone.
+
+        `sent`: whether the server may have received the call.
+        """
         await self._exit_status()
         how = self._how_it_ended() or self._failure or f"{self._settings.name} is gone"
         ran = "may have run" if sent else "did not run"
@@ -306,7 +309,7 @@ class Connection:
         return one_line(self._masked(text), 300)
 
     def _without_secrets(self, error: types.ErrorData) -> types.ErrorData:
-        """Returns an error as clients get it."""
+        """Returns the error that clients get: the server's error, with secrets masked."""
         written = error.model_dump_json()
         masked = self._masked(written)
         if masked == written:
@@ -370,7 +373,7 @@ def environment(settings: McpServerSettings, environ: Mapping[str, str] = os.env
 
 
 def http_client(settings: McpServerSettings) -> httpx2.AsyncClient:
-    """Returns the HTTP client for a server. It waits for an answer as long as the longest call may take."""
+    """Returns the HTTP client for a server. The client waits as long as the longest call may take."""
     headers = {"Accept-Encoding": "identity", **settings.headers}
     timeout = httpx2.Timeout(30.0, connect=min(settings.start_s, 30.0), read=LONGEST_CALL_S)
     return httpx2.AsyncClient(headers=headers, timeout=timeout)

@@ -117,10 +117,11 @@ def _decoded(value: Any) -> Iterator[Any]:
 
 
 def glob(written: str, letter: str = ".") -> str:
-    """Returns a regular expression for a pattern in which `*` is any text and `?` any `letter`.
+    """Returns a regular expression for a pattern in which `*` is any text and `?` one character.
 
-    The text between two `*` is looked for once, at the first position where it occurs (an atomic group), so
-    the time is linear in the length of the value.
+    `letter`: the regular expression for a character that `*` and `?` match. The text between two `*` is
+    looked for once, at the first position where it occurs (an atomic group), so the time is linear in the
+    length of the value.
     """
     first, *rest = (
         "".join(letter if one == "?" else re.escape(one) for one in piece)

@@ -202,7 +202,10 @@ def hints(definition: types.Tool) -> str:
 
 
 def _wordless(progress: Progress) -> Progress:
-    """Returns a report of progress without the server's words: they could be a part of its result."""
+    """Returns a function that passes reports on to `progress` without the server's words.
+
+    These words could be a part of the call's result.
+    """
 
     async def report(done: float, total: float | None, message: str | None) -> None:
         await progress(done, total, None)
@@ -245,7 +248,7 @@ def for_model(result: types.CallToolResult) -> Any:
 
 
 def _cut(text: str) -> str:
-    """Returns at most `MOST_RESULT` characters, which say so if they are not all."""
+    """Cuts a text to `MOST_RESULT` characters, and adds a note about this if the text was longer."""
     cut = f"\n[cut: the result has {counted(len(text), 'character')}, of which these are the first]"
     return text if len(text) <= MOST_RESULT else text[: MOST_RESULT - len(cut)] + cut
 
