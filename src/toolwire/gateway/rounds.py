@@ -240,7 +240,7 @@ class ServedTurn:
 
     @property
     def is_over(self) -> bool:
-        """Whether the model must answer without further calls of served tools."""
+        """Whether the model must answer without further calls of MCP servers' tools."""
         return self.rounds >= MOST_ROUNDS or not self._left
 
     def _step(self, call: TakenCall, over: bool) -> Step:
@@ -311,7 +311,7 @@ class ServedTurn:
         return [McpAsk(row.id, row.server, row.tool, row.arguments) for row in rows]
 
     def extended(self, turn: Turn, round: Round) -> Turn:
-        """Returns the turn with what a round added, for the model's next run."""
+        """Returns the turn for the model's next run: with the calls and the results of the round."""
         results = dict(round.results)
         items = [results.pop(it.call_id, it) if isinstance(it, Result) else it for it in turn.items]
         steps = [step for step in round.steps if (step.approval or step.id) in results]

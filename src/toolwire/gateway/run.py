@@ -408,7 +408,7 @@ class Run:
         return self.source(stages.plan, turn, stages.choice, "retry")
 
     async def _over(self, source: RunSource, stages: Stages) -> tuple[tuple[RunSource, Stages] | None, bytes]:
-        """Handles the end of a run: parks it, tries again, serves its calls, or fails.
+        """Handles the end of a run: parks it, tries again, runs calls of MCP servers, or fails.
 
         Returns the next source with its stages (None if there is none) and a last block for the client.
         Raises the failure if nothing of the answer was sent yet.

@@ -103,11 +103,11 @@ class TakenCall:
 
 
 class TakenCalls:
-    """Takes the calls of served tools out of the events of a run. Pure.
+    """Takes the calls of tools that the gateway serves itself out of a run's events. Pure.
 
-    If the run has such calls, or with `holds`, the answer continues after the run. The run's `Finish` is then
-    kept in `held` and not passed on. If the run was cut off, its `Finish` is passed on, and the calls are
-    dropped.
+    If the run has such calls, the answer continues after the run. The run's `Finish` is then kept in `held`
+    and not passed on. `holds`: the answer continues even if the run has no such calls. If the run was cut
+    off, its `Finish` is passed on, and the calls are dropped.
     """
 
     def __init__(self, names: frozenset[str] = frozenset(), holds: bool = False) -> None:

@@ -37,7 +37,10 @@ async def go_on(run: Run, source: RunSource, stages: Stages, taken: TakenCalls) 
 
 
 def serve(run: Run, served: ServedTurn, round: Round, choice: int) -> Following:
-    """Starts a round of calls. The turn gives back its slot in the model's queue during the round."""
+    """Starts a round: the gateway itself runs the calls of MCP servers.
+
+    The turn gives back its slot in the model's queue during the round.
+    """
     assert run.turn is not None and run.answer is not None
     if run.place is not None:
         run.place.leave()
