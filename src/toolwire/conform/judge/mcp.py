@@ -60,7 +60,7 @@ ITEMS = {
 
 
 class Marked:
-    """Checks the events of one item in a stream."""
+    """Checks the events of one item of the tool `mcp` in a stream."""
 
     def __init__(self, item: dict[str, Any], findings: Findings) -> None:
         self._item, self._findings = item, findings
