@@ -222,7 +222,7 @@ class SocketConnection:
         self._room.give(size, self._room_key)
 
     def forget(self) -> None:
-        """Frees the room of messages that will not be answered, because the connection has ended."""
+        """Frees the memory (`Room`) of messages that stay unanswered because the connection has ended."""
         self._leaves_line(self._waiting)
 
     async def _work(self) -> tuple[int, str]:

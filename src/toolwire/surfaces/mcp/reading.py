@@ -1,4 +1,4 @@
-"""Prompts and resources of wrapped servers.
+"""Prompts and resources of the MCP servers that Toolwire wraps.
 
 The rules of a server also decide about its prompts and resources, under the names of MCP's methods:
 `prompts/get name=review *` and `resources/read uri=file:///srv/docs/**`. Prompts and resources that the rules

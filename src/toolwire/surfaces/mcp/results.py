@@ -1,8 +1,8 @@
 """What clients receive: the list of tools, the outcomes of calls, and refusals.
 
 A result of a vault's tool is sent twice: as text between marks that say it is data, and as structured
-content. A result of a wrapped server is changed as little as possible (`_passed_on`), because it must match
-the `outputSchema` that the server declared.
+content. A result of an MCP server that Toolwire wraps is changed as little as possible (`_passed_on`),
+because it must match the `outputSchema` that the server declared.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def of_reading(call: McpCall) -> types.GetPromptResult | types.ReadResourceResul
 
 
 def of_call(call: McpCall, version: str) -> types.CallToolResult:
-    """Returns the result of a call that has ended. Raises `MCPError` for an error of a wrapped server."""
+    """Returns the result of a call that has ended. Raises `MCPError` for an error of an MCP server."""
     outcome = outcome_of(call)
     if outcome is None or outcome.status != "done":
         if outcome is not None and outcome.raw is not None and not _asks(outcome.raw):
@@ -152,7 +152,7 @@ def problem_of(call: McpCall, outcome: Outcome | None) -> tuple[str, str]:
 
 
 def _passed_on(outcome: Outcome, version: str) -> types.CallToolResult:
-    """Returns the result of a wrapped server, changed only as far as the client needs it.
+    """Returns the result of an MCP server, changed only as far as the client needs it.
 
     Keys of `_meta` that are about the server's connection are removed, and so is structured content that the
     client's protocol version does not allow. If the person edited the arguments, a text is added that says

@@ -146,7 +146,7 @@ class ToolServer:
         )
 
     def _of_servers(self, servers: McpServers) -> dict[str, Any]:
-        """Returns the handlers for prompts, resources and changes, which only wrapped servers have."""
+        """Returns the handlers for prompts, resources and changes, which a vault does not have."""
         servers.on_change.append(self._changed)
         prompts, resources = Prompts(servers), Resources(servers)
 
@@ -197,7 +197,10 @@ class ToolServer:
             self._changes.announce()
 
     async def _list(self, context: Context, params: types.PaginatedRequestParams | None) -> Any:
-        """Returns the list of tools as JSON. Creates the JSON only after a change: it may be long."""
+        """Returns the list of tools as JSON.
+
+        The JSON may be long, so it is created only after the list has changed.
+        """
         await self._refresh()
         version = context.protocol_version
         if version not in self._lists:
@@ -280,10 +283,11 @@ class ToolServer:
                 watching.cancel()
 
     async def _is_full(self, context: Context, tool: str, arguments: Mapping[str, Any]) -> bool:
-        """Whether too many questions wait to accept this call of a client without an HTTP session.
+        """Whether a call must be refused because too many questions wait.
 
-        With `--wait`, a question outlives its request, so such a client could leave any number of questions.
-        Other clients, and a call whose question already waits, are not refused here.
+        Only with `--wait`, and only for clients without an HTTP session: their questions outlive their
+        requests, so they could leave any number of questions. A call whose question already waits is not
+        refused.
         """
         if self._ways.wait_s is None or context.request is None or _session_of(context):
             return False

@@ -35,9 +35,10 @@ WINDOWS = {"1h": (3600, 60), "24h": (24 * 3600, 1800), "7d": (7 * 24 * 3600, 4 *
 
 
 def charts(records: Iterable[TurnRecord], window: str, now: float, model: str = "") -> dict[str, Any]:
-    """Returns the ended turns of a window, by time, by model and by tool.
+    """Returns numbers about the ended turns of a time window: by time, by model and by tool.
 
-    Buckets begin at multiples of their length. The last bucket contains `now`.
+    The numbers by time are in buckets of equal length, which begin at multiples of this length. The last
+    bucket contains `now`.
     """
     length, bucket = WINDOWS[window]
     last = int(now // bucket)

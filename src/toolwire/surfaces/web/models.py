@@ -111,7 +111,7 @@ class ModelsApi(PageApi):
         return {**row, "draft": self._written(id)} if is_page else row
 
     def _written(self, id: str) -> dict[str, str]:
-        """Returns a model of the page for the form, with a reference instead of its key."""
+        """Returns a model that the page has added, with a reference in place of its key, for the form."""
         table = page_settings(self._web).models.get(id, {})
         kind = kind_that_wrote(table)
         model = str(table.get("model", "")).removeprefix(f"{kind.provider}:" if kind.provider else "")

@@ -27,7 +27,10 @@ def restart_needed(settings: Settings) -> str:
 
 @asynccontextmanager
 async def page_change(web: Web) -> AsyncIterator[tuple[Path, page_file.PageSettings]]:
-    """Yields the path and the content of the page's file. Other changes wait until the end."""
+    """Yields the path and the content of the page's file.
+
+    Other changes of the file wait until the `with` block ends.
+    """
     if why := locked(web.settings):
         raise ToolwireError("invalid_request", why)
     async with web.changing:
