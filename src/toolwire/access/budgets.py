@@ -131,7 +131,7 @@ class Budgets:
             own.apart.taken = _sum(own.apart.taken, (used[0] - 1, used[1] - reserved))
 
     def lost(self) -> None:
-        """Discards the shares when Redis becomes unreachable, so that they are computed again."""
+        """Discards the `Apart` of every key when Redis becomes unreachable, so that it is made anew."""
         for own in self._months.values():
             own.apart = None
 
