@@ -102,9 +102,10 @@ def envelope_call(scan: Scan, block: JsonBlock) -> Reading:
 
 
 def members(scan: Scan, block: JsonBlock, envelope: Envelope, nested: bool) -> Reading:
-    """Reads the members of the object that begins here. Returns OK, CUT, FAIL or CLOSED.
+    """Reads the members of the object that begins here.
 
-    `nested`: the object is the value of the key `function`.
+    Returns how the step ended: `OK`, `CUT`, `FAIL` or `CLOSED` (see `reading.py`). `nested`: the object is
+    the value of the key `function`.
     """
     scan.position += 1
     char = yield from peek(scan)
@@ -125,7 +126,10 @@ def members(scan: Scan, block: JsonBlock, envelope: Envelope, nested: bool) -> R
 
 
 def member(scan: Scan, block: JsonBlock, envelope: Envelope, nested: bool) -> Reading:
-    """Reads one key and its value. Returns OK, CUT, FAIL or CLOSED."""
+    """Reads one key and its value.
+
+    Returns how the step ended: `OK`, `CUT`, `FAIL` or `CLOSED` (see `reading.py`).
+    """
     key = yield from string(scan, bare=True)
     if key is None:
         return CUT if scan.ended else FAIL
@@ -168,7 +172,8 @@ def _may_be_argument(scan: Scan, envelope: Envelope, key: str) -> bool:
 def arguments(scan: Scan, block: JsonBlock, envelope: Envelope, char: str) -> Reading:
     """Reads the arguments of a call: an object, a string that contains JSON, or null if there are none.
 
-    `char`: the first character of the value. Returns OK, CUT, FAIL or CLOSED.
+    Returns how the step ended: `OK`, `CUT`, `FAIL` or `CLOSED` (see `reading.py`). `char`: the first
+    character of the value.
     """
     if envelope.complete:
         return FAIL

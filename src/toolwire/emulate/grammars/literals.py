@@ -171,9 +171,10 @@ def literal_value(scan: Scan, language: Language, emit: Emit) -> Reading:
 
 
 def member_key(scan: Scan, language: Language, nesting: _Nesting) -> Reading:
-    """Reads a key and its colon. Returns OK, CUT or FAIL.
+    """Reads a key and its colon.
 
-    A repeated key is a FAIL, because it makes the value ambiguous.
+    Returns how the step ended: `OK`, `CUT` or `FAIL` (see `reading.py`). A repeated key is a `FAIL`, because
+    it makes the value ambiguous.
     """
     nesting.separate()
     parts: list[str] = []

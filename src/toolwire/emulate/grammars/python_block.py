@@ -113,7 +113,10 @@ def at_string(scan: Scan) -> Reading:
 
 
 def string(scan: Scan, emit: Emit) -> Reading:
-    """Reads a string and the strings that follow it, which Python joins. Returns OK or CUT."""
+    """Reads a string and the strings that follow it, which Python joins.
+
+    Returns how the step ended: `OK` or `CUT` (see `reading.py`).
+    """
     emit('"')
     while True:
         read = yield from one_string(scan, emit)
@@ -125,7 +128,10 @@ def string(scan: Scan, emit: Emit) -> Reading:
 
 
 def one_string(scan: Scan, emit: Emit) -> Reading:
-    """Reads one string and emits it without its quotes. Returns OK or CUT."""
+    """Reads one string and emits it without its quotes.
+
+    Returns how the step ended: `OK` or `CUT` (see `reading.py`).
+    """
     raw = scan.buffer[scan.position] in "rR"
     scan.position += scan.buffer[scan.position] not in _QUOTES
     quote = scan.buffer[scan.position]
@@ -166,9 +172,10 @@ def one_string(scan: Scan, emit: Emit) -> Reading:
 
 
 def escape(scan: Scan, emit: Emit, raw: bool) -> Reading:
-    """Reads an escape sequence. Returns OK or CUT.
+    """Reads an escape sequence.
 
-    `raw`: the string has the prefix `r`. An escape that Python does not know keeps its backslash.
+    Returns how the step ended: `OK` or `CUT` (see `reading.py`). `raw`: the string has the prefix `r`. An
+    escape that Python does not know keeps its backslash.
     """
     if not (yield from more(scan, 2)):
         return CUT
@@ -327,7 +334,8 @@ def keyword(scan: Scan) -> Reading:
 def keyword_arguments(scan: Scan, first: str, emit: Emit) -> Reading:
     """Reads keywords and values up to the closing parenthesis, which is not consumed.
 
-    `first`: what `first_argument` returned. Returns OK, CUT or FAIL.
+    Returns how the step ended: `OK`, `CUT` or `FAIL` (see `reading.py`). `first`: what `first_argument`
+    returned.
     """
     if not first:
         return OK

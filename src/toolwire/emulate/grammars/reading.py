@@ -26,6 +26,11 @@ Reading = Generator[None, None, Any]
 # Results of steps. OK: the step is complete. CUT: the text ended first. FAIL: the grammar does not allow this
 # text. CLOSED: the step has already closed the call.
 OK, CUT, FAIL, CLOSED = "ok", "cut", "fail", "closed"
+"""How a step ended.
+
+OK: it has read what it looked for. CUT: the text ended first. FAIL: the text is something else. CLOSED: the
+step has already closed the call.
+"""
 
 LONGEST = 512  # maximum length of a name, a key or a tag
 
@@ -354,9 +359,10 @@ def until(scan: Scan, closers: tuple[str, ...], keep: int, emit: Callable[[str],
 
 
 def json_value(scan: Scan, flow: Any, emit: Callable[[str], None]) -> Reading:
-    """Reads one JSON value and passes it to `emit` as strict JSON. Returns OK, CUT or FAIL.
+    """Reads one JSON value and passes it to `emit` as strict JSON.
 
-    `flow`: a `JsonFlow`, or an object with the same interface.
+    Returns how the step ended: `OK`, `CUT` or `FAIL`. `flow`: a `JsonFlow`, or an object with the same
+    interface.
     """
     while True:
         scan.position = flow.run(scan.buffer, scan.position)
@@ -372,9 +378,10 @@ def json_value(scan: Scan, flow: Any, emit: Callable[[str], None]) -> Reading:
 
 
 def object_arguments(scan: Scan, closers: tuple[str, ...]) -> Reading:
-    """Reads arguments that are one JSON object. Returns OK or CLOSED.
+    """Reads arguments that are one JSON object.
 
-    `closers`: the texts that end the arguments if the arguments are not valid JSON.
+    Returns how the step ended: `OK` or `CLOSED`. `closers`: the texts that end the arguments if the arguments
+    are not valid JSON.
     """
     flow = JsonFlow()
     read = yield from json_value(scan, flow, scan.write)
@@ -385,9 +392,9 @@ def object_arguments(scan: Scan, closers: tuple[str, ...]) -> Reading:
 
 
 def cut_off(scan: Scan, *, with_rest: bool = False) -> str:
-    """Closes a call because the text ended inside it. Returns CLOSED.
+    """Closes a call because the text ended inside it.
 
-    `with_rest`: the rest of the buffer belongs to the arguments.
+    Returns how the step ended: `CLOSED`. `with_rest`: the rest of the buffer belongs to the arguments.
     """
     if with_rest:
         scan.write(scan.buffer[scan.position :])
@@ -445,9 +452,10 @@ def is_complete(scan: Scan) -> Reading:
 
 
 def give_up(scan: Scan, closers: tuple[str, ...]) -> Reading:
-    """Closes a call whose arguments cannot be repaired. Returns CLOSED.
+    """Closes a call whose arguments cannot be repaired.
 
-    A held call becomes text. Otherwise the text up to the first of `closers` is sent as arguments.
+    Returns how the step ended: `CLOSED`. A held call becomes text. Otherwise the text up to the first of
+    `closers` is sent as arguments.
     """
     call = scan.open
     keep = max(map(len, closers)) - 1

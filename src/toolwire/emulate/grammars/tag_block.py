@@ -134,7 +134,10 @@ def tag_arguments(scan: Scan, block: TagBlock) -> Reading:
 
 
 def tag_members(scan: Scan, block: TagBlock) -> Reading:
-    """Reads the parameters and the call's closing tag. Returns OK, FAIL or CLOSED."""
+    """Reads the parameters and the call's closing tag.
+
+    Returns how the step ended: `OK`, `FAIL` or `CLOSED` (see `reading.py`).
+    """
     given: set[str] = set()
     while True:
         char = yield from peek(scan)
@@ -181,10 +184,11 @@ def _ends_unclosed(scan: Scan, block: TagBlock, text: str | None, given: set[str
 
 
 def _end_between(scan: Scan, given: set[str]) -> str:
-    """Ends a call whose text ended after a parameter. Returns OK or CLOSED.
+    """Ends a call whose text ended after a parameter.
 
-    If the token limit cut the text off, or a required parameter is missing, the call is truncated. Otherwise,
-    only the closing tags are missing, and the call is complete.
+    Returns how the step ended: `OK` or `CLOSED` (see `reading.py`). If the token limit cut the text off, or a
+    required parameter is missing, the call is truncated. Otherwise, only the closing tags are missing, and
+    the call is complete.
     """
     if scan.reason == "length" or not _has_required(scan, given):
         scan.close_call("truncated")
@@ -211,7 +215,10 @@ def key_between(scan: Scan, tags: tuple[str, str]) -> Reading:
 
 
 def json_body(scan: Scan, block: TagBlock) -> Reading:
-    """Reads arguments that are one JSON object, and the closing tag. Returns OK or CLOSED."""
+    """Reads arguments that are one JSON object, and the closing tag.
+
+    Returns how the step ended: `OK` or `CLOSED` (see `reading.py`).
+    """
     read = yield from object_arguments(scan, (block.call_close,))
     if read != OK:
         return read

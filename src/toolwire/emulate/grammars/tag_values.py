@@ -26,11 +26,12 @@ def attribute(block: TagBlock, text: str | None) -> str | None:
 
 
 def parameter(scan: Scan, block: TagBlock, key: str, kind: str | None, given: set[str]) -> Reading:
-    """Reads one value and writes it as JSON. Returns OK or CLOSED.
+    """Reads one value and writes it as JSON.
 
-    The text of a string is sent while the model writes it, any other value when it is complete. `kind`: the
-    type that the model wrote, in dialects that write types; if None, the schema decides. `given`: the keys of
-    the parameters so far, including this one.
+    Returns how the step ended: `OK` or `CLOSED` (see `reading.py`). The text of a string is sent while the
+    model writes it, any other value when it is complete. `kind`: the type that the model wrote, in dialects
+    that write types; if None, the schema decides. `given`: the keys of the parameters so far, including this
+    one.
     """
     verbatim = kind in _TEXT_KINDS
     is_string = verbatim or (kind is None and wants_string(scan.open.tool.parameters, key))
