@@ -51,9 +51,9 @@ class ToolCallParser(Scan):
     """Finds calls of `tools` in a model's text. `feed` and `finish` never raise.
 
     `arguments`: `eager` sends arguments while the model writes them, `validated` when they are complete.
-    Calls of a strict tool are always held until `check` has seen them. `quoted`: the request's input texts.
-    `thoughts`: a function that returns whether the request contains a given text; if it is set, reasoning is
-    separated from the answer.
+    Calls of a strict tool are always held back until `check` has seen them. `quoted`: the request's input
+    texts. `thoughts`: a function that returns whether the request contains a given text; if it is set,
+    reasoning is separated from the answer.
     """
 
     def __init__(
@@ -177,7 +177,8 @@ class ToolCallParser(Scan):
     def _room(self) -> int:
         """Returns how many characters may be added before a limit must be checked again.
 
-        If no candidate is open, even a candidate that begins in these characters cannot exceed its limit.
+        If no candidate (a block that may be a call) is open, even a candidate that begins in these characters
+        cannot exceed its limit.
         """
         stride = max(1, self.limits.header - (len(self.buffer) - self.position))
         if self._start < 0:
@@ -186,7 +187,7 @@ class ToolCallParser(Scan):
         return max(0, min(stride, limit - self._held_size()))
 
     def _overflow(self) -> None:
-        """Handles a candidate that exceeds its limit: the whole candidate becomes text."""
+        """Handles a candidate (a block that may be a call) that exceeds its limit: it becomes text."""
         self.position = len(self.buffer)
         self._machine = self._scan()
         self.call = None
@@ -346,7 +347,7 @@ class ToolCallParser(Scan):
         self._end_candidate()
 
     def _fail(self) -> None:
-        """Turns the candidate into text.
+        """Turns the candidate (a block that may be a call) into text.
 
         A short candidate is scanned again from its second character on.
         """
@@ -355,9 +356,10 @@ class ToolCallParser(Scan):
         self._end_candidate()
 
     def _to_text(self, again: int) -> None:
-        """Sends the candidate as text.
+        """Sends the candidate (a block that may be a call) as text.
 
-        If it is short, only the part before the position `again` is sent, and the rest is scanned again.
+        Of a short candidate, only the part before the position `again` is sent, and the rest is scanned
+        again.
         """
         if self._spilled or self.position - self._start > RESCAN:
             self.add_text(self._candidate_text())

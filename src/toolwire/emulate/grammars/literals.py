@@ -42,7 +42,8 @@ class Language(Protocol):
     """The literals of one language: Python or Gemma.
 
     `brackets` maps each opening bracket to its closing one. `key` and `scalar` read at the scanner's
-    position, pass JSON to `emit`, and return OK, CUT or FAIL. `depth` is the number of open containers.
+    position, pass JSON to `emit`, and return `OK`, `CUT` or `FAIL` (see `reading.py`). `depth` is the number
+    of open containers.
     """
 
     @property

@@ -66,8 +66,9 @@ class ScanLimits:
 class OpenCall:
     """The call that is being read.
 
-    `held`: its events are sent when it is complete. `parts`: the arguments of a held call. `refused`: a held
-    call that becomes text at its end. `sent`: at least one piece of arguments has been written.
+    `held`: the call's events are held back until the call is complete. `parts`: the arguments of such a call
+    so far. `refused`: such a call becomes text at its end. `sent`: at least one piece of arguments has been
+    written.
     """
 
     tool: ToolSpec
@@ -454,8 +455,8 @@ def is_complete(scan: Scan) -> Reading:
 def give_up(scan: Scan, closers: tuple[str, ...]) -> Reading:
     """Closes a call whose arguments cannot be repaired.
 
-    Returns how the step ended: `CLOSED`. A held call becomes text. Otherwise the text up to the first of
-    `closers` is sent as arguments.
+    Returns how the step ended: `CLOSED`. A call that was held back until its end becomes text. Otherwise the
+    text up to the first of `closers` is sent as arguments.
     """
     call = scan.open
     keep = max(map(len, closers)) - 1
