@@ -238,8 +238,8 @@ class ToolCallAggregator:
     def _take(self, fragments: list[Fragment], choice: int, emit: bool, all_held: bool) -> Update:
         """Adds fragments to the calls of a choice.
 
-        `emit`: return deltas. `all_held`: also return held deltas of calls that these fragments do not
-        change.
+        `emit`: return deltas. `all_held`: also return the deltas that are held back (`_Choice.held`) for
+        calls that these fragments do not change.
         """
         if not fragments and choice not in self._choices:
             return Update()
@@ -257,9 +257,9 @@ class ToolCallAggregator:
         return Update(state.assembler.changes > before, tuple(deltas))
 
     def _deltas(self, state: _Choice, choice: int, number: int) -> Iterator[ToolCallDelta]:
-        """Yields the held events of a call as deltas.
+        """Yields the events of a call that are held back (`_Choice.held`) as deltas.
 
-        The first delta of a call also has the arguments that are held.
+        The first delta of a call also has the arguments that are held back.
         """
         call = state.assembler.calls[number]
         opener: ToolCallDelta | None = None
