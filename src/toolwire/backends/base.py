@@ -124,7 +124,7 @@ class LiveRun(Protocol):
 class ParkingBackend(Backend, Protocol):
     """A backend whose runs can wait for tool results between two requests: `open` returns a `LiveRun`.
 
-    `run` also starts a `LiveRun`, but cancels it after its first segment.
+    `run` also starts a `LiveRun`, but cancels it after its first response.
     """
 
     def open(self, turn: Turn) -> LiveRun: ...

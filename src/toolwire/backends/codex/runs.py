@@ -54,7 +54,10 @@ def turn_params(turn: Turn, options: CodexOptions) -> Json:
 
 
 class CodexRun:
-    """A run on Codex that can be parked. Nothing is sent to Codex before the first segment is read."""
+    """A run on Codex that can be parked.
+
+    Nothing is sent to Codex before the caller reads the first response (`segment`).
+    """
 
     def __init__(
         self, turn: Turn, options: CodexOptions, home: CodexHome, open_thread: Callable[[], Awaitable[Thread]]
@@ -182,7 +185,7 @@ class CodexRun:
     # --- messages from Codex ---
 
     async def _read(self, thread: Thread) -> Batch:
-        """Returns the events that are available now, with the end of the segment if it is reached."""
+        """Returns the events that are available now. At the end of the response, adds its last event."""
         reader, features, options = self._reader, self._features, self._options
         batch: Batch = []
         while not batch or thread.inbox:
