@@ -59,7 +59,7 @@ class ThoughtText:
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """The calls of one round."""
+    """The event that the model calls tools: all calls of one answer."""
 
     calls: tuple[ToolCall, ...]
 
@@ -181,7 +181,7 @@ class Conversation:
         return {**body, "tools": tools, **({"tool_choice": "none"} if final else {})} if tools else body
 
     async def _execute(self, calls: tuple[ToolCall, ...]) -> list[Outcome]:
-        """Runs the calls of a round and replaces the placeholders of their results in the history."""
+        """Runs the calls of an answer, and replaces their placeholder results in the history."""
         assert self.executor is not None
         first = len(self.messages) - len(calls)
         outcomes = await self.executor.execute(calls, self.asking)
