@@ -223,7 +223,7 @@ class Refresher:
             self.progress(seen, max(1, seen))
 
     def _flush(self) -> None:
-        """Writes the collected rows. Writing many at a time is faster."""
+        """Writes the rows that were collected for the index. One write of many rows is faster."""
         for table, rows in self.rows.items():
             if rows:
                 self.connection.executemany(_INSERT[table], rows)

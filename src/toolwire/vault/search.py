@@ -156,7 +156,7 @@ class _Search:
         return len(self.order) < self.limit
 
     def _ranked(self, match: str, step: str, verified: bool = True) -> None:
-        """Adds notes in the order of their best rows until the answer is full.
+        """Adds notes in the order of their best chunks until the answer is full.
 
         `match`: an FTS5 expression. `verified`: adds only notes that contain the query's literal texts.
         """
@@ -174,7 +174,7 @@ class _Search:
                         return
 
     def _rows(self, match: str) -> Iterator[tuple[int, float]]:
-        """Returns the matching rows with their ranks, the best first.
+        """Returns the rows (one for each chunk) that match, with their ranks, the best first.
 
         If too many match, returns only some: matches in titles, aliases, headings and tags are preferred.
         """
