@@ -26,7 +26,7 @@ class Account:
     """Calls and usage of one turn.
 
     `saw` must be called with each batch that is sent. `policies`: the policies by choice and by the number of
-    earlier rounds of served calls (`rounds.py`); None for a choice without rules.
+    earlier rounds in which the gateway called MCP servers (`rounds.py`); None for a choice without rules.
     """
 
     __slots__ = (

@@ -56,7 +56,7 @@ UNKNOWN_REQUEST = (
 
 @dataclass(slots=True, eq=False)
 class Step:
-    """A call of a round.
+    """A call of a `Round`.
 
     `approval`: the id of the request that the client approved. `refused`: why the call does not run; None if
     it runs.
@@ -228,7 +228,7 @@ class ServedTurn:
     # --- the calls of a run ---
 
     def following(self, taken: TakenCalls) -> Round:
-        """Returns the round of the calls that the model made in a run."""
+        """Returns the `Round` that runs the calls of MCP tools which the model made in a run."""
         over = self.is_over
         self.rounds += 1
         steps = [self._step(call, over) for call in taken.calls]
@@ -268,7 +268,7 @@ class ServedTurn:
         return wanted or (action == "ask" and self._may_approve)
 
     async def events(self, round: Round, response: str, model: str) -> AsyncGenerator[Batch, None]:
-        """Runs a round. Yields its events."""
+        """Runs the calls of a round. Yields the events of these calls."""
         now = self._clock()
         for step in round.steps:
             if step.approval and not await self._requests.use(step.approval, self._caller.key_id, now):

@@ -66,8 +66,8 @@ class Stages:
         """`alone`: the answer has only this choice.
 
         `taken` takes the calls that the gateway serves itself out of the events. `opening`: the events with
-        which the answer begins. `used`: the usage of earlier runs of this answer. `part`: how many rounds of
-        served calls came before.
+        which the answer begins. `used`: the usage of earlier runs of this answer. `part`: how often the
+        gateway has called MCP servers for the answer so far (`rounds.py`).
         """
         self.taken, self._opening = taken, opening
         self.plan, self.choice = plan, choice
