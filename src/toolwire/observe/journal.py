@@ -53,7 +53,7 @@ LOAD_S = 10.0
 OPENED = 2
 """How many turns stay cached after they were shown, because formatting a long turn takes a moment."""
 Listener = Callable[[Callable[[], dict[str, Any]]], None]
-"""A function that is called for each change of a turn. Its argument is a function that returns the line."""
+"""A function that is called for each change of a turn, with a function that returns the turn's record."""
 Contents = Literal["memory", "disk", "gone"]
 
 
