@@ -36,10 +36,10 @@ _ID = re.compile(r"turn_[0-9a-f]{1,64}")
 
 
 class TurnRecord(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """The line of a turn: its result, without messages. `at`: Unix time. `error`: the kind of failure.
+    """The journal's record of a turn, without messages: one line of a file.
 
-    `Journal._masked` masks the fields whose text a client can choose. A new field of this kind must be added
-    there.
+    `at`: Unix time. `error`: the kind of failure. `Journal._masked` masks the fields whose text a client can
+    choose. A new field of this kind must be added there.
     """
 
     id: str
