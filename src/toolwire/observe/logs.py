@@ -198,7 +198,7 @@ class TextFormatter(_Formatter):
         return f"{self.formatTime(record)} {record.levelname} {event}{_words(shown)}"
 
     def turn_line(self, s: TurnSummary, node: str, at: float) -> str:
-        """Returns the line of a turn that `format` would return, without the cost of a log record.
+        """Returns the log line of a turn, as `format` would return it, without the cost of a log record.
 
         Parts of the line that are equal in many turns are cached.
         """
@@ -236,7 +236,7 @@ class JsonFormatter(_Formatter):
         return as_object(_masked(fields, self._mask), record.created)
 
     def turn_line(self, summary: TurnSummary, node: str, at: float) -> str:
-        """Returns the line of a turn that `format` would return, without the cost of a log record."""
+        """Returns the log line of a turn, as `format` would return it, without the cost of a log record."""
         fields = turn_fields(summary)
         return as_object(_masked({"node": node, **fields} if node else fields, self._mask), at)
 

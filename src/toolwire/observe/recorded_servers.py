@@ -124,7 +124,7 @@ class RecordedRounds:
         return TakenCalls(holds=self._ended.finish is None and not self._ended.asked)
 
     def feed(self, events: Sequence[Event]) -> None:
-        """Reads the events of a round."""
+        """Reads the events of a round of MCP calls."""
         for event in events:
             if isinstance(event, McpCall) and self._left:
                 self._left[0].id = event.id
