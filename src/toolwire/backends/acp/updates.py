@@ -152,7 +152,10 @@ class AgentCalls:
 
     @property
     def expected(self) -> bool:
-        """Whether a call was announced but has not reached the MCP server, or reached it unannounced."""
+        """Whether an announcement still waits for its call, or a call for its announcement.
+
+        A call arrives when it reaches the MCP server.
+        """
         return bool(self._early) or any(one.expected for one in self._announced.values())
 
     def seen(self, id: str) -> Announced | None:

@@ -180,8 +180,8 @@ class BridgeProcess(Child):
     def _stderr_line(self, line: str) -> None:
         """Handles a line of stderr.
 
-        The line that says that the bridge is ready may contain its token, so this line is never kept or
-        logged.
+        The line that says that the bridge is ready may contain the bridge's token, so this line is never kept
+        or logged.
         """
         if not line.startswith(READY):
             super()._stderr_line(line)
@@ -341,7 +341,7 @@ class Bridge:
             raise unavailable(problem)
 
     async def set_callback(self, connection: BridgeConnection) -> None:
-        """Sends the bridge the address of the callback server, which receives its agents' calls."""
+        """Sends the bridge the address of the callback server, which receives the agents' calls."""
         assert self._callbacks is not None
         callback = {"url": self._callbacks.url, "authToken": self._callbacks.token}
         try:

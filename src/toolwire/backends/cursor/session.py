@@ -268,7 +268,7 @@ def _string(value: Mapping[str, Any], *names: str) -> str:
 
 
 def _payload(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Returns the message or update itself. Some bridges wrap it in an object with its name as the key."""
+    """Returns the message or update itself. Some bridges wrap it in an object, under the key `name`."""
     inner = value.get(name)
     if isinstance(inner, Mapping) and (name == "update" or "type" in inner):
         return {"type": value.get("type"), **inner}

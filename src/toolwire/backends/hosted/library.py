@@ -124,7 +124,7 @@ class LibraryModel:
     ) -> Callable[[], AsyncGenerator[Batch, None]]:
         """Returns a function that sends the request once and yields the batches of its answer.
 
-        The first batch means that the answer has begun. It may be empty.
+        The first batch means that the answer has begun. This batch may be empty.
         """
         if self._messages is not None and _is_spoken(turn, able):
             return partial(self._messages.ask, turn)
