@@ -71,7 +71,7 @@ class Toolbox:
         }
 
     def joined(self, tools: Iterable[Tool]) -> Toolbox:
-        """Returns the same tools together with those of MCP servers, which check their own arguments."""
+        """Returns the toolbox with further tools: those of MCP servers, which check arguments themselves."""
         other = copy(self)
         other.tools = {**self.tools, **{tool.name: tool for tool in tools}}
         return other

@@ -304,7 +304,8 @@ class NamedServers:
     def _make_room(self, key_id: str) -> None:
         """If there are too many connections, closes the one that has been unused for longest.
 
-        If this key has its maximum, a connection of this key is closed; else one of the key with the most.
+        If this key has as many connections as it may have, this is a connection of this key; otherwise, of
+        the key with the most connections.
         """
         if self._closed:
             raise ToolwireError("external_connector", "Toolwire is stopping.", param="tools")
