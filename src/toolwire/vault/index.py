@@ -367,8 +367,8 @@ async def watch(
 async def stoppable(refresh: Callable[[], T], stop: threading.Event) -> T:
     """Runs `refresh` in a thread and returns its result.
 
-    If the caller is cancelled, this sets `stop` and waits until `refresh` has returned, which it does at the
-    next note.
+    If the caller is cancelled, this sets `stop` and waits until `refresh` has returned. `refresh` notices
+    `stop` at the next note.
     """
     work = asyncio.ensure_future(asyncio.to_thread(refresh))
     try:
