@@ -106,7 +106,7 @@ _transports: dict[tuple[asyncio.AbstractEventLoop, bool], Transport] = {}
 
 
 def shared_transport(proxy_from_env: bool, user: object) -> Transport:
-    """Returns the running event loop's transport. It is closed when its last user leaves."""
+    """Returns the running event loop's transport. The transport is closed when its last user leaves."""
     key = (asyncio.get_running_loop(), proxy_from_env)
     if key not in _transports:
         _transports[key] = Transport(proxy_from_env)
