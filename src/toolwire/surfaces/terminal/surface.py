@@ -241,7 +241,7 @@ class KeySurface(PersonSurface):
                 await self._unlock(draft)
 
     async def _unlock(self, draft: _Draft) -> None:
-        """Asks for the approval code. Without it, the approval is remembered until this command ends."""
+        """Asks for the approval code. Without the code, the approval is forgotten when this command ends."""
         code = self.approvals.proofs.code
         if self.signer is not None:
             return
