@@ -92,7 +92,10 @@ class TurnResponse:
         return alive
 
     async def send(self, work: Awaitable[Answer], receive: Receive, pace: Pace) -> None:
-        """Sends the answer that `work` returns. If it is an error of another node, `pace` may delay it."""
+        """Sends the answer that `work` returns.
+
+        If the answer is an error of another node, `pace` may delay the answer.
+        """
         exchange = self._exchange
         exchange.reached_gateway = True
         watch = Watch(exchange.scope, receive)

@@ -45,7 +45,7 @@ def listed(tool: Tool) -> types.Tool:
     """Returns a tool as clients see it.
 
     A server's tool has the server's definition, but Toolwire's name and no support for MCP tasks. A vault's
-    tool has hints that describe what it does to the vault. They have no effect on approvals.
+    tool has hints that describe what it does to the vault. These hints have no effect on approvals.
     """
     if isinstance(tool, McpTool):
         return tool.definition.model_copy(update={"name": tool.name, "execution": None})

@@ -138,8 +138,8 @@ class _Outbox:
     def remove(self, approvals: Sequence[Approval]) -> None:
         """Drops questions that nobody waits for any more.
 
-        A question without a requester stays pending after its request has ended. It is kept, so that its
-        message is still sent.
+        A question without a requester stays pending after its request has ended. Such a question is kept, so
+        that its message is still sent.
         """
         for one in approvals:
             if one.requester:

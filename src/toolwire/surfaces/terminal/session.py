@@ -192,7 +192,7 @@ class TerminalSession:
         return f"model {one_line(model, 80)}{url}; toolwire doctor shows what is wrong"
 
     def may_use_tools(self, model: str) -> bool:
-        """Whether the model may use tools: `vault.models` allows it, and it is not too small for tools."""
+        """Whether the model may use tools: `vault.models` allows this, and the model is large enough."""
         allowed = any(fnmatchcase(model, pattern) for pattern in self.settings.vault.models)
         return allowed and not self.gateway.catalog.about(model).no_tools
 

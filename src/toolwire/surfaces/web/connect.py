@@ -79,7 +79,7 @@ class ConnectApi(PageApi):
     async def all(self, request: Request) -> dict[str, Any]:
         """Returns what to paste into each client.
 
-        The texts name the model in the query; without it, they name the first model.
+        The texts name the model in the query, or the first model if the query names none.
         """
         models = model_rows(self._web.gateway.catalog)
         model = request.query_params.get("model", "")[:LONGEST_NAME] or (models[0]["id"] if models else "")

@@ -263,7 +263,7 @@ def _parked(journal: Journal, record: TurnRecord, recording: Recording | None) -
 
 
 def described(recording: Recording) -> dict[str, Any]:
-    """Returns a turn as the page shows it, without its rows."""
+    """Returns a turn as the page shows it, without the turn's rows (see `rows`)."""
     asked = recording.request
     return {
         "request": asked.get("body", asked.get("raw")),
