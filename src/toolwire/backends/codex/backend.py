@@ -54,7 +54,7 @@ MEMORY_CHECK_S = 5.0
 
 
 class Outdated(ToolwireError):
-    """Raised if another version of Codex is installed than the one for which the home was written."""
+    """Raised if Toolwire wrote the Codex home (its config folder) for another version of Codex."""
 
 
 class Pool:
