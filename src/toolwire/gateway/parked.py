@@ -58,7 +58,7 @@ _NOTHING = (TextPart(NO_RESULT),)
 
 
 class Board(Protocol):
-    """Announces to the other nodes which calls wait on this node."""
+    """Announces to the other nodes which calls wait for their results on this node."""
 
     async def announce(self, calls: Collection[str], key_id: str, left_s: float) -> None: ...
 
@@ -101,7 +101,10 @@ class Claim:
     results: Mapping[str, Result]
 
     def release(self, is_complete: bool) -> None:
-        """Removes the park after the response of the continued run has ended."""
+        """Removes the park after the response of the continued run has ended.
+
+        `is_complete`: the response was sent to its end.
+        """
         self.park.given_up = not is_complete
         self.parking.release(self.park)
 

@@ -107,7 +107,7 @@ class Queues:
     def _crowd_out(self, line: ModelQueue, newcomer: QueueSlot) -> None:
         """Makes room for `newcomer` by refusing the last waiting turn of the key with the most waiting turns.
 
-        Raises an error if no other key has more waiting turns than this key would have.
+        Raises an error if no other key has more waiting turns than the key of `newcomer` would have.
         """
         own = line.of(newcomer.key_id)
         longest = max(line.keys.values(), key=len, default=None)

@@ -182,7 +182,7 @@ class ServedTurn:
         return replace(turn, tool_choice=self._choice(turn, part))
 
     def _choice(self, turn: Turn, part: McpPart) -> ToolChoice:
-        """Returns the tool choice with the names that its tools have for the model."""
+        """Returns the tool choice with the names by which the model knows the tools."""
         choice = turn.tool_choice
         if not part.chosen:
             if choice.mode == "required" and not turn.tools:
@@ -257,7 +257,7 @@ class ServedTurn:
         return step
 
     def _asks(self, step: Step) -> bool:
-        """Whether the client must approve a call before anything else happens."""
+        """Whether the client must approve this call before the call can run."""
         if step.refused is not None:
             return False
         action = self._tools.action(step.tool, json.loads(step.arguments))
