@@ -85,7 +85,7 @@ async def examine(settings: Settings) -> list[Finding]:
 
 
 def report(findings: list[Finding]) -> str:
-    """Returns the findings as text. It escapes control characters, because some texts come from servers."""
+    """Returns the findings as text. Control characters are escaped, as some texts come from servers."""
     signs = {"ok": "✓", "missing": "–", "problem": "✗"}
     subjects = [one_line(finding.subject) for finding in findings]
     width = max(map(len, subjects), default=0)
