@@ -23,7 +23,8 @@ T = TypeVar("T")
 class Library:
     """An open vault with its index.
 
-    `refresh` updates the index from the files. It needs no grant, because the index stays on this machine.
+    `refresh` updates the index from the files. A refresh needs no grant, because the index stays on this
+    machine.
     """
 
     def __init__(

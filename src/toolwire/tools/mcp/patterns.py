@@ -48,7 +48,7 @@ _ENCODED = re.compile("%(25)*(2e|2f|5c|00|25)", re.I)
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """The right side of a condition. `kind`: any, null, boolean, number, path, url or text."""
+    """The right side of a condition in a rule. `kind`: any, null, boolean, number, path, url or text."""
 
     kind: str
     is_glob: bool

@@ -137,7 +137,7 @@ class McpTool:
     # --- rules ---
 
     def ruling(self, arguments: Arguments) -> Ruling:
-        """Returns what the rules say now."""
+        """Returns what the rules currently say about a call with these arguments."""
         return self._server.policy_now(self._policy).decide(self.definition.name, arguments)
 
     def check(self, arguments: Arguments) -> None:
