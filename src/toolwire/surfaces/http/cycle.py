@@ -33,7 +33,7 @@ class Cycle(RequestResponseCycle, Connection):
     """A head that was not written yet; None if no head waits."""
 
     def take(self) -> bytes | None:
-        """Returns the request's body; None if it is not complete, or in an unusual case."""
+        """Returns the request's body; None if it is not complete, or in an unusual case (see the module)."""
         if self.more_body or self.waiting_for_100_continue or self.disconnected or self.response_complete:
             return None
         self.flow.resume_reading()
@@ -44,7 +44,8 @@ class Cycle(RequestResponseCycle, Connection):
     def answer(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> bool:
         """Writes a whole response and returns True.
 
-        Returns False, without writing, in an unusual case. `headers` must contain the content length.
+        Returns False, without writing, in an unusual case (see the module). `headers` must contain the
+        content length.
         """
         head = None if self.flow.write_paused else self._head_of(status, headers)
         if head is None or self.chunked_encoding or len(body) != self.expected_content_length:
@@ -56,7 +57,8 @@ class Cycle(RequestResponseCycle, Connection):
     def write(self, block: bytes) -> bool:
         """Writes a block of a stream and returns True.
 
-        Returns False, without writing, if the caller must wait for the socket, or in an unusual case.
+        Returns False, without writing, if the caller must wait for the socket, or in an unusual case (see the
+        module).
         """
         if (
             not self.chunked_encoding
