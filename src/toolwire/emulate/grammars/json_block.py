@@ -76,7 +76,7 @@ def json_block(scan: Scan, block: JsonBlock) -> Reading:
 
 
 def envelope_call(scan: Scan, block: JsonBlock) -> Reading:
-    """Tries to read one envelope. Returns whether a call was read."""
+    """Tries to read one envelope (see `Envelope`). Returns whether a call was read."""
     envelope = Envelope()
     read = yield from members(scan, block, envelope, nested=False)
     if read == CLOSED:
