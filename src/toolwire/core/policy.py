@@ -95,7 +95,7 @@ class Policy:
         return out
 
     def end(self) -> list[Event]:
-        """Ends a run that was cut, or that the caller wants to stop between two calls.
+        """Ends a run that a rule has stopped, or that the caller stops between two calls.
 
         Returns the last event for the client.
         """
