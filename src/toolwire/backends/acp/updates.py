@@ -111,7 +111,7 @@ class AgentCalls:
         self._numbers = itertools.count(1)
 
     def announce(self, update: Mapping[str, Json]) -> None:
-        """Records a `tool_call` or `tool_call_update`, which adds to the announcement of the call."""
+        """Records an update that announces a call (`tool_call`) or says more about it."""
         id = str(update.get("toolCallId") or "")
         known = self._announced.setdefault(id, Announced(id, 0))
         title = update.get("title")
