@@ -115,9 +115,9 @@ class _Search:
         return self
 
     def _score(self, rank: float, step: str) -> float:
-        """Returns the score of a rank: the stronger the rank, the higher the score.
+        """Returns the score of a rank: the better the rank, the higher the score.
 
-        Ranks that consist only of the tiny idf of frequent words get different scores, too.
+        If all words of the query are very frequent, all ranks are tiny; they still get different scores.
         """
         common = min(-rank / FLOOR, MOST_OF_A_WORD * max(1, len(self.query.terms)))
         strength = max(0.0, -rank + LEAST_IDF * common)
@@ -258,7 +258,10 @@ class _Search:
         self.relaxed = bool(self.order)
 
     def _scan(self) -> None:
-        """Adds notes whose stored text contains the terms, for terms of signs or emoji."""
+        """Adds notes whose stored text contains the terms.
+
+        Used for terms of signs or emoji, which are not in the full-text table.
+        """
         groups = self.query.groups
         compared = [group for group in groups if all(term.literal for term in group)]
         if not compared:
