@@ -127,7 +127,7 @@ def decision_text(approval: Approval, decision: Decision, by: str) -> str:
 def grant_text(grant: Grant) -> str:
     """Returns everything that a grant allows.
 
-    For a vault, only the path of the source is included, so that grants of earlier versions stay valid.
+    For a vault, only its path is included, without `vault:`, so that grants of earlier versions stay valid.
     """
     pinned = (grant.pin,) if grant.pin else ()
     source = grant.source.removeprefix("vault:")

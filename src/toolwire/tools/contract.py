@@ -461,7 +461,7 @@ _PLACES = {
 
 
 def place_of(surface: str, here: bool = False) -> str:
-    """Returns where a question comes from: "via MCP". `here`: the same surface shows the question."""
+    """Returns where a question comes from, such as "via MCP". `here`: the same surface shows the question."""
     return _PLACES.get(surface, (f"in {surface}", f"in {surface}"))[here]
 
 

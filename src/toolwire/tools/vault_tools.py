@@ -100,7 +100,10 @@ class VaultSearch(VaultTool):
 
 
 def _snippet(hit: Hit) -> str:
-    """Returns the excerpt of a result, after the headings above it unless the excerpt begins with them."""
+    """Returns a result's headings and its excerpt.
+
+    If the excerpt itself begins with the only heading, the heading is not repeated.
+    """
     begins = len(hit.headings) == 1 and hit.excerpt.lstrip("# ").startswith(hit.headings[0])
     return hit.excerpt if begins or not hit.headings else f"{' › '.join(hit.headings)}\n\n{hit.excerpt}"
 

@@ -241,7 +241,10 @@ def _condition(word: str) -> Condition:
 
 
 def read_arguments(written: str) -> Mapping[str, Any]:
-    """Returns a JSON object in which no key occurs twice. Raises `ConfigError`."""
+    """Returns the arguments that are written as a JSON object.
+
+    Raises `ConfigError` if the text is not a JSON object, or if a key occurs twice in it.
+    """
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if len(dict(pairs)) < len(pairs):

@@ -239,7 +239,10 @@ class Unpinned(Pins):
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Named:
-    """A server that a client named. `uses`: how many lists and calls run now."""
+    """A server that a client named.
+
+    `uses`: how many calls of its tools, and requests for the list of its tools, run now.
+    """
 
     id: str
     key_id: str
