@@ -69,7 +69,7 @@ class Stops:
         return out
 
     def _read(self, text: str) -> tuple[str, str]:
-        """Returns the text that can be sent, and the sequence that was found ("" if none)."""
+        """Returns the text that can be sent, and the stop sequence that was found ("" if none)."""
         text = self._held + text
         ends = [(start + len(one), start) for one in self._sequences if (start := text.find(one)) >= 0]
         if ends:

@@ -134,7 +134,7 @@ class Queues:
         place.start(self._clock())
 
     def left(self, place: QueueSlot, began: float | None) -> None:
-        """Updates the queue after a turn has left; `began` is None if it still waited."""
+        """Updates the queue after a turn has left; `began` is None if the turn was still waiting."""
         line = self._lines[place.model]
         if began is None:
             line.remove(place)
