@@ -235,7 +235,10 @@ def matches(template: str, uri: str) -> bool:
 async def _of_every(
     servers: McpServers, capability: str, read: Callable[[McpServerSettings], Awaitable[list[Entry]]]
 ) -> list[Entry]:
-    """Returns what `read` returns for the servers with a capability, except failing and slow servers."""
+    """Returns the entries that `read` returns for each server with this capability.
+
+    Failing and slow servers are left out.
+    """
 
     async def one(server: McpServerSettings) -> list[Entry]:
         upstream = servers.upstream(server.name)
@@ -288,7 +291,10 @@ async def _pages(
 async def _sent(
     servers: McpServers, server: McpServerSettings, request: types.Request[Any, Any], answer: type[Result]
 ) -> Result:
-    """Sends a request to read. Raises `UpstreamFailed` if the server asks for more input."""
+    """Sends a request that reads a prompt or a resource.
+
+    Raises `UpstreamFailed` if the server asks for more input.
+    """
     either: Any = answer | types.InputRequiredResult
     adapter: TypeAdapter[Any] = TypeAdapter(either)
     found = await servers.upstream(server.name).request(request, adapter)

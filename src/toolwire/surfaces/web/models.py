@@ -208,7 +208,10 @@ class ModelsApi(PageApi):
         self._replace(id, self._model(id, table))
 
     def _replace(self, id: str, model: ModelSettings | None) -> None:
-        """Adds or replaces a model of the page in the models in use; removes it if `model` is None."""
+        """Adds a model of the settings page to the models in use, or replaces it there.
+
+        If `model` is None, removes it.
+        """
         settings = self._web.settings
         others = tuple(one for one in settings.models if one.id != id)
         origins = {name: where for name, where in settings.origins.items() if name != f"models.{id}"}
