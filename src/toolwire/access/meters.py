@@ -50,7 +50,7 @@ class MeterRefusal:
 
 
 def drain(meters: Meters, rates: Rates, now: int) -> None:
-    """Drains the meters up to the time `now`."""
+    """Drains the meters: lowers them by what the rates allow from `meters.at` to `now`."""
     passed = max(0, now - meters.at)
     meters.requests = max(0, meters.requests - passed * rates.requests)
     meters.tokens = max(0, meters.tokens - passed * rates.tokens)
