@@ -119,7 +119,7 @@ def _opened(path: str) -> SqliteConnection:
 def _explained(error: sqlite3.Error, path: str) -> ToolwireError:
     """Returns the error to report.
 
-    SQLite reports a full or read-only disk only as an I/O error.
+    SQLite reports a full or read-only disk only as an I/O error, so this looks for the real reason.
     """
     if isinstance(error, sqlite3.OperationalError) and (reason := not_writable(Path(path))):
         return not_opened(path, reason)
