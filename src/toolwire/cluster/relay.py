@@ -134,7 +134,10 @@ class _OpenItem:
     part_done: bool = False
 
     def shape(self) -> ItemShape:
-        """Returns the shape that fits the item's part, or the item's keys if no part was added yet."""
+        """Returns the `ItemShape` of the open item.
+
+        It is found by the type of the item's part or, if no part was added yet, by the item's keys.
+        """
         kind, keys = self.item.get("type"), self.item.keys()
         for shape in SHAPES.values():
             part = shape.part.part["type"] if shape.part is not None else ""
