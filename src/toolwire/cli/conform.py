@@ -162,7 +162,7 @@ def summary(outcome: ConformOutcome) -> str:
 
 
 def score(outcome: ConformOutcome) -> int:
-    """Returns the percentage of the checks that ran and passed, rounded down; 0 if none ran."""
+    """Returns which percentage of the checks that ran have passed, rounded down; 0 if none ran."""
     passed, failed = outcome.count("pass"), outcome.count("fail")
     return 100 * passed // (passed + failed) if passed + failed else 0
 
