@@ -174,7 +174,7 @@ class Segments:
         return bool(self.max_age_s) and not 0 <= self._clock() - self._began < min(DAY_S, self.max_age_s)
 
     def sweep(self) -> None:
-        """Deletes files that are older than the limit of days."""
+        """Deletes files that are older than `max_days`."""
         if not self.max_age_s:
             return
         due = self._clock() - self.max_age_s
