@@ -212,7 +212,7 @@ class Reporting(Protocol):
 
 @runtime_checkable
 class Ruled(Protocol):
-    """A tool with rules. They judge a call before a person is asked, and again before the call runs.
+    """A tool with rules. The rules judge a call before a person is asked, and again before the call runs.
 
     A call runs with exactly the arguments that are shown: defaults of the schema are not filled in.
     """

@@ -116,7 +116,10 @@ class Pins:
         return str(row[0]) if row is not None else ""
 
     async def first(self, server: str, tools: Sequence[Pinned]) -> Mapping[str, str]:
-        """Pins the first list of a server. Returns the pins: those of another process, if it was first."""
+        """Pins the first list of a server, and returns the pins.
+
+        If another process has pinned a list of the server before, returns the pins of that process.
+        """
         await self._put(_FIRST, server, tools)
         return (await self.all()).get(server, {})
 
