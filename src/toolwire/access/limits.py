@@ -205,7 +205,7 @@ class RateLimits:
     async def _give_back(
         self, account: KeyAccount, ticket: Ticket, taking: asyncio.Future[tuple[MeterRefusal | None, Seen]]
     ) -> None:
-        """Returns a reservation to Redis if the client disconnected while it was being made."""
+        """Returns a reservation to Redis if the client disconnected while the reservation was being made."""
         await asyncio.wait({taking})
         if taking.exception() is None and taking.result()[0] is None:
             await self._charge_shared(

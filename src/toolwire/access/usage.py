@@ -222,7 +222,7 @@ class UsageBook:
             self._months[key_id] = self._with_counted(key_id, Spent(month, requests, tokens, at))
 
     def _with_counted(self, key_id: str, spent: Spent) -> Spent:
-        """Adds the counts of this node that are not in the store yet to sums from the store."""
+        """Returns sums from the store plus the counts of this node that are not in the store yet."""
         for (key, hour, _), counts in (*self._writing.items(), *self._counted.items()):
             if key == key_id and hour >= spent.month:
                 spent.requests += counts[0]
