@@ -161,7 +161,10 @@ class SendReader:
         return self._order.setdefault(call_id or f" {len(self._order)}", len(self._order) + 1)
 
     def answered(self) -> None:
-        """Records the usage so far as reported. Called when the calls of a response have been answered."""
+        """Records the usage that was reported so far.
+
+        Called when the calls of a response have been answered.
+        """
         self._reported = self._used()
 
     def _message(self, payload: Mapping[str, Any]) -> None:

@@ -215,7 +215,10 @@ class MessagesReader:
     # --- usage ---
 
     def _count(self, usage: Mapping[str, Json] | None) -> list[Event]:
-        """Returns the usage so far with these token counts. A later count replaces an earlier count."""
+        """Returns the usage so far, updated with these token counts.
+
+        A later count replaces an earlier one.
+        """
         self._usage |= {name: value for name, value in (usage or {}).items() if value is not None}
         given, said, read, written = (self._usage.get(name, 0) for name in COUNTS)
         thinking = (self._usage.get("output_tokens_details") or {}).get("thinking_tokens") or 0
