@@ -39,7 +39,7 @@ class CodeApi:
         return [("POST", "/session/code", self.enter), ("PUT", "/session/code", self.set)]
 
     async def state(self, request: Request) -> dict[str, Any]:
-        """Returns whether the session may approve, who set the code, and whether it was entered."""
+        """Returns whether the session may approve, who set the code, and whether the code was entered."""
         authority: Authority = request.state.authority
         record = await self._code.record()
         return {
@@ -52,7 +52,10 @@ class CodeApi:
         return authority.signer is not None and authority.signer.public == public
 
     async def enter(self, request: Request) -> dict[str, Any]:
-        """Checks the code. With it, the session may approve calls of all programs with this store."""
+        """Checks the code.
+
+        If the code is right, the session may approve calls of all programs that use this store.
+        """
         given = field(await body(request), "code", str, required=True)
         authority: Authority = request.state.authority
         async with self._checking:

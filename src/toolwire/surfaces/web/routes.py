@@ -202,7 +202,10 @@ class Pages:
         return self._static(request, request.path_params["name"])
 
     async def _link_page(self, request: Request) -> Response:
-        """Returns the HTML page for links, which is the same for all links. It decides nothing."""
+        """Returns the HTML page for links, which is the same for all links.
+
+        Opening the page decides nothing.
+        """
         return _guarded(self._static(request, "link.html"), store=False)
 
     def _static(self, request: Request, name: str) -> Response:
@@ -343,7 +346,7 @@ def _check_origin(request: Request) -> None:
 
 
 def _public(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
-    """Returns a handler without a session: a secret in the request proves what it may do."""
+    """Returns a handler without a session: a secret in the request proves what the request may do."""
 
     async def guarded(request: Request) -> Response:
         try:
