@@ -232,7 +232,7 @@ class Exchange:
 
     @property
     def room_key(self) -> str:
-        """The key id that the body is counted for in the `Room`."""
+        """The id of the key for which the body is counted in the `Room`."""
         return NOBODY if self.holder is None else self.holder.key_id
 
     def for_own_pages(self) -> None:
@@ -260,7 +260,7 @@ class Exchange:
             raise ToolwireError("content_type", "Unsupported content encoding. Send the body uncompressed.")
 
     async def read_body(self, limit: int, room: Room | None = None) -> bytes:
-        """Returns the whole body. `room` provides the memory while it arrives.
+        """Returns the whole body. `room` provides the memory while the body arrives.
 
         Raises `body_too_large` as early as possible, and `ClientGone` if the client disconnects.
         """

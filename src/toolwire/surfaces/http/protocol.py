@@ -197,7 +197,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def _after_empty_line(self, data: bytes, start: int) -> int:
         """Returns the index after the next empty line; without one, the length of the data.
 
-        The empty line may have begun in the read before.
+        The empty line may have begun in the previous read.
         """
         before = b"" if start else self._last_bytes
         found = (before + data[:3]).find(EMPTY_LINE) if before else -1
