@@ -120,7 +120,10 @@ class NodeSeals:
         return [*kept, ("x-request-id", request_id), (HOP.decode(), seal)]
 
     def opened(self, exchange: Forwardable) -> Scope:
-        """Returns the scope as the sending node had it. Raises an error if the seal is invalid."""
+        """Returns the request's scope as it was on the sending node.
+
+        Raises an error if the seal is invalid.
+        """
         scope, id = exchange.scope, exchange.request_id
         *sender, signature = exchange.headers[HOP].decode("latin-1").split(";")
         facts = (_facts(tuple(sender), address, scope, id) for address in self._addresses)
