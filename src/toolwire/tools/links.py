@@ -57,7 +57,7 @@ class Link:
 
     @property
     def by(self) -> str:
-        """The name of the link in the audit log: "link phone"."""
+        """The name of the link in the audit log, such as "link phone"."""
         return f"{self.kind} {self.notice}"
 
 
