@@ -230,7 +230,10 @@ def text_of(value: Any) -> str:
 
 
 def _call(id: Any, function: Mapping[str, Any]) -> SeenCall:
-    """Reads a call. It accepts arguments that are an object by mistake, which another check reports."""
+    """Reads a call.
+
+    Arguments that are an object instead of a text are accepted here. Another check reports them.
+    """
     arguments = function.get("arguments", function.get("input"))
     text = json.dumps(arguments) if isinstance(arguments, dict) else text_of(arguments)
     return SeenCall(text_of(id), text_of(function.get("name")), text)
