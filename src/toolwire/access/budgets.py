@@ -131,7 +131,10 @@ class Budgets:
             own.apart.taken = _sum(own.apart.taken, (used[0] - 1, used[1] - reserved))
 
     def lost(self) -> None:
-        """Discards the `Apart` of every key when Redis becomes unreachable, so that it is made anew."""
+        """Discards the `Apart` of every key when Redis becomes unreachable.
+
+        Each is created again when it is needed.
+        """
         for own in self._months.values():
             own.apart = None
 

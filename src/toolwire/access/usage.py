@@ -270,7 +270,7 @@ class UsageBook:
         return spent
 
     def known_month(self, key_id: str) -> Spent:
-        """Returns the usage of a key whose month was already read, so this does not wait."""
+        """Returns the key's usage of this month. It was already read, so this does not wait."""
         spent = self._months[key_id]
         self._turn_month(spent, self._clock())
         return spent
