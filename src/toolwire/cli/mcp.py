@@ -272,7 +272,7 @@ def _say(line: str) -> None:
 
 
 def _explain(arguments: argparse.Namespace) -> None:
-    """Tells a person who starts the server at a terminal why nothing seems to happen there."""
+    """Explains to a person who starts the server at a terminal why nothing seems to happen there."""
     given = ["mcp"]
     if arguments.vault is not None:
         given += ["--vault", str(Path(arguments.vault).expanduser().resolve())]
