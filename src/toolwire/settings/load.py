@@ -366,8 +366,9 @@ def _add_variable(given: dict[Key, Given], name: str, text: str) -> None:
 def _add_named_environment(
     given: dict[Key, Given], section: str, parts: list[str], text: str, where: str
 ) -> None:
-    """Adds a variable for a named table, such as a model. The variable sets the whole table or one key of the
-    table.
+    """Adds a variable for a named table, such as a model.
+
+    The variable sets the whole table or one key of the table.
     """
     known = {path[1] for path in given if path[0] == section and len(path) > 2}
     named = (id for id in known if id == parts[0] or re.sub(r"\W", "_", id).upper() == parts[0].upper())

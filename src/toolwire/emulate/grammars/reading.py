@@ -395,7 +395,7 @@ def object_arguments(scan: Scan, closers: tuple[str, ...]) -> Reading:
 def cut_off(scan: Scan, *, with_rest: bool = False) -> str:
     """Closes a call because the text ended inside it.
 
-    Returns how the step ended: `CLOSED`. `with_rest`: the rest of the buffer belongs to the arguments.
+    Returns `CLOSED`. `with_rest`: the rest of the buffer belongs to the arguments.
     """
     if with_rest:
         scan.write(scan.buffer[scan.position :])
@@ -455,8 +455,8 @@ def is_complete(scan: Scan) -> Reading:
 def give_up(scan: Scan, closers: tuple[str, ...]) -> Reading:
     """Closes a call whose arguments cannot be repaired.
 
-    Returns how the step ended: `CLOSED`. A call that was held back until its end becomes text. Otherwise the
-    text up to the first of `closers` is sent as arguments.
+    Returns `CLOSED`. A call that was held back until its end becomes text. Otherwise the text up to the first
+    of `closers` is sent as arguments.
     """
     call = scan.open
     keep = max(map(len, closers)) - 1
