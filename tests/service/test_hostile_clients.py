@@ -207,6 +207,17 @@ async def test_a_complete_answer_that_is_never_read_is_dropped(start: Start) -> 
             assert received < 20_000_000
 
 
+@both_loops
+async def test_a_client_that_the_kernel_drops_first_is_logged_too(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine, the kernel may end the connection before the server looks at it."""
+    monkeypatch.setattr(protocol.GuardedProtocol, "_watch_reader", lambda self: None)
+    async with start(long_answer, slow_reader_s=0.4) as server:
+        with logged("was cut off") as given_up, await server.connection(asks(stream=False)):
+            await asyncio.wait_for(given_up.wait(), 20)
+
+
 # --- slow senders ---
 
 

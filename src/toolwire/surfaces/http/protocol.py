@@ -128,6 +128,8 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._reader_timer is not None:
             self._reader_timer.cancel()
             self._reader_timer = None
+        if isinstance(exc, TimeoutError):  # the kernel noticed first, see `guard`
+            log_slow_reader(self._slow_reader_s)
         super().connection_lost(exc)
         if self._running is not None:  # uvicorn notifies only the last of several pipelined requests
             self._running.disconnected = True
@@ -390,7 +392,7 @@ class GuardedProtocol(HttpToolsProtocol):
         )
         self._unread, self._stalled_looks = unread, self._stalled_looks + 1 if is_stalled else 0
         if self._stalled_looks >= LOOKS:
-            log.info("a client was cut off: it read nothing for %g s", self._slow_reader_s)
+            log_slow_reader(self._slow_reader_s)
             self.transport.abort()
             return
         self._reader_timer = self.loop.call_later(self._slow_reader_s / LOOKS, self._look_at_reader)
@@ -457,6 +459,10 @@ def in_kernel(connection: Any) -> int:
         return int(struct.unpack("i", fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, bytes(4)))[0])
     except (OSError, ValueError):
         return 0
+
+
+def log_slow_reader(slow_reader_s: float) -> None:
+    log.info("a client was cut off: it read nothing for %g s", slow_reader_s)
 
 
 def guard(connection: Any, slow_reader_s: float) -> None:

@@ -15,7 +15,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import Any
 
 from uvicorn.protocols.utils import ClientDisconnected
@@ -25,7 +24,7 @@ from websockets.frames import Frame
 
 from toolwire.core.errors import ToolwireError
 from toolwire.surfaces.http.exchange import BODY_IDLE_S, BODY_RATE, NOBODY, ROOM_KEY, Room
-from toolwire.surfaces.http.protocol import LOOKS, in_kernel, refusal
+from toolwire.surfaces.http.protocol import LOOKS, in_kernel, log_slow_reader, refusal
 
 INVALID_TEXT, POLICY, TOO_LARGE_FOR_NOW = 1007, 1008, 1013
 LARGEST_HELD = 64 * 1024
@@ -34,8 +33,6 @@ FRAMES_A_TURN, TURN_S = 16, 0.005
 MOST_EMPTY, EMPTY_RATE = 128, 16.0
 FIRST_CONTROL = 8
 """Opcodes of at least this value are control frames."""
-
-log = logging.getLogger("toolwire.http")
 
 
 class GuardedSocket(WebSocketsSansIOProtocol):
@@ -83,6 +80,8 @@ class GuardedSocket(WebSocketsSansIOProtocol):
         self._reader_timer = self._turn = None
         self._waiting.clear()
         self._count(0)
+        if isinstance(exc, TimeoutError):  # the kernel noticed first, see `guard`
+            log_slow_reader(self._slow_reader_s)
         super().connection_lost(exc)
 
     def shutdown(self) -> None:
@@ -278,7 +277,7 @@ class GuardedSocket(WebSocketsSansIOProtocol):
         unread = self._all_unread()
         self._unread, self._stalled_looks = unread, self._stalled_looks + 1 if unread >= self._unread else 0
         if self._stalled_looks >= LOOKS:
-            log.info("a client was cut off: it read nothing for %g s", self._slow_reader_s)
+            log_slow_reader(self._slow_reader_s)
             self.transport.abort()
             return
         self._reader_timer = self.loop.call_later(self._slow_reader_s / LOOKS, self._look_at_reader)
