@@ -35,8 +35,7 @@ def test_tool_calling_is_off_at_first_and_a_confirmed_yes_outlives_the_server(
         "Lets models in the chat on these pages ask to search, read and change your notes, and to call the "
         "tools of your MCP servers. You approve each call in a dialog, unless a remembered approval or a "
         "rule that you set for an MCP server allows it. This switch does not affect clients of the API and "
-        "their tools. ⚠️ "
-        + WARNING
+        "their tools. ⚠️ " + WARNING
     )
     vault = section(page, "Vault")
     for words in (
