@@ -13,13 +13,13 @@ const STRATEGIES = new Map([
   ],
   [
     'parked',
-    'If the agent calls a tool, the response ends with the call, and the agent’s run is kept and waits. The ' +
-      'request that brings the result continues the run.',
+    'If the agent calls a tool, the response ends with the call, and the agent’s run is kept and waits. ' +
+      'The request that brings the result continues the run.',
   ],
   [
     'constrained',
-    'If the model wrote a call, its decoder limited the call to the tool’s schema, as far as the decoder can ' +
-      'enforce the schema. Toolwire found the calls in what the model wrote.',
+    'If the model wrote a call, its decoder limited the call to the tool’s schema, as far as the decoder ' +
+      'can enforce the schema. Toolwire found the calls in what the model wrote.',
   ],
   ['emulated', 'The prompt described the tools, and Toolwire found the calls in what the model wrote.'],
   ['none', 'No tools were offered to the model in this turn.'],
