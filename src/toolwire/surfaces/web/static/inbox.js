@@ -60,8 +60,8 @@ const TABS = [
       'Nothing expired',
       'A question expires if nobody decides in time, if its conversation is stopped, if an MCP client ' +
         'disconnects, or if the Toolwire program that asked you ends. If the question was whether a call ' +
-        'may run, the call does not run. If the question was whether a result may be shared, the result is not ' +
-        'shared.',
+        'may run, the call does not run. If the question was whether a result may be shared, the result is ' +
+        'not shared.',
     ],
   },
   {
