@@ -64,7 +64,11 @@ All other items about MCP servers are of the kind `mcp`.
 """
 EMPTY_ARGUMENTS = "{}"
 CUT = frozenset({"length", "content_filter"})
-"""Finish reasons of an answer that is not complete."""
+"""Finish reasons of an answer that is not complete.
+
+Here they only pass through. A call that was cut off gets `length` before: in `gateway/interpret.py` if it was
+read from text, and in the backend's `read.py` if the server sent it.
+"""
 
 
 # --- steps ---
