@@ -57,8 +57,8 @@ RATE_LIMIT_HEADERS = {
     kind: tuple(b"x-ratelimit-%b-%b" % (what, kind.encode()) for what in (b"limit", b"remaining", b"reset"))
     for kind in ("requests", "tokens")
 }
-"""The header names of each limit. `gate.py` exposes them to browsers. Three modules recognize them by a part of
-the name: `cluster/forward.py` and `surfaces/http/websocket.py`, which pass them on, by the start;
+"""The header names of each limit. `gate.py` exposes them to browsers. Three modules recognize them by a part
+of the name: `cluster/forward.py` and `surfaces/http/websocket.py`, which pass them on, by the start;
 `surfaces/http/exchange.py`, which adds them only once, by `-ratelimit-`.
 """
 ANTHROPIC_HEADERS = {

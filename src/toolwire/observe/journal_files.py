@@ -39,8 +39,8 @@ class TurnRecord(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """The journal's record of a turn, without messages: one line of a file.
 
     `at`: Unix time. `error`: the kind of failure. `Journal._masked` masks the fields whose text a client can
-    choose. A new field of this kind must be added there. `TurnLine` in `surfaces/web/types.d.ts` is the same type
-    for the web pages.
+    choose. A new field of this kind must be added there. `TurnLine` in `surfaces/web/types.d.ts` is the same
+    type for the web pages.
     """
 
     id: str
