@@ -369,8 +369,8 @@ export class Question {
   /** @param {Approval | null} approval null if it no longer exists */
   decidedElsewhere(approval) {
     this.decidedHere()
-    const by = approval?.decided_by || ''
-    const where = by && by !== 'web' ? decider(by) : ['elsewhere ', decider(by)]
+    const by = approval?.decided_by
+    const where = by === 'web' ? ['elsewhere ', decider(by)] : by ? decider(by) : 'elsewhere'
     const outcome = h(
       'p',
       { class: 'badge warn' },
