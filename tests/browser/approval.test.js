@@ -319,7 +319,7 @@ describe('a question', () => {
   it('says how it was decided elsewhere, and cannot be decided any more', () => {
     const one = question()
     one.decidedElsewhere({ ...approval, status: 'denied', decided_by: 'shell' })
-    assert.equal(one.outcome, 'Read notes: Denied elsewhere (shell).')
+    assert.equal(one.outcome, 'Read notes: Denied with toolwire approvals.')
     assert.deepEqual([one.pending, one.wanted], [false, false])
   })
 })

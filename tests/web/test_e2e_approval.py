@@ -458,7 +458,7 @@ def test_a_question_outlives_a_reload_and_a_second_tab_may_decide_it(site: Any, 
     gone(other)
     gone(page)
     expect(
-        page.get_by_role("status").filter(has_text="Read notes: Approved elsewhere (web).")
+        page.get_by_role("status").filter(has_text="Read notes: Approved elsewhere on these pages.")
     ).to_be_visible()
     for tab in (page, other):
         model_reports(tab, "Green tea wants 80 degrees.")
@@ -519,7 +519,7 @@ def test_a_shell_decides_while_the_dialog_is_open(site: Any, browse: Any) -> Non
     shell("deny", id, "--reason", "Not now.")  # an approval would need the approval code
     gone(page)
     expect(
-        page.get_by_role("status").filter(has_text="Read notes: Denied elsewhere (shell).")
+        page.get_by_role("status").filter(has_text="Read notes: Denied with toolwire approvals.")
     ).to_be_visible()
     model_reports(page, "Not now.")
     assert approvals(page, "decided")[0]["decided_by"] == "shell"

@@ -108,7 +108,7 @@ def test_a_call_is_shown_exactly_edited_as_json_and_allowed_from_then_on(
     rule = dialog.locator("code.rule")
     expect(rule).to_have_text('echo {"text": "one \\u200b", "count": 12345678901234567890}')
     field.fill('{"text": "edited"}')
-    expect(dialog.get_by_text("The call runs as edited.")).to_be_visible()
+    expect(dialog.get_by_text("If you approve, the call runs with your arguments.")).to_be_visible()
     expect(rule).to_have_text('echo {"text": "edited"}')
     rule.scroll_into_view_if_needed()
     fine(page, "mcp-rule")
@@ -245,7 +245,7 @@ def test_each_reference_server_is_called_only_with_consent(site: Any, browse: An
     assert not (folder / "new.md").exists()
     edited = json.dumps({**write, "content": "as edited"})
     dialog.get_by_role("textbox", name="Arguments as JSON").fill(edited)
-    expect(dialog.get_by_text("The call runs as edited.")).to_be_visible()
+    expect(dialog.get_by_text("If you approve, the call runs with your arguments.")).to_be_visible()
     press(dialog, "Run")
     expect(page.get_by_text("All done.", exact=True)).to_be_visible()
     assert (folder / "new.md").read_text() == "as edited"

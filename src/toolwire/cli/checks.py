@@ -78,7 +78,11 @@ async def _configured(settings: Settings) -> Findings:
 
 
 async def _model(catalog: Catalog, id: str, backend: Backend | None) -> Finding:
-    """Checks one model. `backend` None: the entry is a server, which lists its models."""
+    """Checks one model of the settings.
+
+    `backend` is None if the option `model` is `*`: the entry then stands for a server, and the check lists
+    the models of that server.
+    """
     subject, kind = f"model {id}", catalog.kind(id)
     try:
         async with asyncio.timeout(MODEL_S):

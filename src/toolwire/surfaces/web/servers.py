@@ -161,7 +161,10 @@ def pins_of(web: Web) -> Pins | None:
 
 
 async def waiting_definitions(web: Web) -> dict[str, list[dict[str, Any]]]:
-    """Returns the withheld definitions of every server, by its source, as the pages show them."""
+    """Returns the withheld tool definitions in the form that the pages show.
+
+    The keys are the identities of the MCP servers (`source`, such as `mcp:files`).
+    """
     pins = pins_of(web)
     found = await pins.waiting() if pins is not None else {}
     return {

@@ -217,7 +217,11 @@ def _wordless(progress: Progress) -> Progress:
 
 
 def whole(result: types.CallToolResult) -> str:
-    """Returns all that a client may receive of a result, for the person. Only data of media is left out."""
+    """Returns, as text, everything in a result that an MCP client could receive.
+
+    The text is for the person who decides about sharing the result. Of the data of images, audio and binary
+    resources, it contains only the size.
+    """
     parts = [_whole(block) for block in result.content]
     meta = {name: value for name, value in (result.meta or {}).items() if not name.startswith(RESERVED)}
     for title, value in (("structured content", result.structured_content), ("metadata", meta or None)):

@@ -9,6 +9,7 @@ import { bytes, codeBlock, h, icon, text, visible, when } from './dom.js'
 import { callFacts, callResult } from './facts.js'
 import { fact } from './grants.js'
 import { sizeOf } from './picks.js'
+import { decider } from './question-words.js'
 import { ranArguments } from './ran-arguments.js'
 
 const SURFACES = new Map([
@@ -17,19 +18,6 @@ const SURFACES = new Map([
   ['note', 'Note command'],
   ['web', 'Web chat'],
   ['mcp', 'MCP'],
-])
-/**
- * By surface: where a call was decided; for a command, its name too.
- *
- * @type {Map<string, [string, string?]>}
- */
-const DECIDERS = new Map([
-  ['web', ['on these pages']],
-  ['shell', ['with ', 'toolwire approvals']],
-  ['chat', ['in ', 'toolwire chat']],
-  ['ask', ['in ', 'toolwire ask']],
-  ['note', ['in ', 'toolwire note']],
-  ['mcp form', ['in the MCP client']],
 ])
 const EFFECTS = { write: 'changes files', read: 'reads', search: 'searches', call: 'calls a server', '': '' }
 const EFFECT_ICONS = { write: 'pencil', read: 'file', search: 'search', call: 'plug', '': 'tool' }
@@ -229,15 +217,6 @@ function rememberedFor({ remember, folder }) {
   if (remember === 'session') return 'the conversation'
   if (remember === 'folder') return visible(folder || 'its folder')
   return remember === 'tool' ? 'all calls of the tool' : ''
-}
-
-/** @param {string | null} by */
-function decider(by) {
-  if (!by) return ''
-  if (by.startsWith('grant ')) return 'by a remembered grant'
-  if (by.startsWith('rule ')) return ['by the rule ', h('code', null, visible(by.slice(5)))]
-  const [where, command] = DECIDERS.get(by) ?? [`by ${visible(by)}`]
-  return command ? [where, h('code', null, command)] : where
 }
 
 /** @param {Approval} approval */

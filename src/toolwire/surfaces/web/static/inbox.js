@@ -48,7 +48,8 @@ const TABS = [
       'shield',
       'No decisions yet',
       'Approved and denied calls are listed here, with what was granted. You decide each call yourself, ' +
-        'unless a remembered grant, a rule that you set for an MCP server or an --allow rule decides it.',
+        'unless one of these decides it: a remembered grant, a rule that you set for an MCP server, or the ' +
+        'option --allow of a command such as toolwire ask.',
     ],
   },
   {

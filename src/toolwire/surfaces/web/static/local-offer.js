@@ -76,8 +76,8 @@ export class LocalOffer {
 
   /** @param {string} kind @param {LocalState} state */
   draw(kind, { model, lacks, locked, download }) {
-    const size = `a download of ${bytes(model.size)} and ${bytes(model.memory)} of memory`
-    const needs = `It needs ${size}. Its licence is ${model.licence}.`
+    const memory = `It needs ${bytes(model.memory)} of memory. Its licence is ${model.licence}.`
+    const needs = `${memory} The download is ${bytes(model.size)}.`
     const head = h('h3', null, 'Get a model worth talking to')
     const about = h(
       'p',

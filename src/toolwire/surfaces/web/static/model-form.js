@@ -102,7 +102,19 @@ export function modelForm(kinds, before) {
       keyField,
       pastedField,
       modelField,
-      field('Name', name, h('p', { class: 'hint' }, 'What clients send as “model”.')),
+      field(
+        'Name',
+        name,
+        h(
+          'p',
+          { class: 'hint' },
+          'What clients send as “model”. If the model is ',
+          h('code', null, '*'),
+          ', clients send ',
+          h('code', null, 'NAME/MODEL'),
+          '.',
+        ),
+      ),
       result,
     ),
   )

@@ -1,5 +1,5 @@
-// The texts around a question: who asks for what, the label of the button that approves, and the effect of a
-// decision.
+// The texts around a question: who asks for what, the label of the button that approves, the effect of a
+// decision, and where it was decided.
 
 /** @import { Approval, Child, Preview, Stage } from '../types' */
 
@@ -11,6 +11,19 @@ const PICKS = {
   run: ['Read', 'note', 'Tell the model that nothing can be read'],
   share: ['Share', 'result', 'Tell the model that nothing was found'],
 }
+/**
+ * By surface: where a call was decided; for a command, its name too.
+ *
+ * @type {Map<string, [string, string?]>}
+ */
+const DECIDERS = new Map([
+  ['web', ['on these pages']],
+  ['shell', ['with ', 'toolwire approvals']],
+  ['chat', ['in ', 'toolwire chat']],
+  ['ask', ['in ', 'toolwire ask']],
+  ['note', ['in ', 'toolwire note']],
+  ['mcp form', ['in the MCP client']],
+])
 
 /**
  * What an approval does, as its button says it: "Search", "Share 3 results", "Create note". The same words as
@@ -67,4 +80,18 @@ export function effectOf({ stage, tool }, shown, approved) {
   if (approved && shown.problem)
     return `This call cannot work, so ${visible(tool)} does not run. The model learns why.`
   return approved ? `${visible(tool)} may run once.` : `${visible(tool)} does not run.`
+}
+
+/**
+ * Where or by what a question was decided, to follow "Approved" or "Denied".
+ *
+ * @param {string | null} by
+ * @returns {Child}
+ */
+export function decider(by) {
+  if (!by) return ''
+  if (by.startsWith('grant ')) return 'by a remembered grant'
+  if (by.startsWith('rule ')) return ['by the rule ', h('code', null, visible(by.slice(5)))]
+  const [where, command] = DECIDERS.get(by) ?? [`by ${visible(by)}`]
+  return command ? [where, h('code', null, command)] : where
 }

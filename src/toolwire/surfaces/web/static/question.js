@@ -11,7 +11,7 @@ import { drawDiff } from './diff.js'
 import { clear, h, icon, text, visible } from './dom.js'
 import { callFacts, callProblem, callResult } from './facts.js'
 import { Picks } from './picks.js'
-import { approveLabel } from './question-words.js'
+import { approveLabel, decider } from './question-words.js'
 
 const WAIT_MS = 350
 /** The tool and the model of a call. @param {Approval} approval */
@@ -72,9 +72,9 @@ export class Question {
     this.rule = approval.rule
     const hint =
       'A remembered approval is a grant. Toolwire does not ask you again about the calls that the grant ' +
-      'covers. You can revoke the grant in the inbox. A grant for a conversation ends with the ' +
-      'conversation. To keep other grants after Toolwire restarts, set or enter your approval code in ' +
-      'Settings before you approve.'
+      'covers. You can revoke the grant in the inbox. A grant for a conversation ends when you delete the ' +
+      'conversation on these pages, when the terminal command exits, or when the MCP session ends. To keep ' +
+      'other grants after Toolwire restarts, set or enter your approval code in Settings before you approve.'
     this.grantNote = h('p', { class: 'hint' }, hint)
     this.ruleText = h('code', { class: 'rule' }, visible(this.rule))
     this.ruleNote = h(
@@ -324,7 +324,9 @@ export class Question {
     this.showRule(rule)
     this.drawPreview((one) => this.selectedAtFirst && !keys.has(one.key))
     this.ready = true
-    const what = this.foreign ? 'The call runs as edited.' : 'This is what the edited call would touch.'
+    const what = this.foreign
+      ? 'If you approve, the call runs with your arguments.'
+      : 'This is what the edited call would touch.'
     this.say('', this.edited === null ? '' : `You edited the arguments. ${what}`)
   }
 
@@ -367,20 +369,24 @@ export class Question {
   /** @param {Approval | null} approval null if it no longer exists */
   decidedElsewhere(approval) {
     this.decidedHere()
-    const by = approval?.decided_by ? ` (${visible(approval.decided_by)})` : ''
-    const outcome =
+    const by = approval?.decided_by
+    const where = by === 'web' ? ['elsewhere ', decider(by)] : by ? decider(by) : 'elsewhere'
+    const outcome = h(
+      'p',
+      { class: 'badge warn' },
       approval?.status === 'approved'
-        ? `Approved elsewhere${by}.`
+        ? ['Approved ', where, '.']
         : approval?.status === 'denied'
-          ? `Denied elsewhere${by}.`
+          ? ['Denied ', where, '.']
           : approval?.status === 'expired'
             ? `Expired. ${approval.stage === 'share' ? 'Nothing was shared.' : 'The call did not run.'}`
-            : 'This call no longer waits for a decision.'
-    this.outcome = `${visible(this.approval.title || this.approval.tool)}: ${outcome}`
+            : 'This call no longer waits for a decision.',
+    )
+    this.outcome = `${visible(this.approval.title || this.approval.tool)}: ${outcome.textContent}`
     this.node.classList.add('over')
     this.body.inert = true
     this.run.disabled = true
-    clear(this.status, h('p', { class: 'badge warn' }, outcome))
+    clear(this.status, outcome)
   }
 }
 

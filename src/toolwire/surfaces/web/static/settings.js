@@ -322,7 +322,8 @@ function journalSection() {
   )
   /** @param {Settings} settings */
   function show({ journal: { contents, max_mb: most, path } }) {
-    const metadata = path && contents === 'memory' ? ' Only metadata is written to the folder.' : ''
+    const inFiles = ' The journal’s files, in the folder below, contain only metadata.'
+    const metadata = path && contents === 'memory' ? inFiles : ''
     clear(
       facts,
       fact('Contents', h('code', null, contents), ' ', CONTENTS.get(contents), metadata),

@@ -155,7 +155,7 @@ class TurnPage {
   drawHead() {
     const { turn } = this
     const format = turn.stream ? 'streamed' : 'not streamed'
-    const origin = [apiName(turn.api), format, turn.backend ? `by ${turn.backend}` : '']
+    const origin = [apiName(turn.api), format, turn.backend ? `backend ${turn.backend}` : '']
       .filter(Boolean)
       .join(', ')
     const kind =

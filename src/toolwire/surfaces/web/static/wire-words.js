@@ -46,7 +46,15 @@ export const DISPOSITIONS = new Map([
       'The model first made no valid call although one was required, so Toolwire asked once more',
     ],
   ],
-  ['healed', ['warn', 'tool', 'Repaired by Toolwire; the name after the colon says how']],
+  [
+    'healed',
+    [
+      'warn',
+      'tool',
+      'Repaired by Toolwire: the word after “healed:” names the repair, and a number after that word says ' +
+        'how often it was made',
+    ],
+  ],
   ['ignored', ['', 'close', 'Has no effect with this backend']],
   ['emulated', ['warn', 'tool', 'Done by Toolwire instead of the backend']],
   ['constrained', ['constrained', 'shield', 'Enforced by the model’s decoder']],
@@ -67,7 +75,14 @@ export const DROPS = new Map([
   ['first', ['calls', 'Calls after the first: the setting tools.stop_after ends the answer there']],
   ['retry', ['characters', 'An answer without the required call: Toolwire asked the model again']],
   ['phantom', ['calls', 'Calls that the backend sent without a name']],
-  ['cut', ['calls', 'Calls to an MCP server: they did not run, because the answer was cut']],
+  [
+    'cut',
+    [
+      'calls',
+      'Calls to an MCP server: Toolwire did not run them, because the token limit or a content filter ' +
+        'ended the answer early',
+    ],
+  ],
 ])
 
 /** @type {RowKind[]} */
