@@ -69,7 +69,7 @@ export function drawCharts({ totals, buckets, bucket_s: bucketSeconds, by_tool, 
     }),
     columnChart({
       title: 'Parked',
-      note: 'runs that began to wait for results',
+      note: 'runs that began to wait',
       value: 'parked',
       unit: 'parked',
       units: 'parked',
