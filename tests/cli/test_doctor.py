@@ -176,7 +176,7 @@ async def test_mcp_servers_are_checked_without_starting_them(run: Any, tmp_path:
             'a rule has no effect: allow "raed_file": the server has no tool raed_file; '
             "did you mean read_file?"
         ),
-        "mcp files: ok": "1 known tool, see toolwire mcp list",
+        "mcp files: ok": "1 known tool, not started here; toolwire mcp list starts it",
         "mcp wrong: problem": "deny: the rule 'read path': path is not a condition; write ARGUMENT=VALUE",
         "mcp gone: problem": "there is no program /no/such/program",
         "mcp secret: problem": told["mcp secret: problem"],

@@ -294,7 +294,7 @@ async def _mcp(settings: Settings) -> Findings:
             for line in policy.dead(tools) if tools else ():
                 yield problem(subject, f"a rule has no effect: {line}", f"correct {table}")
             known = f"{counted(len(tools), 'known tool')}, " if tools else ""
-            yield ok(subject, f"{known}see toolwire mcp list")
+            yield ok(subject, f"{known}not started here; toolwire mcp list starts it")
 
 
 async def _address(settings: Settings) -> Findings:

@@ -33,6 +33,11 @@ def listed(response: Any) -> list[str]:
     return [tool.name for item in lists for tool in item.tools]
 
 
+def yes_to(asking: Any) -> Any:
+    """The client's approval of the request with which a response ended."""
+    return {"type": "mcp_approval_response", "approval_request_id": asking.output[-1].id, "approve": True}
+
+
 @every_strategy
 async def test_the_sdk_streams_a_call_that_a_rule_allows(tools: str) -> None:
     async with place(tools=tools) as here, here.client() as client:
@@ -62,7 +67,7 @@ async def test_the_sdk_completes_the_approval_flow(tools: str, stream: bool) -> 
         first = await ask(input="Read it.")
         assert kinds(first) == ["mcp_list_tools", "mcp_approval_request"]
         assert here.files.calls == []
-        yes = {"type": "mcp_approval_response", "approval_request_id": first.output[-1].id, "approve": True}
+        yes = yes_to(first)
         then = await ask(input=[yes], previous_response_id=first.id)
         assert kinds(then) == ["mcp_call", "message"]
         assert here.files.calls == [("read_file", {"path": "a.md"})]
@@ -96,11 +101,7 @@ async def test_the_yes_of_a_key_that_may_approve_answers_the_question() -> None:
     async with place(WRITES) as here, here.client("approves") as client:
         first = await client.responses.create(model="m", input="Go.", tools=[FILES])
         assert kinds(first) == ["mcp_list_tools", "mcp_approval_request"]
-        yes: Any = {
-            "type": "mcp_approval_response",
-            "approval_request_id": first.output[-1].id,
-            "approve": True,
-        }
+        yes = yes_to(first)
         then = await client.responses.create(
             model="m", input=[yes], tools=[FILES], previous_response_id=first.id
         )
@@ -112,11 +113,7 @@ async def test_the_yes_of_a_key_that_may_approve_answers_the_question() -> None:
 async def test_the_yes_of_a_key_shares_no_result_that_the_person_wants_to_see_first() -> None:
     async with place(share="ask") as here, here.client("approves") as client:
         first = await client.responses.create(model="m", input="Go.", tools=[ASKED])
-        yes: Any = {
-            "type": "mcp_approval_response",
-            "approval_request_id": first.output[-1].id,
-            "approve": True,
-        }
+        yes = yes_to(first)
         answering = asyncio.ensure_future(
             client.responses.create(model="m", input=[yes], tools=[ASKED], previous_response_id=first.id)
         )
@@ -131,11 +128,7 @@ async def test_the_yes_of_a_key_shares_no_result_that_the_person_wants_to_see_fi
 async def test_the_yes_of_any_other_key_is_followed_by_the_persons() -> None:
     async with place(WRITES) as here, here.client() as client:
         first = await client.responses.create(model="m", input="Go.", tools=[ASKED])
-        yes: Any = {
-            "type": "mcp_approval_response",
-            "approval_request_id": first.output[-1].id,
-            "approve": True,
-        }
+        yes = yes_to(first)
         answering = asyncio.ensure_future(
             client.responses.create(model="m", input=[yes], tools=[ASKED], previous_response_id=first.id)
         )
@@ -261,11 +254,7 @@ async def test_a_server_url_is_used_if_the_settings_allow_it_and_gets_only_its_o
         }
         first = await client.responses.create(model="m", input="Go.", tools=[tool])
         assert kinds(first) == ["mcp_list_tools", "mcp_approval_request"]
-        yes: Any = {
-            "type": "mcp_approval_response",
-            "approval_request_id": first.output[-1].id,
-            "approve": True,
-        }
+        yes = yes_to(first)
         then = await client.responses.create(
             model="m", input=[yes], tools=[tool], previous_response_id=first.id
         )
