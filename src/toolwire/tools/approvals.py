@@ -1,10 +1,10 @@
-"""Asks a person, waits for the decision, and stores questions and decisions.
+"""Asks a person whether a tool call may run, waits for the decision, and stores both.
 
-Consent comes first (law 11). A question is stored before it is asked, and a decision is about exactly what
-was shown. If no decision comes in time, if the surface is lost or if an error occurs, the answer is no,
-stored as `expired`. The decision may come from the surface that asked, the inbox or a command, in this
-process or another. An approval or a grant in the store counts only with a proof (`consent.py`), because other
-programs can write to the store.
+Consent comes first (law 11 in `docs/architecture.md`). A question is stored before it is asked, and a
+decision is about exactly what was shown. If no decision comes in time, if the surface is lost or if an error
+occurs, the question expires, and the call does not run. The decision may come from the surface that asked,
+the inbox or a command, in this process or another. An approval or a grant in the store counts only with a
+proof (`consent.py`), because other programs can write to the store.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ LOOK_EVERY_S = 0.25
 MOST_WAITING = 50
 """How many questions of one session may wait for a decision at once."""
 AGREED, KEPT = "agreed", "kept"
-"""Events of the audit log: a person agreed to a tool's definition, or keeps the tool withheld."""
+"""Events of the audit log: a person agreed to a tool's definition, or decided to withhold the tool."""
 NOT_AS_SHOWN = "The decision does not match what was shown. Open the approval request again."
 MOST_NOTE = 200
 """The maximum length in the audit log of a note, and of the name of who or what decided."""
@@ -51,8 +51,9 @@ MOST_NOTE = 200
 class Question:
     """What is asked about one call.
 
-    `source` and `pin`: those of the tool, if it is a tool of an MCP server. If they are empty, those in
-    `Asking` count. `rule`: the rule that allows the call, so that nobody is asked.
+    `source` and `pin`: where the tool of an MCP server comes from, and the hash of its definition. If
+    `source` is empty, the `source` and `pin` of `Asking` apply. `rule`: the rule that allows the call, so
+    that nobody is asked.
     """
 
     tool: str
@@ -86,12 +87,12 @@ class Notifier(Protocol):
         ...
 
     def over(self, approvals: Sequence[Approval]) -> None:
-        """Called when this process no longer waits for the decisions."""
+        """Called when this process no longer waits for the decisions about these questions."""
         ...
 
 
 class Approvals:
-    """Asks the questions of one store, and decides them."""
+    """Asks a person for approvals, and records the decisions, in one store."""
 
     def __init__(
         self,
@@ -114,7 +115,7 @@ class Approvals:
         """Grants that were revoked in this process. They never count again, whatever the store says."""
         self._forgot_at = -inf
         self._taken: set[str] = set()
-        """Questions whose decision a call in this process has taken. Such a decision never counts again."""
+        """The ids of questions whose decision a call in this process has used. No later call can use it."""
         self._deciding = asyncio.Lock()
         self._finding = asyncio.Lock()
 
@@ -130,9 +131,11 @@ class Approvals:
         """Asks several questions at once. Returns them in order, with the decisions.
 
         Rules and remembered grants answer without asking. A question has the status `refused` if too many
-        questions of this session already wait. With `wait_s`, a question about running a call can outlive the
-        call: if it is not decided within this time, it stays `pending`, and a later, identical call can take
-        the decision (`_kept`). A question about sharing a result then expires after `wait_s`.
+        questions of this session already wait.
+
+        With `wait_s`, a question about running a call can outlive the call. If nobody decides within this
+        time, the question stays `pending`, and a later, identical call can use the decision (`_kept`). A
+        question about sharing a result expires after `wait_s`.
         """
         approvals = [self._made(asking, question, wait_s) for question in questions]
         rules = {one.id: it.rule for one, it in zip(approvals, questions, strict=True) if it.rule}
@@ -182,9 +185,10 @@ class Approvals:
             await self.records.forget(now - KEPT_S)
 
     async def _decided(self, asked: Approval) -> Approval:
-        """Returns the question with its stored decision. An approval without a valid proof means no.
+        """Returns the question with its stored decision.
 
         Only the decision is read from the store. The question itself is the one that this process has asked.
+        A stored approval without a valid proof does not count: the question expires.
         """
         found = await self.records.get(asked.id)
         if found is None or found.status == "pending":
@@ -249,13 +253,14 @@ class Approvals:
     async def _kept(self, made: Approval, surface: Surface | None, wait_s: float) -> Approval:
         """Waits at most `wait_s` for the decision, and leaves the question pending if there is none.
 
-        An identical call, at the same time or later, finds the question again. The decision counts only for
-        the first call that takes it. One UPDATE in the store takes it, so that two processes cannot both take
-        it. A process also remembers which decisions it took, because other programs can change the store.
+        An identical call, at the same time or later, finds the question again. A denial answers all calls
+        that wait for it. An approval counts only for the first call that uses it: one UPDATE in the store
+        marks it as used, so that two processes cannot both use it. A process also remembers which decisions
+        it has used, because other programs can change the store.
         """
         until = asyncio.get_running_loop().time() + wait_s
         while True:
-            async with self._finding:  # equal calls at once are one question
+            async with self._finding:  # identical calls at the same time share one question
                 asked = await self._found_again(made)
                 if asked is None and not await self.records.add([made], MOST_WAITING):
                     return replace(made, status="refused")
@@ -270,12 +275,12 @@ class Approvals:
                 return decided
             taken = asked.id not in self._taken and await self.records.take(asked.id, self._clock())
             self._taken.add(asked.id)
-            if taken or decided.status == "denied":  # a no is the answer to all that wait for it
+            if taken or decided.status == "denied":  # a denial answers every call that waits for it
                 return decided
             made = self._anew(made)
 
     async def _found_again(self, made: Approval) -> Approval | None:
-        """Returns the question of an earlier, identical call, if its decision has not been taken yet.
+        """Returns the question of an earlier, identical call, if no call has used its decision yet.
 
         An approval counts only with a proof that this process accepts. If the process that asked has ended,
         this is usually the proof that the approval code was entered (`consent.py`).
@@ -356,8 +361,9 @@ class Approvals:
         """Stores a decision about exactly the question that was shown, and returns the decided approval.
 
         `signer`: the signer of the approval code, or a link. Questions of other processes need one of them.
-        Raises `ToolwireError` if the question is no longer pending, if the store has another question now, if
-        the code is needed, or if the link was used. The proof covers what was shown, not what the store has.
+        Raises `ToolwireError` if the question is no longer pending, if the question in the store has changed,
+        if the approval code is missing, or if the link was used. The proof covers what was shown, not what
+        the store has.
         """
         async with self._deciding:
             return await self._decide(shown, decision, by, signer)

@@ -1,8 +1,8 @@
 """Proofs that an approval or a grant comes from the person, and the person's approval code.
 
-Consent comes first, and it must come from the person (law 11). Every program of the same user can write to
-the store, so a row that says `approved` proves nothing. An approval or a grant counts only with a proof over
-everything that was asked and decided:
+Consent comes first, and it must come from the person (law 11 in `docs/architecture.md`). Every program of the
+same user can write to the store, so a row that says `approved` proves nothing. An approval or a grant counts
+only with a proof over everything that was asked and decided:
 
 - `own`: an HMAC with the server's key. The key exists only in the memory of the process that asks and of its
   workers, or it is derived from `server.node_secret`, which all nodes share.
@@ -39,7 +39,7 @@ from toolwire.tools.contract import Approval, Decision, Grant
 OWN, SIGNED, LINKED = "own:", "code:", "link:"
 SHORTEST_CODE, LONGEST_CODE = 8, 200
 NEEDS_CODE = "approval_code"
-"""The error code if a decision needs the approval code, or a session that may approve calls."""
+"""The error code of a decision that needs the approval code, or a web session that may approve calls."""
 OTHER_PROGRAM = "This call comes from another program. To approve it, enter your approval code."
 _RECORD = "approval_code"
 
@@ -116,7 +116,7 @@ def shown_token(approval: Approval) -> str:
 
 
 def is_as_shown(approval: Approval, token: str) -> bool:
-    """Whether the `shown_token` that came with a decision is that of this question."""
+    """Whether `token`, which came with a decision, is the `shown_token` of this question."""
     return hmac.compare_digest(shown_token(approval).encode(), token.encode("utf-8", "replace"))
 
 
@@ -261,8 +261,8 @@ class ApprovalCode:
     async def set(self, code: str, by: str, *, old: Signer | None = None, replace: bool = False) -> Signer:
         """Stores a new code and returns its signer.
 
-        An existing code is replaced only with the `old` signer, or with `replace`, which is for pages on
-        which the person may decide. Grants that were signed with the former code are no longer valid.
+        An existing code is replaced only if `old` is its signer, or if `replace` is True. Only pages on which
+        the person may decide set `replace`. Grants that were signed with the former code become invalid.
         """
         if not SHORTEST_CODE <= len(_plain(code)) <= LONGEST_CODE:
             message = f"Choose an approval code with {SHORTEST_CODE} to {LONGEST_CODE} characters."

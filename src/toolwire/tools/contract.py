@@ -1,9 +1,9 @@
 """The types of the tool runtime: tools, and what a person sees before a call does anything.
 
 A call needs one or two grants. `run` allows what the preview shows. `share` allows the model to see the
-results; only searches and the tools of MCP servers with `share = "ask"` need it. What the model learns before
-a grant does not depend on the contents of notes. Therefore a call may only be refused without a question for
-reasons that are in the text of the call or in the rules (`Naming.paths`, `Ruled`).
+results; only searches and the tools of MCP servers with `share = "ask"` need it. Before a grant, the model
+learns nothing that depends on the contents of notes. Therefore only the text of a call (`Naming.paths`) or
+the rules (`Ruled`) can be the reason to refuse the call without asking a person.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Progress = Callable[[float, float | None, str | None], Awaitable[None]]
 
 
 def same_arguments(one: Arguments, other: Arguments) -> bool:
-    """Whether two arguments are the same JSON. For Python, `True`, `1` and `1.0` are equal."""
+    """Whether two arguments are the same JSON. Unlike `==`, this distinguishes `True`, `1` and `1.0`."""
     return json.dumps(dict(one), sort_keys=True) == json.dumps(dict(other), sort_keys=True)
 
 
@@ -295,7 +295,7 @@ class Approval:
     requester: str = ""
     """The process that waits for the decision."""
     used_at: float | None = None
-    """When a call took the decision; only for a question that can outlive its call (`Approvals.ask`)."""
+    """When a call used the decision. Only set if the question can outlive its call (`Approvals.ask`)."""
     proof: str = ""
     """Proves that an approval comes from the person (`tools/consent.py`)."""
 
@@ -304,7 +304,7 @@ class Approval:
 class Grant:
     """A remembered approval, for one model and one source: a vault, or an MCP server.
 
-    `target`: for the scope `session`, the session; for `folder`, the folder; for `tool`, "".
+    `target`: the session id for the scope `session`, the folder for the scope `folder`, otherwise "".
     """
 
     id: str

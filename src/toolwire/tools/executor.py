@@ -1,7 +1,8 @@
 """Runs one turn's tool calls: asks for all of them together, then runs them in order.
 
-What is granted is exactly what runs (law 11). The rules of a tool judge a call before the person is asked,
-and again just before the call runs: a call that a rule denies never runs, even if a person has approved it.
+What is granted is exactly what runs (law 11 in `docs/architecture.md`). The rules of a tool judge a call
+before the person is asked, and again just before the call runs: a call that a rule denies never runs, even if
+a person has approved it.
 The audit log has every decision, every run, and every call that was refused without a question. Before a
 grant the model learns nothing about the notes. Under a standing grant (a remembered grant, or a rule) no
 person looks at the call. If such a call fails to change a note, the model gets the same error for every
@@ -77,7 +78,7 @@ class Toolbox:
         return other
 
     def definitions(self) -> list[dict[str, Any]]:
-        """Returns the tools in the form of a chat request."""
+        """Returns the tools as the `tools` of a chat completions request."""
         functions = (
             {"name": one.name, "description": one.description, "parameters": dict(one.parameters)}
             for one in self.tools.values()
@@ -193,7 +194,7 @@ class Executor:
     surface: Surface | None
     progress: Progress | None = None
     wait_s: float | None = None
-    """How long a call waits for its decision, if a later, identical call can take it (`Approvals.ask`)."""
+    """How long a call waits for its decision; a later, identical call can then use it (`Approvals.ask`)."""
 
     async def execute(self, calls: Sequence[ToolCall], asking: Asking) -> list[Outcome]:
         """Returns the outcome of every call, in order. Mistakes of a tool or a model never raise."""
@@ -225,7 +226,7 @@ class Executor:
             return _Planned(call, tool, arguments, await self.toolbox.preview(call.name, arguments), rule)
         except Exception as error:
             if not isinstance(error, ToolFailed):
-                log.exception("the tool %s could not be planned", call.name)
+                log.exception("a call of the tool %s could not be planned", call.name)
             if isinstance(tool, Ruled):
                 asking = replace(asking, source=tool.source, pin=tool.pin)
             await self.approvals.refused(asking, call.name, call.arguments, "the call does not fit the tool")
@@ -339,8 +340,8 @@ def _logged(error: Exception) -> tuple[str, None, str]:
 def _counts(found: Preview, decision: Decision) -> dict[str, int]:
     """Returns how many results there were and how many the model gets; empty if there was no choice.
 
-    If a standing grant decided, both numbers count only the shared results, so that a rule for a folder does
-    not reveal how many results are in other folders.
+    If a remembered grant or a rule decided, both numbers count only the shared results. Otherwise a rule for
+    a folder would reveal how many results are in other folders.
     """
     if not found.pick:
         return {}

@@ -33,7 +33,7 @@ A secret is valid for one kind only, even if another program changes the kind in
 """
 MOST_WRONG = 5
 WRONG_S = 0.5
-"""How long the answer to a wrong secret takes."""
+"""The delay before the answer to a wrong secret."""
 NOT_VALID = "This link is not valid. Open it again from the message, or decide in the inbox."
 NOT_AS_SHOWN_HERE = "This is not the call that the page showed, so nothing was decided. Reload the page."
 VOID = "This link is void, because somebody tried it with wrong secrets. Decide in the inbox."

@@ -3,7 +3,7 @@
 Text is streamed. A turn ends when the model answers without calls, when the budget of the turn is spent, or
 when the person stops the turn. A stopped turn keeps the text so far. The results of tools go back in the tool
 role, between marks that are new for every result. The marks say that the text between them is data, not
-instructions (law 12).
+instructions (law 12 in `docs/architecture.md`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class Budget:
     """The budget of one turn.
 
     `rounds`: how often the model may call tools. `seconds`: how long the model may take in all its answers.
-    The time of the tools and of the person does not count. `shared_bytes`: the size of all results.
+    The time of the tools and of the person does not count. `shared_bytes`: if all results together have this
+    size, the model may call no more tools.
     """
 
     rounds: int = 8

@@ -107,7 +107,7 @@ class Records:
     async def kept(self, like: Approval, now: float) -> list[Approval]:
         """Returns earlier questions about calls that may be identical to the call of the question `like`.
 
-        Only questions that outlive their calls are returned, and only until a call has taken the decision.
+        Only questions that can outlive their calls are returned, and only until a call has used the decision.
         The caller compares the arguments and the previews.
         """
         same = ("owner", "surface", "model", "source", "pin", "tool", "stage")
@@ -119,7 +119,7 @@ class Records:
         return [_approval(row) for row in await self._rows(query, *values, now, MOST_LISTED)]
 
     async def take(self, id: str, at: float) -> bool:
-        """Takes a decision for a call. Returns False if another call has already taken it."""
+        """Marks a decision as used by a call. Returns False if another call has already used it."""
         query = "UPDATE approvals SET used_at = ? WHERE id = ? AND used_at IS NULL"
         return await self._store.run(lambda c: c.execute(query, (at, id)).rowcount == 1, "write")
 
@@ -201,7 +201,7 @@ def _settle(
 ) -> int:
     """Decides the matching approvals and logs the decisions. Returns the number of approvals.
 
-    `values`: the new columns. `where` and `which`: the SQL condition and its values.
+    `values`: the new values of the columns. `where` and `which`: the SQL condition and its values.
     """
     if connection.execute(f"SELECT 1 FROM approvals WHERE {where} LIMIT 1", which).fetchone() is None:
         return 0

@@ -125,8 +125,8 @@ class VaultList(_IndexTool):
     parameters = schema(folder=_FOLDER, depth={"type": "integer", "minimum": 1, "maximum": 8, "default": 1})
 
     def about(self, given: Arguments) -> str:
-        where = f"folder {given['folder']}" if given["folder"] else "whole vault"
-        return f"names of folders and notes, {where}, {counted(int(given['depth']), 'level')} deep"
+        where = f"in the folder {given['folder']}" if given["folder"] else "in the whole vault"
+        return f"names of folders and notes {where}, {counted(int(given['depth']), 'level')} deep"
 
     def look(self, given: Arguments) -> Any:
         return self._library.graph.listing(given["folder"].strip("/"), int(given["depth"]), MOST_LISTED)
@@ -135,7 +135,7 @@ class VaultList(_IndexTool):
 class VaultTags(_IndexTool):
     name = "vault_tags"
     title = "List tags"
-    purpose = "Shows the tags with how many notes have them, or the names of the notes with one tag."
+    purpose = "Shows all tags with their number of notes, or the names of the notes with one tag."
     description = "List all tags with their number of notes, or, with `tag`, the notes that have it."
     parameters = schema(tag=text("Only the notes with this tag or one nested in it."))
 
@@ -197,7 +197,7 @@ class VaultTasks(_IndexTool):
     )
 
     def about(self, given: Arguments) -> str:
-        return f"the text of {given['status']} tasks, {given['folder'] or 'whole vault'}"
+        return f"the text of {given['status']} tasks in {given['folder'] or 'the whole vault'}"
 
     def look(self, given: Arguments) -> Any:
         folder = given["folder"].strip("/")

@@ -328,7 +328,10 @@ class NoteEdit(_ChangeTool):
 
 
 def _base(given: Arguments) -> str | None:
-    """Returns the hash that the note must have; None for any. Small models fill in "" for no value."""
+    """Returns the hash that the note must have; None if the call gives none.
+
+    An empty string counts as none, because small models send "" in place of a missing value.
+    """
     return given.get("baseHash") or None
 
 

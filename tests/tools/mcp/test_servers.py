@@ -261,7 +261,7 @@ async def test_a_call_of_a_tool_that_has_changed_does_not_reach_the_server(
     (tool,) = await servers.tools()
     await tool.call({})
     await until(lambda: servers.upstream("evil").listed is None)
-    with pytest.raises(Exception, match="has changed since it was agreed to; it did not run"):
+    with pytest.raises(Exception, match="has changed since it was agreed to; the call did not run"):
         await tool.call({})
     assert log.read_bytes().count(b'"tools/call"') == 1
 

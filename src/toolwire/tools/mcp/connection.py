@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 PASSED_ON = ("PATH", "LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "LC_MESSAGES", "TZ")
 """Toolwire's environment variables that a server gets."""
 CANCEL_S = 1.0
-"""How long to wait for a server that is notified of a cancelled call, or that has ended."""
+"""How long to wait until a server has read that a call is cancelled, or until its process has ended."""
 LONGEST_CALL_S = 3600.0
 SLOW_PROBE_S = 9.0
 """A server that took this long for its first answer ignores `server/discover`, which the SDK sends first."""
@@ -47,7 +47,7 @@ _NO_ANSWER = (
     "Unexpected content type",
     "server answered",
 )
-"""How the SDK's own errors begin if a request over HTTP got no answer. A server may write them too."""
+"""How the SDK's error messages begin if an HTTP request got no answer. A server may send the same words."""
 HttpClient = Callable[[McpServerSettings], httpx2.AsyncClient]
 
 
@@ -172,7 +172,7 @@ class Connection:
                 each.cancel()
 
     async def _exit_status(self) -> None:
-        """Waits until it is known how the process ended, at most `CANCEL_S`."""
+        """Waits for the exit status of the server's process, for at most `CANCEL_S` seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(CANCEL_S):
                 if self.process is not None:
@@ -223,7 +223,7 @@ class Connection:
         sent.cancel()
         await asyncio.wait({sent}, timeout=CANCEL_S)
         if self.process is not None and not self.over and (self.process.is_stuck or not sent.done()):
-            self.process.end_because(f"{self._settings.name} does not read what it is sent")
+            self.process.end_because(f"{self._settings.name} does not read its input")
 
     async def close(self) -> None:
         self._closing.set()
@@ -247,7 +247,7 @@ class Connection:
             yield streamable_http_client(settings.url, http_client=http, max_sse_event_size=LARGEST)
 
     async def _look(self, response: httpx2.Response) -> None:
-        """Remembers an error status, and limits a body that would be read as a whole."""
+        """Records the status of an error response, and limits the size of a body that is not a stream."""
         self.status = response.status_code if response.status_code >= 400 else 0
         if response.headers.get("content-encoding", "identity").lower() not in ("", "identity"):
             raise httpx2.DecodingError("the server's answer is compressed, which was not asked for")
@@ -259,7 +259,10 @@ class Connection:
 
     @asynccontextmanager
     async def _listening(self, client: Client) -> AsyncIterator[None]:
-        """Listens for changed lists. Servers with an older protocol version report changes to `_heard`."""
+        """Listens for reports that the server's lists have changed.
+
+        Servers with an older protocol version report changes to `_heard`.
+        """
         listening = asyncio.ensure_future(self._listen(client))
         try:
             yield
@@ -316,7 +319,7 @@ class Connection:
             return error
         try:
             return types.ErrorData.model_validate_json(masked)
-        except ValueError:  # a secret of digits or JSON
+        except ValueError:  # the secret was a number or JSON, so the masked text is not valid JSON
             return types.ErrorData(code=error.code, message=self._masked(error.message))
 
     def _masked(self, text: str) -> str:
@@ -336,7 +339,7 @@ _LIST_CHANGES = (
 
 
 class _Bounded(httpx2.AsyncByteStream):
-    """A body of at most `LARGEST` bytes."""
+    """A response body. Reading more than `LARGEST` bytes of it raises an error."""
 
     def __init__(self, stream: httpx2.AsyncByteStream) -> None:
         self._stream = stream

@@ -1,8 +1,7 @@
-"""Reports rules that can never decide a call, and patterns on code or queries. Pure.
+"""Reports rules that can never decide a call, and patterns on code or queries.
 
-A pattern cannot tell what code does: a model can write code that does the same in other words.
-
-Without these reports, a mistyped rule would be noticed only when it is needed.
+Without these reports, a mistyped rule would be noticed only when it is needed. A pattern cannot tell what
+code does: a model can write code that does the same in other words. The module has no side effects.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _TYPES = {
     "url": {"string"},
     "text": {"string"},
 }
-"""By the kind of a pattern: the schema types of the values that the pattern can judge."""
+"""For each kind of pattern, the JSON schema types of the values that the pattern can judge."""
 _OPEN = ("$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "if", "patternProperties")
 
 

@@ -1,14 +1,15 @@
-"""What the right side of a condition matches: text, paths, URLs, numbers and constants. Pure.
+"""What the right side of a rule's condition matches: text, paths, URLs, numbers and constants.
 
 Often the text of a value does not say what a server makes of it: `..`, a relative path, an encoded dot, a
-number where a text was expected. A pattern therefore answers two questions. `surely`: the value is what the
-rule means, whatever the server does with it. Only this counts for an allow rule. `possibly`: the value may be
-what the rule means. That is enough for a deny or ask rule.
+number where a text was expected. A pattern therefore answers two questions:
 
-`surely` compares exactly. `possibly` also compares without regard to case, to Unicode's compatibility forms,
-to invisible characters and to spaces at the ends, because file systems and servers may ignore them, and
-compares paths and texts with their percent signs decoded too, because some servers decode them. Text alone
-does not show symbolic links, host names that mean the same address, or what a command does.
+- `surely`: is the value what the rule means, whatever the server does with it? An allow rule needs this.
+- `possibly`: could the value be what the rule means? For a deny or ask rule, this is enough.
+
+`surely` compares exactly. `possibly` ignores case, Unicode's compatibility forms, invisible characters and
+spaces at the ends, because file systems and servers may ignore them. It also compares percent-decoded paths
+and texts, because some servers decode them. Text alone does not show symbolic links, host names that mean the
+same address, or what a command does.
 """
 
 from __future__ import annotations
@@ -134,7 +135,7 @@ def glob(written: str, letter: str = ".") -> str:
 
 
 def path_glob(written: str) -> re.Pattern[str]:
-    """Returns a regular expression for the paths that a pattern means, each without a slash at the end.
+    """Returns a regular expression for the paths that a pattern matches, without a slash at the end.
 
     `*` and `?` stay in a folder, `**` is any number of folders. `/a/**` covers `/a` too.
     """

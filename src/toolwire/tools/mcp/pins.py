@@ -35,7 +35,7 @@ _AGREE = _ADD + (
 
 @dataclass(frozen=True, slots=True)
 class Pinned:
-    """A definition as it is pinned. `text`: the definition as readable JSON."""
+    """The definition of a tool, with its hash (`pin`). `text`: the definition as readable JSON."""
 
     tool: str
     pin: str
@@ -83,7 +83,7 @@ def pin_of(tool: types.Tool, instructions: str) -> str:
 
 
 def pinned(tool: types.Tool, instructions: str) -> Pinned:
-    """Returns a definition as it is pinned."""
+    """Returns a tool's definition in the form that is stored as a pin."""
     text = json.dumps(_definition(tool, instructions), sort_keys=True, indent=2, ensure_ascii=False)
     return Pinned(tool.name, pin_of(tool, instructions), text)
 

@@ -1,4 +1,4 @@
-"""The rules of an MCP server: which calls run, need approval, or are refused. Pure.
+"""The rules of an MCP server: which calls run, need approval, or are refused.
 
 A rule is a line of words: the tool's name (with `*` and `?`), then conditions on its arguments, all of which
 must hold: `read_text_file path=/srv/docs/** *`. Deny rules are tried first, then ask rules, then allow rules.
@@ -32,7 +32,7 @@ Action = Literal["deny", "ask", "allow"]
 ACTIONS: tuple[Action, ...] = ("deny", "ask", "allow")
 DEFAULT = "default"
 MOST_VALUES, DEEPEST = 20_000, 64
-"""The most values in the arguments of a call, and the deepest nesting, that are judged."""
+"""Calls whose arguments have more values than this, or are nested deeper, are not judged."""
 _WORDS = re.compile(r"\s*(\S+)\s*(.*)", re.DOTALL)
 _CONDITION = re.compile(r"([^=<>!]+)(!=|<=|>=|=|<|>)(.*)", re.DOTALL)
 
@@ -66,7 +66,7 @@ class Ruling:
 
 
 class Step(NamedTuple):
-    """One line of an explanation. `why`: why the rule does not fit; "" if it does."""
+    """One line of `Policy.explain`. `why`: why the rule does not fit the call; "" if it fits."""
 
     action: Action
     rule: str
@@ -86,7 +86,7 @@ class Call:
         self.values: dict[str, list[Any]] = {}
         self.leaves: dict[str, None] = {}
         self.dotted = ""
-        """A key that contains a dot, so that it reads like a key inside another argument."""
+        """A key that contains a dot, and so reads like a key inside another argument; "" if there is none."""
         self._written: dict[Callable[[str], str], str] = {}
         waiting: list[tuple[str, Any, int]] = [("", arguments, 0)]
         for _ in range(MOST_VALUES):
@@ -134,7 +134,7 @@ class Condition:
             return not surely  # for example JSON in a text, which some servers parse
         found = call.values.get(".".join(steps), [])
         if self.pattern.kind not in ("any", "null") and not surely:
-            found = [value for value in found if value is not None]  # null is as good as no value
+            found = [value for value in found if value is not None]  # null counts as no value
         if not found:
             return self.op == "!=" and not surely
         return (all if surely else any)(self._holds(value, surely) for value in found)

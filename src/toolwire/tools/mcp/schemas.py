@@ -64,7 +64,7 @@ class SchemaCheck:
             raise ToolFailed(f"{path or 'arguments'}: {error.message[:200]}")
 
     def _cost(self, depth: int) -> float:
-        """Returns how many schemas may be applied to one value of arguments of this depth."""
+        """Returns how many schemas one value can be checked against, if arguments are nested this deep."""
         if not self._refers:
             return self._plain
         if depth > DEEPEST_RECURSION:
@@ -91,7 +91,7 @@ _OF_PATTERNS = {"pattern", "patternProperties", "additionalProperties", "unevalu
 
 
 def _without_patterns(node: Any) -> Any:
-    """Returns the schema without its regular expressions, and without what depends on them."""
+    """Returns the schema without regular expressions, and without keywords that depend on them."""
     if isinstance(node, list):
         return [_without_patterns(one) for one in node]
     if not isinstance(node, dict):

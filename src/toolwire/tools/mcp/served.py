@@ -45,7 +45,7 @@ IDLE_S = 300.0
 MOST_NAMED = 32
 """The maximum number of open connections to servers that clients named."""
 MOST_OF_KEY = MOST_NAMED // 2
-"""The maximum number of these connections for one key."""
+"""The maximum number of open connections to servers that clients with the same API key named."""
 LARGEST_OUTPUT = 1_000_000
 """The most characters of a call's output."""
 
@@ -225,7 +225,10 @@ def _cut(text: str) -> str:
 
 
 class Unpinned(Pins):
-    """Stores no pins. The client named the server, and its approval is for exactly one definition."""
+    """Replaces `Pins` for servers that clients named, and stores nothing.
+
+    A client's approval for such a server is for exactly one definition of a tool.
+    """
 
     async def all(self) -> dict[str, dict[str, str]]:
         return {}

@@ -95,7 +95,7 @@ class Server:
     async def confirm(self, tool: McpTool) -> Connection:
         """Checks that the tool has not changed, and returns the connection on which this was checked.
 
-        A call may be sent on this connection only. Lists the server's tools again if they may have changed.
+        The call may be sent only on this connection. Lists the server's tools again if they may have changed.
         Raises `UpstreamFailed` if the tool has changed.
         """
         connection, listed = await self.upstream.listing()
@@ -107,7 +107,7 @@ class Server:
             is_same = now is not None and not is_too_large(now, said) and pin_of(now, said) == tool.pin
             reason = "" if is_same else CHANGED
         if reason:
-            raise UpstreamFailed(f"{self.settings.name}: {reason}; it did not run")
+            raise UpstreamFailed(f"{self.settings.name}: {reason}; the call did not run")
         return connection
 
 
@@ -223,7 +223,7 @@ class McpServers:
             server.upstream.error = f"{error} It said: {error.said}" if error.said else str(error)
             server.listed, server.tools, server.withheld = None, {}, []
         except Exception as error:
-            log.exception("the tools of %s could not be taken", server.settings.name)
+            log.exception("the tools of %s could not be processed", server.settings.name)
             server.upstream.error = f"{type(error).__name__}: {error}"
             server.listed, server.tools, server.withheld = None, {}, []
         if server.listed is not began:

@@ -138,7 +138,7 @@ class ServerProcess(Child):
 
     @property
     def is_stuck(self) -> bool:
-        """Whether the server does not read what it is sent."""
+        """Whether the server has stopped reading its stdin."""
         return not self._writable.is_set()
 
     def pause_writing(self) -> None:

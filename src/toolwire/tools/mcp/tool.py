@@ -202,9 +202,9 @@ def hints(definition: types.Tool) -> str:
 
 
 def _wordless(progress: Progress) -> Progress:
-    """Returns a function that passes reports on to `progress` without the server's words.
+    """Returns a function that passes reports on to `progress`, without the server's messages.
 
-    These words could be a part of the call's result.
+    These messages could contain a part of the call's result.
     """
 
     async def report(done: float, total: float | None, message: str | None) -> None:

@@ -1,6 +1,7 @@
 """One MCP server: a connection that is opened when it is first needed, and opened again after it was lost.
 
-- A call is sent once. It is never repeated, whatever happens to the connection (law 11).
+- A call is sent once. It is never repeated, whatever happens to the connection (law 11 in
+  `docs/architecture.md`).
 - Every wait has a time limit: for the start, for an answer, for a server that does not read. If the server
   reports progress, the time limit of the call is extended, up to `LONGEST_CALL_S`.
 - Structured results are not checked against the server's output schema: regular expressions in the schema
