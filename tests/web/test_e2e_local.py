@@ -132,10 +132,10 @@ def test_the_picker_names_the_small_model_by_its_use_and_says_why_it_gets_no_too
     page = browse(first_run).tab()
     choose(page, SMALL)
     expect(page.get_by_role("button", name=f"Model: {SMALL}")).to_be_visible()
-    expect(page.get_by_text("SmolLM2 135M does not get your vault’s tools: it is too small")).to_be_visible()
-    expect(page.get_by_text("This model does not get your vault’s tools")).to_be_visible()
+    expect(page.get_by_text("SmolLM2 135M gets no tools for your notes: it is too small")).to_be_visible()
+    expect(page.get_by_text("This model gets no tools for your notes")).to_be_visible()
     page.get_by_role("button", name="Model: ").click()
-    expect(page.get_by_role("option", name=SMALL)).to_contain_text("local · does not get your vault’s tools")
+    expect(page.get_by_role("option", name=SMALL)).to_contain_text("local · gets no tools for your notes")
 
 
 def test_a_cut_answer_looks_like_one(site: Any, browse: Any) -> None:

@@ -144,8 +144,8 @@ def test_a_turn_of_an_emulated_model_can_be_seen_from_the_request_to_the_clients
     turn = fetched(page, f"/turns/{id}")
 
     expect(page.get_by_role("tabpanel")).to_contain_text("The prompt described the tools")
-    expect(fact(page, "Finish")).to_have_text("tool_calls")
-    expect(fact(page, "Turn")).to_have_text(id)
+    expect(fact(page, "Finish reason")).to_have_text("tool_calls")
+    expect(fact(page, "Turn ID")).to_have_text(id)
     expect(fact(page, "Calls")).to_contain_text(turn["got"]["calls"][0]["id"])
     report = page.get_by_role("region", name="Fields of the request").get_by_role("row")
     expect(report.filter(has_text="tools")).to_contain_text("emulated")
@@ -221,8 +221,8 @@ def test_a_parked_turn_and_the_one_that_resumed_it_lead_to_each_other_with_the_t
     called = json.loads(ask(here, "waits", tools=TOOLS))["choices"][0]["message"]
     browsing = browse(here)
     page = browsing.tab("/ui/wire")
-    page.get_by_role("combobox", name="Status").select_option("Was parked")
-    expect(row(page, "get_weather")).to_contain_text("was parked")
+    page.get_by_role("combobox", name="Status").select_option("Run was parked")
+    expect(row(page, "get_weather")).to_contain_text("run was parked")
     look(page, "get_weather")
     expect(page.get_by_text("waits for results", exact=True)).to_be_visible()
     expect(fact(page, "Run parked after this turn")).to_have_text("still parked, until the results arrive")
@@ -243,7 +243,7 @@ def test_a_parked_turn_and_the_one_that_resumed_it_lead_to_each_other_with_the_t
         drawing.get_by_role("row").filter(has_text="Run parked until another request brings the results")
     ).to_have_count(1)
 
-    fact(page, "Continued by").get_by_role("link").click()
+    fact(page, "Continued by turn").get_by_role("link").click()
     expect(fact(page, "Kind")).to_contain_text("resumed")
     second = page.url.rpartition("/")[2]
     later = fetched(page, f"/turns/{second}")
@@ -253,7 +253,7 @@ def test_a_parked_turn_and_the_one_that_resumed_it_lead_to_each_other_with_the_t
     expect(drawing.get_by_role("img")).to_have_attribute(
         "aria-label", re.compile(r"Run parked for [\d.]+ m?s before this turn\.$")
     )
-    fact(page, "Continues").get_by_role("link").click()
+    fact(page, "Continues turn").get_by_role("link").click()
     expect(page).to_have_url(re.compile(f"{first}$"))
     expect(page.get_by_role("region", name="Timeline").get_by_role("img")).to_have_attribute(
         "aria-label", re.compile("parked for .* after")
@@ -398,7 +398,7 @@ def test_contents_go_with_a_restart_unless_they_are_kept_on_disk(site: Any, brow
     page = browsing.tab("/ui/wire")
     look(page, "native")
     expect(page.get_by_text("metadata only")).to_be_visible()
-    expect(fact(page, "Finish")).to_have_text("tool_calls")
+    expect(fact(page, "Finish reason")).to_have_text("tool_calls")
     for name in ("Copy as curl", "Download fixture", "Replay"):
         expect(page.get_by_role("button", name=name)).to_be_disabled()
     for tab in ("Request", "From backend", "Events", "To client", "Side by side"):
@@ -451,7 +451,7 @@ def test_the_charts_show_the_numbers_of_what_was_asked(site: Any, browse: Any) -
     ask(here, "waits", tools=TOOLS)
     ask(here, "refuses")
     page = browse(here).tab("/ui/wire")
-    for name, value in (("Requests", "6"), ("Errors", "1"), ("Calls", "2"), ("Parked", "1")):
+    for name, value in (("Requests", "6"), ("Errors", "1"), ("Calls", "2"), ("Parked runs", "1")):
         expect(total(page, name)).to_have_text(value)
     sums = fetched(page, "/charts?window=24h")["totals"]
     turns = fetched(page, "/turns")["turns"]

@@ -200,7 +200,7 @@ class Catalog:
             if lacks := self.lacking(id):
                 return f"{lacks[0]}; {lacks[1]}"
             await backend.prepare()
-            return "" if await backend.ready() else "it does not answer, or refuses the key"
+            return "" if await backend.ready() else "it does not answer, or its server refuses the key"
         except Exception as error:
             return " ".join(str(error).split())[:LONGEST_REASON] or type(error).__name__
 

@@ -76,8 +76,9 @@ NOTES = {
     "refused": "refused with an error",
     "passed": "unknown to Toolwire, sent to the backend unchanged",
     "healed": "repaired by Toolwire: the word after “healed:” names the repair, and a number after that word "
-    "says how often it was made",
-    "retried": "the model did not comply at first, so Toolwire asked once more",
+    "counts the repairs",
+    "retried": "the model's first answer lacked a required call or had an invalid one, so Toolwire asked "
+    "once more",
     "repetition": "ended by Toolwire, because the model repeated itself without end",
     "fallback": "the requested model could not answer, so a model in its fallback list did",
 }

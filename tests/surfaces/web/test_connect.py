@@ -166,7 +166,7 @@ async def test_a_browser_app_is_checked_for_its_preflight_first(desk: Serve) -> 
 
 async def test_a_parked_run_is_resumed_and_the_step_says_so(desk: Serve) -> None:
     async with desk(tools="parked") as one:
-        assert "parked run continued" in (await one.test("ai-sdk"))["steps"][-1]["detail"]
+        assert "waiting run continued" in (await one.test("ai-sdk"))["steps"][-1]["detail"]
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ async def test_a_parked_run_is_resumed_and_the_step_says_so(desk: Serve) -> None
         ("say I would rather talk.", "native", "made no call"),
         ("say I would rather talk.", "emulated", "made no call"),
         (f'call {NAME} {{"word": "a"}}\ncall {NAME} {{"word": "b"}}', "native", "received 2"),
-        (f"call {NAME} {{}}", "native", "do not fit"),
+        (f"call {NAME} {{}}", "native", "do not match"),
         (f'call {NAME} {{"wor', "native", ""),
         ("fail rate_limit Too many at once.", "native", "Too many at once."),
         ("say x\nfail backend It fell over.", "native", "It fell over."),

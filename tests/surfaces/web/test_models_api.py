@@ -145,7 +145,7 @@ async def test_a_redirect_is_not_followed_with_the_key(house_of: Any, tmp_path: 
         ({"id": "x", "kind": "ollama", "model": "m", "key": "sk-plain"}, "env:NAME or file:PATH"),
         ({"id": "x", "kind": "ollama", "model": "m", "key": "env:NO_SUCH_VARIABLE"}, "is not set"),
         ({"id": "x", "kind": "ollama", "model": "m", "key": "file:/etc/passwd"}, "contains no key"),
-        ({"id": "x", "kind": "ollama", "model": "m", "key": "file:relative"}, "whole path"),
+        ({"id": "x", "kind": "ollama", "model": "m", "key": "file:relative"}, "absolute path"),
         ({"id": "x", "kind": "ollama", "model": "m", "pasted": "two words"}, "one word"),
         ({"id": "x", "kind": "ollama", "model": "a\nb"}, "one line"),
     ],

@@ -263,7 +263,7 @@ _IN_ENVIRONMENT = GuideStep(
 
 
 def _one_command(id: str) -> GuideStep:
-    note = "This command sets everything below for one process. Your own configuration stays as it is."
+    note = "This command sets everything below for the client that it starts. Your files do not change."
     return GuideStep(
         "In one command", code=f"toolwire launch {id} --model «model»\n", language="sh", note=note
     )
@@ -306,7 +306,7 @@ CLIENTS: tuple[ClientGuide, ...] = (
                 "LM Studio URL",
                 value="«root»",
                 note="Without /v1, and with 127.0.0.1 instead of localhost. "
-                "Use this provider: it lists every model and uses chat completions.",
+                "Use the LM Studio provider: it lists every model and uses chat completions.",
                 keys=False,
             ),
             GuideStep(
@@ -371,7 +371,7 @@ CLIENTS: tuple[ClientGuide, ...] = (
                 "~/.codex/config.toml",
                 code=CODEX_TOML,
                 language="toml",
-                note="Codex's hosted tools (web_search) are dropped; the turn's report lists them.",
+                note="Toolwire drops Codex's hosted tools (web_search). The Wire page lists what it dropped.",
             ),
             _IN_ENVIRONMENT,
             GuideStep("Then", code='codex exec "hello"\n', language="sh"),
@@ -394,7 +394,7 @@ CLIENTS: tuple[ClientGuide, ...] = (
             GuideStep(
                 "Claude Code's own model names",
                 value="claude-opus-…, claude-sonnet-…, claude-haiku-…",
-                note="The first model answers to these names, unless [aliases] maps them to another model.",
+                note="This server's first model answers to these names. To choose another, set [aliases].",
             ),
         ),
     ),
@@ -447,7 +447,7 @@ CLIENTS: tuple[ClientGuide, ...] = (
             GuideStep(
                 "In Python",
                 value='ChatOpenAI(model="«model»", base_url="«base»", api_key="«key»")',
-                note="From langchain-openai. Both APIs work.",
+                note="Install langchain-openai. Chat completions and the Responses API work.",
             ),
         ),
     ),
@@ -477,7 +477,7 @@ CLIENTS: tuple[ClientGuide, ...] = (
         "curl",
         ClientShape(headers={"user-agent": "curl"}),
         (
-            GuideStep("A turn with a tool", code=CURL, language="sh"),
+            GuideStep("A request with a tool", code=CURL, language="sh"),
             _IN_ENVIRONMENT,
             GuideStep(
                 "List the models",

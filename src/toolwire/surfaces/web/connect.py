@@ -239,14 +239,15 @@ class RoundTrip:
             ended = answered.finish or "nothing"
             raise Failed(f"The call arrived, but the response ended with {ended} instead of {expected}.")
         arguments, first = _quoted(call["arguments"]), f"{answered.first_ms:.0f} ms"
-        return f"The model called {NAME} with {arguments}. First bytes after {first}. End: {expected}."
+        ended = f"The response ended with {expected}."
+        return f"The model called {NAME} with {arguments}. First bytes after {first}. {ended}"
 
     async def _answer(self) -> str:
         answered = await self._ask(self._with_result(self._first.calls[0]))
         if not answered.text.strip():
             called = "The model called the tool again." if answered.calls else "The answer is empty."
             raise Failed(f"The server accepted the result, but the model did not answer. {called}")
-        resumed = " The parked run continued with the result." if answered.resumed else ""
+        resumed = " The agent's waiting run continued with the result." if answered.resumed else ""
         return f"{_quoted(answered.text)} First bytes after {answered.first_ms:.0f} ms.{resumed}"
 
     # --- requests
@@ -434,7 +435,7 @@ def _check_call(call: dict[str, str]) -> None:
     except ValueError:
         raise Failed(f"The call's arguments are not JSON: {_quoted(call['arguments'])}") from None
     if not isinstance(arguments, dict) or not isinstance(arguments.get("word"), str):
-        raise Failed(f"The call's arguments do not fit the tool: {_quoted(call['arguments'])}")
+        raise Failed(f"The call's arguments do not match the tool's schema: {_quoted(call['arguments'])}")
 
 
 def _refusal(status: int, raw: bytes) -> str:

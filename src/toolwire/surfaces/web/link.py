@@ -44,7 +44,7 @@ class LinkApi:
         )
         if link.kind != "link":
             raise ToolwireError(
-                "permission", "This secret belongs to a button in a notification. It cannot show the call."
+                "permission", "This link is for a button in a notification, so it cannot show the call."
             )
         shown = {key: value for key, value in self._inbox.shown(approval).items() if key not in _LEFT_OUT}
         return {"approval": shown | {"editable": False, "once": True, "schema": {}, "needs_code": ""}}
@@ -75,7 +75,7 @@ class LinkApi:
         notice = notices.get(link.notice)
         if notice is None or notice.problem:
             message = (
-                f"The settings of this server have no webhook {link.notice}, so it cannot check the answer."
+                f"The settings of this server have no webhook {link.notice}, so the answer cannot be checked."
             )
             raise ToolwireError("permission", message)
         header = request.headers.get(signature.HEADER, "")[:200]

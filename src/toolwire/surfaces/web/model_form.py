@@ -71,7 +71,9 @@ _BY_ID = {kind.id: kind for kind in KINDS}
 def id_of(draft: dict[str, Any]) -> str:
     id: str = field(draft, "id", str, required=True).strip()
     if not MODEL_ID.fullmatch(id):
-        raise invalid("A name has at most 64 characters: letters, digits, and after the first . _ : -", "id")
+        raise invalid(
+            "A name has at most 64 letters, digits and . _ : -, and begins with a letter or a digit.", "id"
+        )
     return id
 
 
@@ -134,7 +136,7 @@ def _check_address(address: str) -> None:
         valid = False
     if not valid or parts.username or parts.password or parts.query or parts.fragment:
         raise invalid(
-            "The address must look like http://127.0.0.1:8000/v1, without a user or a query.", "base_url"
+            "The address must look like http://127.0.0.1:8000/v1, without a user name or a query.", "base_url"
         )
 
 
@@ -151,7 +153,7 @@ def _check_reference(reference: str) -> None:
     if kind == "file":
         file = Path(os.path.expanduser(name))
         if not file.is_absolute() or not file.is_file() or file.stat().st_size > LARGEST_KEY:
-            raise invalid(f"{name} is not a file with a key. Type its whole path.", "key")
+            raise invalid(f"{name} is not a file with a key. Type the absolute path of the file.", "key")
     try:
         found = secret(reference, "key", os.environ)
     except ConfigError as error:

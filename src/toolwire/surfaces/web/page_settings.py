@@ -15,8 +15,8 @@ from toolwire.surfaces.web.context import Web
 def locked(settings: Settings) -> str:
     """Returns why the pages cannot change settings; "" if they can."""
     if settings.store.url.startswith("postgres"):
-        return "This server shares its store with other nodes. Set models and the vault in toolwire.toml."
-    return "" if settings.page_file else "This server has no folder for the settings of this page."
+        return "This server shares its database with others. Set models and the vault in toolwire.toml."
+    return "" if settings.page_file else "This server has no folder in which this page could save settings."
 
 
 def restart_needed(settings: Settings) -> str:

@@ -18,8 +18,8 @@ const nameOf = (one) => `${visible(one.server)}: ${visible(one.tool)}`
 /** Why a tool is withheld. @param {Definition} one */
 const whatOf = (one) =>
   one.why === 'new'
-    ? 'The server offers a tool that it did not offer when you first used the server.'
-    : 'The server has changed the definition of this tool, or its own instructions for models.'
+    ? 'This tool is new: the server did not offer it when you first used the server.'
+    : 'The server has changed the definition of this tool, or the instructions that it gives to models.'
 
 /** @param {Definition} one @param {InboxContext} context @param {() => Promise<void>} refresh */
 export function definitionEntry(one, context, refresh) {
@@ -74,7 +74,7 @@ export function review(one, context) {
     closeLabel: 'Decide later',
   })
   const trouble = h('div', { class: 'trouble' })
-  const note = h('p', null, 'A description is text for the model, and can contain instructions. ')
+  const note = h('p', null, 'A tool’s description is text for the model, and can contain instructions. ')
   note.append('Agree only if you trust the new text.')
   body.append(
     h('p', { class: 'approval-lead' }, whatOf(one)),

@@ -9,7 +9,7 @@ import { h, visible, when } from './dom.js'
 /** By scope: its name, and what a grant with this scope covers. */
 const SCOPES = new Map([
   ['session', ['One conversation', 'calls of this tool in the conversation']],
-  ['folder', ['A folder', 'calls of this tool that touch only the folder']],
+  ['folder', ['A folder', 'calls of this tool that touch only files in the folder']],
   ['tool', ['All calls of the tool', 'all calls of this tool']],
 ])
 const STAGES = { run: 'may run', share: 'its results may be shared' }

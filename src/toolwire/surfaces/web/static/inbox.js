@@ -47,9 +47,9 @@ const TABS = [
     empty: [
       'shield',
       'No decisions yet',
-      'Approved and denied calls are listed here, with what was granted. You decide each call yourself, ' +
-        'unless one of these decides it: a remembered grant, a rule that you set for an MCP server, or the ' +
-        'option --allow of a command such as toolwire ask.',
+      'Approved and denied calls are listed here. You decide each call yourself, unless one of these ' +
+        'decides it: a remembered grant, a rule that you set for an MCP server, or the option --allow of a ' +
+        'command such as toolwire ask.',
     ],
   },
   {

@@ -59,7 +59,7 @@ async function call(body) {
   } catch {
     throw new LinkError(
       0,
-      'Toolwire does not answer. Check that this device is in a network from which it can reach Toolwire.',
+      'Toolwire does not answer. Check that this device can reach the machine that runs Toolwire.',
     )
   }
   const answer = await response.json().catch(() => ({}))

@@ -108,7 +108,7 @@ export function modelForm(kinds, before) {
         h(
           'p',
           { class: 'hint' },
-          'What clients send as “model”. If the model is ',
+          'What clients send as “model”. If the field Model contains ',
           h('code', null, '*'),
           ', clients send ',
           h('code', null, 'NAME/MODEL'),

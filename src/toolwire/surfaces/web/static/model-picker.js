@@ -25,7 +25,7 @@ export function label(model) {
 
 /** @param {Model} model */
 function about(model) {
-  if (model.no_tools) return 'does not get your vault’s tools'
+  if (model.no_tools) return 'gets no tools for your notes'
   if (model.may_use_tools || model.tools === 'none') return ABOUT.get(model.tools) ?? ''
   return 'is not allowed to use tools in the chat'
 }

@@ -21,9 +21,9 @@ const STATES = {
   failed: ['bad', 'not available'],
 }
 const ABOUT =
-  'Models in the chat get the tools of these servers together with the vault’s tools. Each call needs your ' +
-  'approval, unless a rule or a remembered approval decides it. You set servers and their rules in your ' +
-  'toolwire.toml. You can also save a rule when you approve a call.'
+  'Models in the chat get the tools of these servers, in addition to the tools for your notes. Each call ' +
+  'needs your approval, unless a rule or a remembered approval decides it. You set servers and their rules ' +
+  'in your toolwire.toml. You can also save a rule when you approve a call.'
 
 const PACKAGES =
   'These servers need the optional packages “mcp”. Install the packages with this command, then start ' +
@@ -103,7 +103,9 @@ export function serversSection(page) {
           { class: 'row' },
           h('code', { class: 'strong' }, name),
           h('span', { class: `badge ${kind}` }, label),
-          definitions.length ? h('span', { class: 'badge warn' }, `${definitions.length} withheld`) : null,
+          definitions.length
+            ? h('span', { class: 'badge warn' }, `${counted(definitions.length, 'tool')} withheld`)
+            : null,
           h('span', { class: 'muted small' }, tools),
         ),
         h('p', { class: 'small mono server-address' }, visible(server.address)),
@@ -153,7 +155,7 @@ export function serversSection(page) {
       h(
         'dl',
         { class: 'facts wide' },
-        fact('Tools', server.tools.length ? codes(server.tools) : 'not listed yet'),
+        fact('Tools', server.tools.length ? codes(server.tools) : 'not known yet'),
         deny.length ? fact('Refused', codes(deny)) : null,
         ask.length ? fact('Needs approval', codes(ask)) : null,
         allow.length ? fact('Allowed', codes(allow)) : null,

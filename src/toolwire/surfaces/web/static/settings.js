@@ -25,7 +25,7 @@ const DESCRIPTION =
   'that you set for an MCP server allows it. This switch does not affect clients of the API and their tools.'
 const WARNING = '⚠️ Experimental feature - tools may access your vault data.'
 const CONTENTS = new Map([
-  ['memory', 'Requests and responses of recent turns stay in memory, at most until the server stops.'],
+  ['memory', 'Recent requests and responses are kept in memory, at most until the server stops.'],
   ['disk', 'Requests and responses are kept on disk. Only your user account can read them.'],
   ['off', 'Nothing is recorded, and the Wire page is empty.'],
 ])

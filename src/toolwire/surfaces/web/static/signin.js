@@ -71,18 +71,17 @@ export function signIn(done) {
       'p',
       { class: 'hint' },
       h('code', null, 'toolwire open --print'),
-      ' prints a link instead. After you sign in with either of these two commands, you must enter your ' +
-        'approval code before you can approve calls.',
+      ' prints a link instead. A browser that is signed in by one of these two commands can approve calls ' +
+        'only after you enter your approval code there.',
     ),
     h(
       'p',
       { class: 'hint' },
-      'If you sign in with the link that ',
+      'The link that ',
       h('code', null, 'toolwire serve'),
-      ' prints when it starts, you can approve calls from the chat on these pages without the code. On the ' +
-        'Settings page, a browser that is already signed in can create a link for another browser. If the ' +
-        'first browser can approve calls from the chat, the other browser can approve them too, without ' +
-        'the code.',
+      ' prints when it starts also signs you in. A browser that opens this link can approve calls from the ' +
+        'chat on these pages without the code. If another browser is already signed in, you can create a ' +
+        'link on its Settings page.',
     ),
   )
   const byKey = h(

@@ -17,7 +17,7 @@ import { MarkdownStream } from './markdown.js'
 /** Why an answer ended, where that needs to be said: kind of banner ('' for plain text), message. */
 const ENDS = /** @type {const} */ ({
   length: ['warn', 'Cut at the token limit: the answer is not complete.'],
-  budget: ['warn', 'The answer reached its limit of tool rounds, time or shared data.'],
+  budget: ['warn', 'The answer ended early, at the limit for tool calls, time or the size of results.'],
   failed: ['bad', 'The answer failed.'],
   stopped: ['', 'Stopped.'],
 })

@@ -48,8 +48,8 @@ export function welcome(session, model, suggest, offer) {
         h('strong', null, visible(session.vault.name)),
         '. The model can ask to search, read or change notes. Each of these calls needs your approval.',
       ]
-    : 'Chat with any model of this server. If you enable tools in the chat and open a vault, a model can ' +
-      'also ask to search, read or change your notes. Each of these calls needs your approval.'
+    : 'Chat with any model of this server. If you enable tools in the chat and choose your vault (a folder ' +
+      'of notes), a model can also ask to search, read or change these notes. Each call needs your approval.'
   const ideas = IDEAS.map((idea) => {
     const props = { type: 'button', class: 'button', onclick: () => suggest(idea) }
     return h('li', null, h('button', props, idea.endsWith(' ') ? `${idea}…` : idea))
@@ -97,7 +97,7 @@ function missing(session, model) {
       null,
       settings,
     )
-  if (model?.no_tools) return banner(`${model.title} does not get your vault’s tools: ${model.no_tools}.`, '')
+  if (model?.no_tools) return banner(`${model.title} gets no tools for your notes: ${model.no_tools}.`, '')
   if (model && !model.may_use_tools) {
     const why = model.tools === 'none' ? 'cannot call tools' : 'is not allowed to use tools in the chat'
     return banner(`${label(model)} ${why}.`, '', null, settings)
@@ -128,7 +128,7 @@ export function hint(session, model, tour) {
   if (tour) return 'A tour with a sample vault. Your own notes are not touched.'
   if (!session.tool_calling) return 'Tools in the chat are off: the model sees only this conversation.'
   if (model?.tools === 'none') return 'This model cannot call tools.'
-  if (model?.no_tools) return `This model does not get your vault’s tools: ${model.no_tools}.`
+  if (model?.no_tools) return `This model gets no tools for your notes: ${model.no_tools}.`
   if (model && !model.may_use_tools)
     return 'This model is not allowed to use tools in the chat. You can change that in Settings.'
   return 'Enter sends, Shift+Enter adds a line.'

@@ -16,7 +16,7 @@ export function drawTotals({ totals }) {
     fact('Errors', short(totals.errors), totals.errors ? 'bad' : ''),
     fact('First byte (median)', ms(totals.ttft_ms_p50) || '–'),
     fact('Calls', short(totals.calls)),
-    fact('Parked', short(totals.parked)),
+    fact('Parked runs', short(totals.parked)),
     fact('Tokens', `${short(totals.tokens_in)} in · ${short(totals.tokens_out)} out`),
   ]
 }
@@ -68,8 +68,8 @@ export function drawCharts({ totals, buckets, bucket_s: bucketSeconds, by_tool, 
       onpick: (tool) => onpick({ tool }),
     }),
     columnChart({
-      title: 'Parked',
-      note: 'runs that began to wait',
+      title: 'Parked runs',
+      note: 'wait for results',
       value: 'parked',
       unit: 'parked',
       units: 'parked',

@@ -15,7 +15,7 @@ export const TONES = [
   { tone: 'series-1', name: 'Text' },
   { tone: 'series-4', name: 'Thoughts' },
   { tone: 'series-3', name: 'Calls' },
-  { tone: 'series-6', name: 'Others' },
+  { tone: 'series-6', name: 'Other' },
 ]
 
 /**

@@ -13,15 +13,15 @@ const STRATEGIES = new Map([
   ],
   [
     'parked',
-    'If the agent calls a tool, the response ends with the call, and the agent’s run is kept and waits. ' +
-      'The request that brings the result continues the run.',
+    'When the agent calls a tool, the response ends with the call, and the agent’s run waits. The request ' +
+      'that brings the result continues the run.',
   ],
   [
     'constrained',
-    'If the model wrote a call, its decoder limited the call to the tool’s schema, as far as the decoder ' +
-      'can enforce the schema. Toolwire found the calls in what the model wrote.',
+    'The model’s decoder permitted only calls that match the tool’s schema, as far as the decoder can ' +
+      'enforce the schema. Toolwire read the calls from the model’s text.',
   ],
-  ['emulated', 'The prompt described the tools, and Toolwire found the calls in what the model wrote.'],
+  ['emulated', 'Toolwire described the tools in the prompt and read the calls from the model’s text.'],
   ['none', 'No tools were offered to the model in this turn.'],
 ])
 const KINDS = new Map([
@@ -43,7 +43,7 @@ export const DISPOSITIONS = new Map([
     [
       'warn',
       'retry',
-      'The model first made no valid call although one was required, so Toolwire asked once more',
+      'The model’s first answer lacked a required call or had an invalid one, so Toolwire asked once more',
     ],
   ],
   [
@@ -51,8 +51,8 @@ export const DISPOSITIONS = new Map([
     [
       'warn',
       'tool',
-      'Repaired by Toolwire: the word after “healed:” names the repair, and a number after that word says ' +
-        'how often it was made',
+      'Repaired by Toolwire: the word after “healed:” names the repair, and a number after that word ' +
+        'counts the repairs',
     ],
   ],
   ['ignored', ['', 'close', 'Has no effect with this backend']],
@@ -162,7 +162,7 @@ export function endBadge(turn) {
     const title =
       'The response ended with calls, and the run was kept to wait for their results. Open the turn to see ' +
       'whether it still waits.'
-    return h('span', { class: 'badge parked', title }, 'was parked')
+    return h('span', { class: 'badge parked', title }, 'run was parked')
   }
   const finish = finishOf(turn) ?? 'stop'
   return h('span', { class: 'badge ok' }, FINISHES.get(finish) ?? finish)

@@ -33,7 +33,7 @@ const STATUSES = [
   ['ok', 'Done'],
   ['error', 'Failed'],
   ['cancelled', 'Cancelled'],
-  ['parked', 'Was parked'],
+  ['parked', 'Run was parked'],
 ]
 const NUMBERS = new Set(['Tokens', 'First byte', 'Duration'])
 const COLUMNS = ['Time', 'Model', 'Tools', 'API', 'Kind', 'Calls', ...NUMBERS, 'Status']
