@@ -211,7 +211,7 @@ def _from_page(
 def _origins(given: Mapping[Key, Given], page_where: str) -> dict[str, str]:
     """Returns where the vault's folder and each model is set.
 
-    If the environment changes a model of the settings page, this is the environment variable.
+    If the environment changes a model of the settings page, the result names the environment variable.
     """
     out: dict[str, str] = {}
     for path, entry in given.items():
@@ -224,8 +224,8 @@ def _origins(given: Mapping[Key, Given], page_where: str) -> dict[str, str]:
 def find_file(path: str | None, environ: Mapping[str, str]) -> Path | None:
     """Returns the path of the settings file, or None if no file exists.
 
-    A file that `--config` or else TOOLWIRE_CONFIG names must exist. If neither names one, this is the file in
-    the working directory, or else the file in the user's config directory.
+    A file that `--config` or TOOLWIRE_CONFIG names must exist; `--config` takes precedence. If neither names
+    a file, the file in the working directory is used, or else the file in the user's config directory.
     """
     for named, by in ((path, "--config"), (environ.get("TOOLWIRE_CONFIG"), "TOOLWIRE_CONFIG")):
         if named:

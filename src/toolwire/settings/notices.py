@@ -22,7 +22,7 @@ _KEYS = [one.name for one in fields(NoticeSettings)][1:-3]
 _SECRETS = ("url", "secret", "topic", "token")
 """Keys whose value may be `env:NAME` or `file:PATH`."""
 _FOREIGN = {"webhook": ("topic", "token"), "ntfy": ("secret",)}
-"""The keys that a notice of this kind cannot have, by kind."""
+"""For each kind of notice, the keys that a notice of this kind cannot have."""
 _HINTS = get_type_hints(NoticeSettings)
 _RANGES: dict[str, Range] = {
     name: hint.__metadata__[0]

@@ -151,7 +151,7 @@ class StoreSettings:
 
 @dataclass(frozen=True, slots=True)
 class LimitSettings:
-    """Limits. 0 means no limit, except for `queue`: there, no turn may wait.
+    """Limits. 0 means no limit, except for `queue`: `queue = 0` means that no turn may wait.
 
     The first four limits apply to each key that has no such limit of its own.
     """
@@ -233,7 +233,7 @@ class McpServerSettings:
     start_s: Annotated[float, Range(0.1, 3600)] = 30.0
     call_s: Annotated[float, Range(0.1, 86400)] = 60.0
     ad_hoc: bool = False
-    """Whether a command line or a client names the server, and not the settings."""
+    """Whether the server is not in the settings, but was named by a command line or an API client."""
     folder: str = field(default="", compare=False)
     """The working folder of the command: the settings file's folder, or "" for the user's home folder."""
     secret: tuple[str, ...] = field(default=(), repr=False)

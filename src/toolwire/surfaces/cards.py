@@ -1,7 +1,7 @@
-"""Approval requests as rows of (style, text), for a terminal or as plain text. Pure.
+"""Approval requests as rows of (style, text), for a terminal or as plain text.
 
 A card shows the model, the tool, its arguments, and what would be shared or changed. All of this is untrusted
-text, so `core/display.py` removes control characters from it.
+text, so `core/display.py` removes control characters from it. The module has no side effects.
 """
 
 from __future__ import annotations

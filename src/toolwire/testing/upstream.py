@@ -154,7 +154,7 @@ def _legacy(choice: dict[str, Any]) -> None:
 
 
 def _interleaved(chunks: list[Chunk]) -> list[Chunk]:
-    """Sends the first chunk of every call, then the second chunk of every call, and so on."""
+    """Reorders the chunks: first the first chunk of every call, then the second of every call, and so on."""
     before, of_calls, after = _split(chunks)
     queues: dict[int, list[Chunk]] = {}
     for entry in of_calls:
@@ -320,9 +320,9 @@ _MODELS = {"object": "list", "data": [{"id": "fake", "object": "model", "created
 class FakeUpstream:
     """A server that sends its replies in order and repeats the last reply.
 
-    `pages`: what other paths return, by path: a text, a value that is sent as JSON, or None for status 404.
-    `port`: 0 means any free port. `gone`: an event that is set when a client disconnects before its answer
-    has ended.
+    `pages`: fixed responses by path: a text, a value that is sent as JSON, or None for status 404. Requests
+    for these paths use up no reply. `port`: 0 means any free port. `gone`: an event that is set when a client
+    disconnects before its answer has ended.
     """
 
     def __init__(self, *script: Script, pages: Mapping[str, Any] | None = None, port: int = 0) -> None:

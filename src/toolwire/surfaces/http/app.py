@@ -1,10 +1,10 @@
-"""The HTTP surface, an ASGI application.
+"""The gateway's HTTP API, an ASGI application.
 
-The routes of turns are found with one lookup in a table; Starlette serves all others. OPTIONS requests are
-answered first. For all other requests, Host and Origin are checked before anything runs. Every response has a
-request id. Errors are JSON error objects, never HTML or a traceback. If a client disconnects, its run is
-cancelled. Nothing is buffered: each block waits for the socket. `websocket.py` is imported with the first
-WebSocket.
+A turn is a request that a model answers. The routes of turns are found with one lookup in a table; Starlette
+serves all other routes. OPTIONS requests are answered first. For all other requests, Host and Origin are
+checked before anything runs. Every response has a request id. Errors are JSON error objects, never HTML or a
+traceback. If a client disconnects, the model's run is cancelled. Nothing is buffered: each block waits for
+the socket. `websocket.py` is imported with the first WebSocket.
 """
 
 from __future__ import annotations
@@ -57,7 +57,10 @@ Turns = Literal["chat", "responses", "messages", "compact", "count", "count_mess
 Keyed = Callable[[Request, str], Awaitable[Response]]
 Held = Callable[[Request, KeyHolder], Awaitable[Response]]
 Work = Awaitable[Awaitable[None] | None]
-"""A coroutine that serves a request. For a turn, its result is another coroutine, which sends the answer."""
+"""A coroutine that serves a request.
+
+If a model must answer the request, the result is another coroutine, which sends the answer.
+"""
 
 _TURN_PATHS: dict[str, Turns] = {
     "chat/completions": "chat",
@@ -273,8 +276,8 @@ class App:
     ) -> Awaitable[None]:
         """Reads a request that runs a turn, or that counts or compacts a turn's input.
 
-        Returns the coroutine that sends the answer. `memory` belongs to the client's WebSocket. `here`: only
-        this node can serve the turn.
+        Returns the coroutine that sends the answer. `memory`: what the gateway remembers for the client's
+        WebSocket; None for other requests. `here`: only this node can serve the turn.
         """
         headers = exchange.headers
         holder = await self.caller(exchange)

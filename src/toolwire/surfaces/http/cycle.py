@@ -23,14 +23,14 @@ BARE = (204, 304)
 
 
 class Cycle(RequestResponseCycle, Connection):
-    """uvicorn's cycle with shortcuts for complete request bodies, whole responses and streams.
+    """uvicorn's `RequestResponseCycle` with shortcuts for complete bodies, whole responses and streams.
 
     The head (status line and headers) is written together with the body. The head of a stream is written
     together with the first block if that follows at once.
     """
 
     _head: bytes | None = None
-    """A head that was not written yet; None if no head waits."""
+    """The head of a stream that is not written yet; None if there is none."""
 
     def take(self) -> bytes | None:
         """Returns the request's body; None if it is not complete, or in an unusual case (see the module)."""

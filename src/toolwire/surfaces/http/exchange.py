@@ -26,7 +26,7 @@ from toolwire.wire.messages.encode import error_object as messages_error
 from toolwire.wire.sse import encode
 
 CONNECTION = "toolwire.connection"
-"""The entry in a request's scope with its `Connection`, until the response is complete."""
+"""The key under which a request's scope has its `Connection`, until the response is complete."""
 
 
 class Connection:
@@ -129,13 +129,13 @@ MESSAGES_PATHS = frozenset(
     for slash in ("", "/")
 )
 ROOM_KEY = "toolwire.room_key"
-"""The entry in a WebSocket's scope with the key id that the `Room` counts its messages for."""
+"""The name under which a WebSocket's scope has the id of the API key that its messages count for."""
 
 
 def body_due(now: float, began: float, arrived: int) -> float:
     """Returns the time by which the next piece of a body must arrive.
 
-    A body that keeps up with `BODY_RATE` has `BODY_IDLE_S` from now on. A slower body has less.
+    A body that keeps up with `BODY_RATE` has `BODY_IDLE_S` from now on. A slower body has less time.
     """
     return min(now, began + arrived / BODY_RATE) + BODY_IDLE_S
 
@@ -223,7 +223,7 @@ class Exchange:
 
     @property
     def requester(self) -> str:
-        """Identifies the client when its refusals are counted.
+        """Identifies the client whose refused requests are counted.
 
         The value is the id of the client's key; without a key, the client's address.
         """
@@ -385,7 +385,7 @@ class Exchange:
             if status == 429:
                 headers.append((b"retry-after-ms", b"%d" % max(1, math.ceil(wait_s * 1000))))
         if failure.kind == "quota" or (failure.kind == "authentication" and self.api == "messages"):
-            headers.append((b"x-should-retry", b"false"))  # else Claude Code would try ten times
+            headers.append((b"x-should-retry", b"false"))  # otherwise Claude Code would try ten times
         if self.api == "messages":
             body = encode(messages_error(failure, self.request_id))
         else:

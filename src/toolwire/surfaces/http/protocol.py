@@ -57,7 +57,7 @@ LOOKS = 4
 INHERITED = sys.platform == "linux"
 """Whether a connection inherits its listener's socket options.
 
-If it does not, they are set again for each connection, with six system calls.
+On other systems, the options are set again for each connection, with six system calls.
 """
 PROBE_AFTER_S = 60
 PROBE_EVERY_S = 15
@@ -71,9 +71,10 @@ class TooManyRequests(Exception):
 
 
 class GuardedProtocol(HttpToolsProtocol):
-    """uvicorn's protocol with shorter code for a new connection and for a complete head.
+    """uvicorn's HTTP protocol with the limits that the top of this module describes.
 
-    Loggers and parsed paths are the same for many requests, so they are looked up only once.
+    It also handles new connections and complete heads in fewer steps. Loggers and parsed paths are the same
+    for many requests, so they are looked up only once.
     """
 
     logger, access_logger, access_log = LOGGER, ACCESS_LOGGER, False
@@ -224,7 +225,7 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._body_left == CHUNKED:
             self._overhead = max(self._overhead + len(piece), 0)
             if self._overhead > MAX_HEAD:
-                raise httptools.HttpParserError("too many bytes that are not the body's")
+                raise httptools.HttpParserError("too many bytes in chunk headers and trailers")
         return False
 
     def on_message_begin(self) -> None:

@@ -70,11 +70,13 @@ def serve(
     """Serves until stopped and returns the exit status.
 
     `make_gateway` creates the gateway (default: `Gateway`). `announce` prints the configuration before the
-    line with the address is printed. `lifeline`: a pipe that closes when the process that needs this server
-    ends; the server then drains. A server with a lifeline prints no link to its web pages, because nobody
+    line with the address is printed. `on_link` gets the one-time link instead of the terminal.
+
+    `lifeline`: the read end of a pipe to the process that needs this server. When that process ends, the pipe
+    closes and the server drains. A server with a lifeline prints no link to its web pages, because nobody
     reads its output.
-    `on_link` gets the one-time link instead of the terminal. Raises ConfigError or ToolwireError if the
-    server cannot start.
+
+    Raises ConfigError or ToolwireError if the server cannot start.
     """
     hide_memory()
     server_key(settings.server)  # before any workers are forked: they share it
@@ -164,7 +166,7 @@ async def _serve(
 ) -> int:
     """Serves in this process.
 
-    When it is ready, `report` gets the path of the one-time link to the web pages.
+    When the server is ready, `report` gets the path of the one-time link to the web pages.
     """
     async with Store(settings.store.url, retention_days=settings.store.retention_days) as store:
         gateway = make(settings, store)
@@ -224,7 +226,7 @@ def lighten_generators() -> None:
 
 
 def _orphaned(lifeline: int) -> None:
-    """Starts to drain when the process that needs this server has ended."""
+    """Starts draining, because the process that needs this server has ended and closed its `lifeline`."""
     asyncio.get_running_loop().remove_reader(lifeline)
     log.warning("the process that started this server has ended: the server drains")
     os.kill(os.getpid(), signal.SIGTERM)

@@ -25,7 +25,7 @@ from toolwire.wire.sse import KEEP_ALIVE
 
 
 class KeepAlive:
-    """Sends a comment with `send` when nothing was sent for `every_s` seconds, until `stop`.
+    """Sends a comment with `send` whenever nothing was sent for `every_s` seconds.
 
     Set `last` to the time of each sent block. Call `stop` before the end of the stream is sent.
     """

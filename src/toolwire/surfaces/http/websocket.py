@@ -405,7 +405,10 @@ def _lane(members: dict[str, msgspec.Raw]) -> str:
 
 
 def _lane_of(raw: bytes) -> str:
-    """Returns the lane of a message that is not answered; "" if the message cannot be parsed."""
+    """Returns the lane (`stream_id`) of a message; "" if it has none or cannot be parsed.
+
+    This is for messages that get an error event instead of a response.
+    """
     try:
         return _lane(_read_message(raw))
     except ToolwireError:
@@ -425,7 +428,7 @@ def _plain(raw: msgspec.Raw) -> Any:
 
 
 def error_event(status: int, error: dict[str, Any], headers: dict[str, str], lane: str = "") -> str:
-    """Returns the event for an HTTP error. As the specification requires, it always has a code."""
+    """Returns the event for an HTTP error. The event always has a code, as the specification requires."""
     detail = {
         **error,
         "code": error.get("code") or error["type"],

@@ -1,4 +1,4 @@
-"""A question as an elicitation form, and the form's answer as a decision.
+"""Converts a question to an elicitation form, and the client's answer to a decision.
 
 Nothing is preselected. Only the value `true` approves the call, or picks a file or result. Any other value
 means no.

@@ -46,7 +46,7 @@ Entry = TypeVar("Entry")
 
 
 class Reading:
-    """A tool that reads a prompt or a resource, so that this is decided and logged like every call."""
+    """A tool that reads a prompt or a resource, so that the reading is decided and logged like a call."""
 
     effect: Effect = "call"
     pin = ""
@@ -59,7 +59,7 @@ class Reading:
         fixed: str,
         send: Callable[[Arguments], Awaitable[Any]],
     ) -> None:
-        """`arguments`: those of the request. `fixed`: the argument that an edit may not change."""
+        """`arguments`: the request's arguments. `fixed`: the argument that an edit may not change."""
         self.name = f"{server.name}__{method}"
         self.source = server.source
         self.method = method
@@ -94,7 +94,7 @@ class Reading:
         try:
             raw = await self._send(arguments)
         except UpstreamFailed as failed:
-            its_own = failed.error is not None and self._share == "ask"  # the words could be its contents
+            its_own = failed.error is not None and self._share == "ask"  # its error may quote the contents
             message = "the server answered with an error, which is not shared" if its_own else str(failed)
             raise ToolFailed(message, str(failed)) from None
         value = _as_json(raw)

@@ -224,7 +224,7 @@ class ToolServer:
         return results.refused(answer, tool=tool) if isinstance(answer, str) else answer
 
     async def _toolbox_for(self, name: str) -> Toolbox:
-        """Returns tools that include the tool `name`. Waits for no server other than that of the tool."""
+        """Returns a toolbox with at least the tool `name`. Waits only for the server of this tool."""
         if self._servers is None or not self._stale:
             return self._toolbox
         return Toolbox((*self._own, *await self._servers.tools({name.partition("__")[0]})))

@@ -169,7 +169,7 @@ class RoundTrip:
     async def run(self, limit_s: float) -> list[dict[str, Any]]:
         """Runs the steps and returns their results.
 
-        After a failed step, no further step runs; `ok` is None for these steps.
+        After a failed step, no further step runs. The steps that did not run have `ok` None.
         """
         deadline, out = time.monotonic() + limit_s, list[dict[str, Any]]()
         for name, step in self._plan():

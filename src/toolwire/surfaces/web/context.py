@@ -255,7 +255,10 @@ def as_object(raw: bytes) -> dict[str, Any]:
 def field(
     given: dict[str, Any], name: str, kind: type, default: Any = None, *, required: bool = False
 ) -> Any:
-    """Returns a member of the request's object, or `default`. Raises if its type is wrong."""
+    """Returns a member of the request's object; `default` if it is missing or null.
+
+    Raises an error if its type is wrong, or if it is `required` and missing.
+    """
     value = given.get(name)
     if value is None:
         if required:
@@ -268,7 +271,7 @@ def field(
 
 
 def number(request: Request, name: str, default: int, most: int) -> int:
-    """Returns an integer from the query, limited to `most`, or `default`."""
+    """Returns an integer from the query, limited to `most`; `default` if the query has none."""
     text = request.query_params.get(name)
     if text is None:
         return default

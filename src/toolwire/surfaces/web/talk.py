@@ -356,7 +356,7 @@ def _as_json(result: Any) -> Any:
 
 
 def _close_entries(entries: list[Entry]) -> None:
-    """Marks answers as stopped that an earlier process began but did not complete."""
+    """Marks the unfinished answers of an earlier process as stopped."""
     for entry in entries:
         if entry["kind"] == "answer":
             for part in _asked(entry):
