@@ -1,8 +1,8 @@
-"""The contract of a backend.
+"""The interfaces that a backend implements.
 
 A backend turns a `Turn` into batches of events. It never sees the client's bytes, never encodes a response,
-and makes no policy decisions. A batch holds the events that one read from the model's server or agent
-delivered; the pipeline sends a batch in one write. Closing the iterator (`aclose`) cancels the backend's run.
+and makes no policy decisions. A batch contains the events of one read from the model's server or agent. The
+gateway sends each batch in one write. Closing the iterator (`aclose`) cancels the backend's run.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ class About:
     use: str = ""
     """What the model is good for: a phrase that begins with "for" and is shown after the title."""
     no_tools: str = ""
-    """Why Toolwire does not offer a vault's tools to the model; "" if it offers them."""
+    """Why Toolwire does not offer the model the tools on a person's notes; "" if it offers them."""
     is_trial: bool = False
-    """Whether the model is only for trying things out. It is the default only if there is no other model."""
+    """Whether the model is only for trying things out. If there is another model, that one is the default."""
 
 
 class Backend(Protocol):
     """One configured model.
 
-    `id` is the model's name for clients. `strategy` is how the model gets its tools; a backend with emulated
-    tools receives a Turn without tools.
+    `id` is the model's name for clients. `strategy` is how the model gets its tools. If tools are emulated,
+    the backend receives a `Turn` without tools.
     """
 
     id: str
@@ -88,7 +88,7 @@ class Source(Protocol):
     id: str
 
     async def names(self) -> Sequence[str]:
-        """Returns the server's names of its models.
+        """Returns the names that the server gives its models.
 
         Raises `ToolwireError` if the server does not list its models.
         """
@@ -100,17 +100,17 @@ class Source(Protocol):
 
 
 class LiveRun(Protocol):
-    """A run that can outlive an HTTP response, and then waits for the results of its calls.
+    """A run that waits after an HTTP response with tool calls, and continues when it gets their results.
 
-    A segment is the part of the run that belongs to one response. `segment` yields its batches up to a
-    `Finish` or `Failure`. If a segment ends with calls, `pending` has the ids of these calls. `answer` gives
-    the run their results, and the next call of `segment` continues the run. `cancel` ends the run at any time
-    and may be called twice.
+    A segment is the part of the run that belongs to one response. The method `segment` yields the batches of
+    the next segment, up to a `Finish` or `Failure`. If a segment ends with tool calls, `pending` has the ids
+    of these calls. `answer` passes their results to the run. `cancel` ends the run at any time and may be
+    called twice.
     """
 
     @property
     def pending(self) -> tuple[str, ...]:
-        """The ids of the waiting calls, in the model's order: the `id` of each `CallBegin`."""
+        """The ids of the calls that wait for results, in the model's order: the `id` of each `CallBegin`."""
         ...
 
     def segment(self) -> AsyncGenerator[Batch, None]: ...

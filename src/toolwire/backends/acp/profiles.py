@@ -70,7 +70,7 @@ class AgentProfile:
     longest: int = 64
     """The maximum number of characters in a tool's name, including the agent's prefix."""
     announces: bool = False
-    """Whether session updates announce all calls of an answer before or soon after the first call.
+    """Whether the agent announces all calls of an answer before the first call is made, or soon after.
 
     Toolwire then waits until all announced calls have reached the MCP server.
     """
@@ -85,10 +85,10 @@ class AgentProfile:
         "session",
         (),
     )
-    """How the agent gets the model's name.
+    """How the agent gets the model's name, and the details of this method.
 
-    It is an argument that contains {model}, an environment variable, a part of the config, or a session
-    option.
+    The name is passed in an argument that contains {model}, in an environment variable, in the config, or as
+    a session option.
     """
 
 

@@ -219,7 +219,7 @@ class _Work(Generic[Session]):
         return False
 
     async def stop(self) -> None:
-        """Ends the session. A session that already waits for its next turn is not ended."""
+        """Ends the session, unless it already waits for its next turn."""
         session, self._session = self._session, None
         if session is not None:
             await self._backend.end(session)

@@ -134,7 +134,7 @@ Entry = tuple[str, ...]
 
 
 def entries(items: Iterable[Item]) -> list[Entry]:
-    """Returns the conversation in a form that is the same when a client sends it again.
+    """Returns the conversation in a form that stays the same when a client sends the conversation again.
 
     The form has no ids, no reasoning and no message boundaries, because clients do not repeat them exactly.
     Clients also differ in the order of texts and calls within one step, so the form has the texts first.
@@ -163,7 +163,7 @@ def _add(entries: list[Entry], role: str, text: str) -> None:
 
 
 def _content(parts: Iterable[Part]) -> str:
-    """Returns the text of the parts like `plain_text`, but with a hash of each image as placeholder."""
+    """Returns the text of the parts like `plain_text`, but with a hash of each image as its placeholder."""
     return "\n".join(
         part.text if isinstance(part, TextPart) else f"[{_hash(asdict(part))}]" for part in parts
     )
@@ -190,7 +190,8 @@ def known_part(turn: Turn) -> list[Entry]:
 def fingerprint(turn: Turn, conversation: Sequence[Entry]) -> str:
     """Returns a hash of everything that must be equal to continue a conversation in its session.
 
-    This is the conversation itself and the turn's caller, model, instructions, tools and output options.
+    The hash covers the conversation itself, and the turn's caller, model, instructions, tools and output
+    options.
     """
     tools = sorted(
         (tool.name, tool.description, json.dumps(tool.parameters, sort_keys=True, default=str))

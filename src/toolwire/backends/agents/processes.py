@@ -125,7 +125,7 @@ class Child(asyncio.SubprocessProtocol):
     def _over(self) -> None: ...
 
     def clean(self, text: str) -> str:
-        """Returns the text without this child's secrets and anything that looks like a key."""
+        """Removes this child's secrets, and everything that looks like a key, from the text."""
         for secret in self._secrets:
             text = text.replace(secret, "***")
         return without_keys(text)

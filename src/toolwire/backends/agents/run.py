@@ -283,9 +283,9 @@ class AgentRun:
 async def one_response(
     open: Callable[[Turn], LiveRun], turn: Turn, prepare: Callable[[], Awaitable[None]] | None = None
 ) -> AsyncGenerator[Batch, None]:
-    """Runs a turn that is never parked: starts a run, and yields the events of its only response.
+    """Starts a run, yields the events of its first response, and then ends the run.
 
-    The run starts when the caller reads the first event, and is cancelled when the generator ends.
+    The run starts when the caller reads the first event. It never waits for the results of its calls.
     """
     if prepare is not None:
         await prepare()

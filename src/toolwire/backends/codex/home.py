@@ -213,7 +213,7 @@ PROVIDER = "toolwire"
 BARE = Version(0, 121)
 """The first version in which Codex's own prompts can be disabled."""
 WINDOW = 100_000_000
-"""A context window that is never reached, so that the provider decides if a history is too long.
+"""A context window that is never reached, so that the provider decides whether a history is too long.
 
 If Codex knew the real window, it would replace a long history by a summary.
 """

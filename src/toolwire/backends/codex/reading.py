@@ -45,7 +45,7 @@ REFUSALS = {
 FORBIDDEN = frozenset({"view_image"})
 """Codex's own tools that read files of this machine, and that some versions cannot disable."""
 ANSWER = frozenset({"user", "function_call_output", "custom_tool_call_output", "reasoning", "assistant"})
-"""The items that may come between two token counts if the model's last response has no calls."""
+"""The kinds of items of a response without calls. After such a response, the turn should end."""
 DEPTH = 127
 _MARKS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')
 COUNTED = "thread/tokenUsage/updated"

@@ -54,7 +54,7 @@ def turn_params(turn: Turn, options: CodexOptions) -> Json:
 
 
 class CodexRun:
-    """A run on Codex that can be parked.
+    """A run on Codex that can wait for the client's tool results between two HTTP requests.
 
     Nothing is sent to Codex before the caller reads the first response (`segment`).
     """

@@ -2,7 +2,7 @@
 
 A thread serves one turn. After an interruption it is never used again, because Codex records the interruption
 in the history. Codex may ask for the result of a tool call before or after the result is known, even while no
-request reads the thread's messages.
+HTTP request reads the thread's messages.
 """
 
 from __future__ import annotations

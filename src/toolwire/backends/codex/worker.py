@@ -200,7 +200,7 @@ class CodexWorker(Child):
         return self._login.auth_url if self._login is not None else ""
 
     async def require_login(self) -> None:
-        """Raises an error if nobody is logged in, because Codex would ask the provider without a login."""
+        """Raises an error if nobody is logged in. Codex itself would send requests without a login."""
         if self.logged_in:
             return
         account = await self.account()

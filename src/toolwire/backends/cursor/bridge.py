@@ -47,7 +47,7 @@ PREFIX = "toolwire-cursor-"
 READY = "cursor-sdk-bridge ready "
 METHOD = "sdk.v1.SdkCustomToolCallbackService/CallCustomTool"
 ToolHandler = Callable[[str, dict[str, Any], str | None], Awaitable[dict[str, Any]]]
-"""A function that handles the calls of one agent. It gets tool, arguments and call id, returns a result."""
+"""A function that handles the calls of one agent. Arguments: the tool, the call's arguments and its id."""
 
 
 class CallbackServer(LoopbackServer):

@@ -254,9 +254,9 @@ class BridgeClient:
                     if envelopes.ended:
                         return
         except (aiohttp.ClientError, asyncio.IncompleteReadError) as error:
-            problem = f"Cursor's bridge broke off: {str(error) or type(error).__name__}"
+            problem = f"Cursor's bridge ended its answer too early: {str(error) or type(error).__name__}"
             raise BridgeUnreachable("backend_cut", problem) from error
-        raise BridgeUnreachable("backend_cut", "Cursor's bridge broke off.")
+        raise BridgeUnreachable("backend_cut", "Cursor's bridge ended its answer too early.")
 
 
 def _refused(name: str, status: int, body: bytes) -> ToolwireError:

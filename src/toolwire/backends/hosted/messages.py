@@ -12,7 +12,7 @@ Anthropic's SDK sends `Turn.body`, with the configured model and as a stream.
 | server_tool_use, its result, and   | Block, whole                                                      |
 | any other block                    |                                                                   |
 | usage                              | Usage, whose input includes cached tokens (Anthropic's does not)  |
-| stop_reason                        | Finish; a stream without a stop_reason was cut                    |
+| stop_reason                        | Finish; a stream without a stop_reason was cut off                    |
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class MessagesReader:
         """The open blocks. Text, thoughts and calls are kept only until they are sent."""
         self._calls = CallAssembler(names=EVERY_NAME, repair=NativeArguments)
         self._held: list[Event] = []
-        """Events that the model sent while a call was open. They follow the call."""
+        """Events that arrived while a call was open. They are sent after the call."""
         self._usage: dict[str, Json] = {}
         self._end: Finish | None = None
 
@@ -287,7 +287,7 @@ WORDS: tuple[tuple[str, str], ...] = (
     ("prompt is too long", "context_length"),
     ("credit balance is too low", "quota"),
 )
-"""Texts in the messages of refused requests that have a more exact kind than `invalid_request`."""
+"""Texts in error messages, each with the kind of failure that replaces `invalid_request`."""
 
 
 def failure_of(error: APIStatusError, secrets: tuple[str, ...]) -> Failure:

@@ -143,7 +143,7 @@ class HostedOptions:
     tools: ToolsSetting = "auto"
     dialects: tuple[str, ...] | None = None
     thinking: ThinkingSetting = ""
-    """How much the model thinks if the request does not say. If it is not set, the provider decides."""
+    """How much the model thinks if the request sets no effort. "": the provider decides."""
     thinking_budget: int = 0
     """The maximum number of tokens for thoughts, for models that accept such a number."""
     cache: bool = False
@@ -169,9 +169,9 @@ class HostedOptions:
         if self.base_url:
             _check_url(self.base_url)
         if self.thinking_budget and self.thinking_budget < SMALLEST_BUDGET:
-            raise ValueError(f"thinking_budget: expected {SMALLEST_BUDGET} tokens or more, or 0 for none")
+            raise ValueError(f"thinking_budget: expected {SMALLEST_BUDGET} tokens or more, or 0 (no budget)")
         if self.thinking_budget and self.thinking == "off":
-            raise ValueError('thinking_budget: thinking is "off"')
+            raise ValueError('thinking_budget: cannot be set, because thinking is "off"')
         if not self.timeout_s > 0:
             raise ValueError("timeout_s: expected a number above 0")
         try:

@@ -1,8 +1,9 @@
 """Converts the events and errors of the library pydantic-ai to Toolwire's events.
 
 - Only one call is open at a time, and calls are numbered from 0. `assemble.CallAssembler` orders calls that
-  an API sends at once or mixed. Text and thoughts that arrive while a call is open are sent after the call.
-- A stream that ends without a finish reason was cut. This is a failure, never a `stop`.
+  an API sends all at once or interleaved. Text and thoughts that arrive while a call is open are sent after
+  the call.
+- A stream that ends without a finish reason was cut off. This is a failure, never a `stop`.
 - The client gets the provider's error message if it is about the request, never if it is about credentials.
 """
 
@@ -56,7 +57,7 @@ class HostedReader:
         self._summaries = summaries
         self._calls = CallAssembler(names=EVERY_NAME, repair=NativeArguments)
         self._held: list[Event] = []
-        """Events that the model sent while a call was open. They follow the call."""
+        """Events that arrived while a call was open. They are sent after the call."""
         self._thoughts: list[SignedThought] = []
         """The signed thoughts since the last call."""
         self._text_since_call = False

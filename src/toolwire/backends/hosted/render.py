@@ -185,7 +185,8 @@ def render(turn: Turn, target: Target, memory: CallMemory) -> HostedRequest:
 def _loop_is_signed(items: tuple[Item, ...], signed: Mapping[str, Signed | None]) -> bool:
     """Whether the first call of the current tool loop has signed thoughts; True if there is no loop.
 
-    A message of the user ends a loop, except directly after a result.
+    A tool loop is a series of calls and results. A user's message ends it, unless the message directly
+    follows a result.
     """
     state: bool | None = None
     after_result = False
@@ -384,7 +385,7 @@ def _native_output(turn: Turn, target: Target) -> OutputObjectDefinition | None:
 
 
 def _is_closed(schema: Any) -> bool:
-    """Whether every object of the schema forbids other keys. Claude would leave an open object empty."""
+    """Whether every object of the schema forbids other keys. Claude would return the other objects empty."""
     if isinstance(schema, list):
         return all(map(_is_closed, schema))
     if not isinstance(schema, Mapping):

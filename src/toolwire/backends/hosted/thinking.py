@@ -30,7 +30,7 @@ BUDGETS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384, "xhigh":
 
 @dataclass(frozen=True, slots=True)
 class Thinking:
-    """How the model thinks in a request. `settings`: the settings of the library for this.
+    """How the model thinks in a request. `settings`: the settings of pydantic-ai for this.
 
     `replay`: whether signed thoughts of earlier calls are sent back. `drop_sampling`: whether `temperature`
     and `top_p` are left out.
@@ -95,9 +95,9 @@ def _effort(level: str, profile: Mapping[str, Any]) -> str:
 
 
 def _drops_sampling(turn: Turn) -> bool:
-    """Whether Claude, when it thinks, refuses this request's `temperature` or `top_p`.
+    """Whether Claude, when it thinks, refuses the `temperature` or the `top_p` of this request.
 
-    Raises an error if the client's request sets both this field and an effort.
+    Raises an error if the request also sets a reasoning effort: the client must choose one of the two.
     """
     temperature, top_p = turn.sampling.temperature, turn.sampling.top_p
     name = "temperature" if temperature not in (None, 1) else ""
@@ -126,7 +126,7 @@ MOST_CHARACTERS = 16 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class SignedThought:
-    """A signed thought. `part`: the thought as a part of the library.
+    """A signed thought. `part`: the thought as a message part of pydantic-ai.
 
     `after_text`: whether the model wrote text between its previous call and this thought.
     """
@@ -160,7 +160,7 @@ class Signed:
 class CallMemory:
     """Signed thoughts by call id, for one model.
 
-    If there are too many, the least recently used thoughts are forgotten first.
+    If the thoughts need too much space, the least recently used ones are forgotten first.
     """
 
     def __init__(self, most_calls: int = MOST_CALLS, most_characters: int = MOST_CHARACTERS) -> None:

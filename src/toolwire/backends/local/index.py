@@ -221,7 +221,7 @@ class Index:
 
     @contextmanager
     def wheel(self, distribution: str, name: str) -> Iterator[Iterator[bytes]]:
-        """Yields the blocks of a wheel. Reading any block may raise an `IndexProblem`."""
+        """Opens a wheel and yields its blocks. Opening it or reading a block may raise an `IndexProblem`."""
         with self._errors(name):
             found = self._find(distribution, name)
             with closing(open(found, "rb") if isinstance(found, Path) else self._get(found)) as file:

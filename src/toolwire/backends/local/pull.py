@@ -65,7 +65,7 @@ class Known:
     licence: str
     author: str
     no_tools: str
-    """Why Toolwire does not offer a vault's tools to the model; "" if it offers them."""
+    """Why Toolwire does not offer the model the tools on a person's notes; "" if it offers them."""
     parts: tuple[Part, ...]
 
     @property
@@ -128,7 +128,7 @@ def known_model(name: str | None) -> Known:
 # --- the download ---
 
 Progress = Callable[[str, int, int], None]
-"""A function that gets the phase (`check` or `download`), the bytes done, and the bytes of the file."""
+"""A function that gets the phase (`check` or `download`), the number of bytes done, and the file's size."""
 
 
 class PullStopped(Exception):
@@ -181,13 +181,13 @@ class _Download:
                 assert index is not None
                 self._take(index, part)
         except IndexProblem as error:
-            hint = "run it again to continue" if self._done else "run it again"
+            hint = "start it again to continue" if self._done else "start it again"
             raise unavailable(f"The download failed: {error}; {hint}") from None
         finally:
             file.truncate(self._done)
         if self._whole.hexdigest() != known.sha256:
             file.truncate(0)
-            raise unavailable(f"{known.file} has the wrong hash and was deleted; run it again")
+            raise unavailable(f"{known.file} has the wrong hash and was deleted; start the download again")
         file.flush()
         os.fsync(file.fileno())
 
@@ -306,7 +306,8 @@ def _write_licence(known: Known) -> None:
 def _disk_error(error: OSError, folder: Path, known: Known) -> ToolwireError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         needs = f"{megabytes(known.size + _SPARE)} for {known.file}"
-        return unavailable(f"The disk is full: {folder} needs {needs}; make room and run it again")
+        hint = "make room and start the download again"
+        return unavailable(f"The disk is full: {folder} needs {needs}; {hint}")
     return unavailable(f"{folder} cannot be written: {error.strerror or error}")
 
 

@@ -4,8 +4,8 @@
   only if the option `proxy_from_env` is set.
 - The events of each network read become one batch.
 - Closing the iterator of `run` closes the connection at once, so that the server stops generating.
-- If the client does not stream, Toolwire requests one body from the server instead of a stream, which costs
-  less.
+- If the client does not request a stream, Toolwire requests a single JSON body from the server. This costs
+  less than a stream.
 - The kind of server is identified before the first turn. If the server refuses tools, or the schema or
   grammar that constrains calls, the backend remembers this, and the turn fails with `tools_unsupported`. The
   gateway then plans the turn again with another strategy.
@@ -52,7 +52,7 @@ READY_S = 2.0
 ASKED = ("ollama", "lmstudio")
 """Kinds of servers from which Toolwire always requests the context length of a model."""
 ASK_AGAIN_S = 10.0
-"""How long to wait after a server has not answered what it is, or what its model can do."""
+"""After this time, Toolwire again asks a server that did not say what it is, or what its model can do."""
 BODY_LIMIT = 64 * 1024 * 1024
 ERROR_BODY_LIMIT = 64 * 1024
 
@@ -155,8 +155,9 @@ class OpenAIBackend:
     async def _fitting(self, rendered: Body) -> int:
         """Returns the smallest number of tokens that the prompt can have.
 
-        Raises an error if the prompt does not fit into the context window. First asks the server again for
-        the window, because the model may have been loaded again with a longer context.
+        If the prompt does not fit into the context window, asks the server for the window again, because the
+        model may have been loaded with a longer one in the meantime. Raises an error if the prompt still does
+        not fit.
         """
         try:
             return context.fitting(rendered, self.options.context or self.support.facts.window)
@@ -300,7 +301,7 @@ def _is_stream(response: UpstreamReply, turn: Turn) -> bool:
 
 
 async def _read_until(response: UpstreamReply, until: float) -> bytes:
-    """Reads the next bytes after the finish reason, waiting at most until `until`.
+    """Reads the next bytes after the finish reason, waiting at most until the time `until`.
 
     Returns no bytes on an error or timeout, because the answer is complete without them.
     """

@@ -19,16 +19,16 @@ from toolwire.core.events import Failure, Usage
 WITHOUT_SPACES = re.compile("[\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff]")
 """Characters of scripts that have no spaces, or only few spaces, between words."""
 PER_TOKEN = 6
-"""How many characters of `WITHOUT_SPACES` a token has at most, on average over a prompt."""
+"""The largest average number of characters per token in a text without spaces (`WITHOUT_SPACES`)."""
 CHARACTERS_PER_TOKEN = 3
 PER_MESSAGE = 8
-"""The number of tokens that a chat template adds to each message."""
+"""An estimate of the tokens that a chat template adds to each message."""
 ANSWER, LARGEST_ANSWER = 4096, 8192
 """How many tokens of the window are reserved for the answer.
 
-`ANSWER` is reserved if the request sets no limit for the answer. If it sets a limit, the limit is reserved,
-but at most `LARGEST_ANSWER`: coding agents allow answers of 32,000 tokens and more, and a window for such an
-answer may not fit into memory.
+If the request sets no limit for the answer, this is `ANSWER`. Otherwise it is the request's limit, but at
+most `LARGEST_ANSWER`: coding agents allow answers of 32,000 tokens and more, and a window for such an answer
+may not fit into memory.
 """
 SMALLEST_WINDOW = 4096
 

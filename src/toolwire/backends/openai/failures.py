@@ -1,7 +1,7 @@
-"""Converts errors of a server or a connection to one `Failure`, whose message contains no secrets.
+"""Converts errors of a server or a connection to a `Failure`, whose message contains no secrets.
 
-The message is one line. If the server sent a message of its own, it contains this message, except if the
-error is about credentials or the account's quota.
+The message is one line. It quotes the server's own message, except if the error is about credentials or the
+account's quota.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class TlsRefused(Unreachable):
 
 
 class TooLate(TransportFault):
-    """The server sent nothing in time. `connecting`: whether the connection could not be opened in time."""
+    """The server sent nothing in time. `connecting`: True if not even the connection was opened in time."""
 
     def __init__(self, *, connecting: bool = False) -> None:
         super().__init__()

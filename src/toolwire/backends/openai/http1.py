@@ -6,8 +6,8 @@ short request costs the gateway twice the CPU time (+98 %), and a chunk of a str
 Rules:
 
 - A connection has one request at a time. A connection whose response is complete waits for the next request,
-  at most `KEEP_ALIVE_S`. Many servers send the last chunk after the end mark of a stream. So if all content
-  has arrived, the connection waits `END_S` for the end of the response.
+  at most `KEEP_ALIVE_S`. Many servers send the final, empty HTTP chunk some time after the `[DONE]` of a
+  stream. So after `[DONE]`, the connection waits `END_S` for the end of the response.
 - If anything arrives on a waiting connection, this client closes the connection, even if the event loop has
   not read the bytes from the socket yet. Otherwise the bytes would be read as the response to the next
   request, which may be another client's.
@@ -182,9 +182,9 @@ def has_unread(transport: asyncio.BaseTransport) -> bool:
 
 
 class _Connection(asyncio.Protocol):
-    """A connection to a server. `reply` is the response that arrives on it; None: it is idle.
+    """A connection to a server. `reply` is the response that arrives on it, or None if it is idle.
 
-    The transport's protocol is the response while there is one, and otherwise the connection.
+    While a response arrives, asyncio's transport calls the response. Otherwise it calls this object.
     """
 
     def __init__(self, client: Http1Client, origin: Origin) -> None:
@@ -207,8 +207,8 @@ class _Connection(asyncio.Protocol):
     def start_timer(self, seconds: float, then: Callable[[], None]) -> None:
         """Calls `then` at the time `due`: after `seconds`, or later if `due` is changed in the meantime.
 
-        `due` is nearly always changed. The timer of the event loop is therefore not moved each time. It is
-        started again if it ends before `due`, and replaced only if it would end after `due`.
+        `due` is changed often, so the timer of the event loop is not replaced each time. A timer that ends
+        before `due` is started again. A timer that would end after `due` is replaced.
         """
         loop = self.client.loop
         self.due, self._then = loop.time() + seconds, then
@@ -250,7 +250,7 @@ class _Connection(asyncio.Protocol):
 class Http1Reply(asyncio.Protocol):
     """The response to one request. The names in `headers` are in lower case.
 
-    `heard`: the server has sent something. `ended`: all of the body was read.
+    `heard`: whether the server has sent anything. `ended`: whether the whole body was read.
     """
 
     heard = ended = False

@@ -85,7 +85,7 @@ def _image(part: Body) -> str:
 
 
 def _call(call: Body) -> Body:
-    """Returns an earlier call in Ollama's form, in which the arguments are an object."""
+    """Returns a call from the conversation's history in Ollama's format: its arguments are an object."""
     text = call["function"]["arguments"]
     try:
         arguments = msgspec.json.decode(text)

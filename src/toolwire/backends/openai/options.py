@@ -24,17 +24,18 @@ GrammarSetting = Literal["auto", "none", "lark", "structural_tag"]
 class OpenAIOptions:
     """The options of a model.
 
-    - `model`: the server's name of the model. If it is not set, this is the id that clients send.
+    - `model`: the model's name at the server. If it is not set, this is the id that clients send.
     - `profile`: the kind of server, a name in `profiles.PROFILES`. With `auto`, Toolwire identifies the
       server by its address or by requests to it.
-    - `dialects`: formats of calls to recognize in text. If it is not set, these are the default formats and
-      the formats of the model's family.
+    - `dialects`: the formats in which tool calls are recognized in the model's text. If it is not set, these
+      are the default formats and those of the model's family.
     - `system_role`: the role for instructions, system and developer messages. `keep` does not change roles.
     - `reasoning_history`: whether to send earlier reasoning back to the server as `reasoning_content`.
     - `schema_field`, `grammar`: how the server constrains the model's output. `auto`: as in the profile.
     - `proxy_from_env`: whether to send requests through the proxies in HTTP_PROXY, HTTPS_PROXY and NO_PROXY.
-    - `context`: the model's context length in tokens. Toolwire requests this length from Ollama. With 0, it
-      requests a length from Ollama that suffices for the request, and uses what other servers report.
+    - `context`: the model's context length in tokens. Toolwire requests this length from Ollama. With 0,
+      Toolwire requests from Ollama a length that suffices for the request, and uses the length that any other
+      server reports.
     - `pass_fields`: request fields to forward in addition to those of the profile. `*`: all fields that
       OpenAI does not have.
     """
@@ -77,7 +78,7 @@ class OpenAIOptions:
     def parse(cls, given: Mapping[str, Any]) -> OpenAIOptions:
         """Reads the options from a table. Raises `ValueError` with a one-line message.
 
-        A named profile has a default address.
+        If `given` names a profile but no address, the address is the profile's.
         """
         checked = {key: _checked(key, value) for key, value in given.items()}
         if checked.get("profile", "auto") != "auto":

@@ -63,9 +63,9 @@ class ServerProfile:
     """One kind of server.
 
     - `base_url`: the default address.
-    - The server is recognized by its host (`hosts`), its port (if `own_port`: hardly any other program uses
-      this port), the `owned_by` of its models in `/v1/models`, its header `Server` (`server`), or by the
-      response at a path (`probe`: the path, and words in the response).
+    - What identifies the server: its host name (`hosts`); the port in `base_url`, if hardly any other program
+      uses this port (`own_port`); the `owned_by` of its models in `/v1/models`; its header `Server`
+      (`server`); the response at a path (`probe`: the path, and words in the response).
     - `choices`: the values of `tool_choice` that the server supports besides `auto`. `allowed` means a list
       of allowed tools. `firm`: whether `required` always results in a call.
     - `schema`: the request field that constrains a whole answer to a JSON schema. `strict_schema`: whether
@@ -302,7 +302,7 @@ def by_models(owned_by: Iterable[str], server: str) -> ServerProfile | None:
 def is_near(base_url: str) -> bool:
     """Returns True if the server is on this machine or in its network.
 
-    Toolwire sends requests to identify a server only to such servers.
+    To identify a server, Toolwire sends requests only if this is True. Otherwise only the address counts.
     """
     host = (urlsplit(base_url).hostname or "").lower()
     try:

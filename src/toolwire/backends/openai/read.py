@@ -5,8 +5,8 @@ Rules:
 - Only choice 0 is read, and an empty text is ignored. `reasoning_content` and `reasoning` are two names for
   the same field; `reasoning_details` is read if neither is present. Content parts of type `thinking` are
   reasoning.
-- Text that arrives while the arguments of a call are open is sent after the call, because an encoder can have
-  only one item open.
+- Text that arrives while the arguments of a call are incomplete is sent after the call, because an encoder
+  cannot interleave a text and a call.
 - A response ends with a finish reason, or with `[DONE]` after complete content. A stream that ends in any
   other way was cut off, which is a failure, never `stop`.
 - A `data:` line that does not begin with `{` or `[` is a ping and is ignored. Invalid JSON is a failure,
@@ -338,7 +338,7 @@ class AnswerReader:
     def _done(self) -> list[Event]:
         """Returns the last events, after the end mark.
 
-        If there was no finish reason, the content must show that the answer is complete.
+        A response without a finish reason fails if it has no content, or if a call in it is incomplete.
         """
         out: list[Event] = []
         self.whole = True

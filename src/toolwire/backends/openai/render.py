@@ -7,11 +7,14 @@
   get only the allowed tools. `n` is never sent, because the gateway runs a turn n times.
 - A field that the client did not send is not sent. Fields that Toolwire does not read are forwarded unchanged
   if they are in `Turn.rest`. They never replace a field that this module sets.
-- If the server ignores or refuses a field (`profiles.py`), the body contains an equivalent if possible: in
-  place of a named `tool_choice`, `required` and only that tool; in place of `none`, no tools; in place of
-  `json_object`, a schema; in place of a message content with several text parts, one string. If the decoder
-  is constrained (`Turn.constraint`), the fields of the constraint replace the response format. If the server
-  cannot stream log probabilities with tools, no stream is requested.
+- If `Turn.constraint` constrains the output, the fields of the constraint replace the response format.
+- If the server cannot stream log probabilities with tools, no stream is requested.
+- If the server ignores or refuses a field (`profiles.py`), the body contains an equivalent if possible:
+
+      a named `tool_choice`          `required`, and only that tool
+      `tool_choice: "none"`          no tools
+      `json_object`                  a JSON schema
+      a content of several texts     one string
 """
 
 from __future__ import annotations
@@ -116,7 +119,7 @@ def _messages(turn: Turn, options: OpenAIOptions) -> list[Body]:
         role = "developer" if options.system_role == "developer" else "system"
         out.append({"role": role, "content": turn.instructions})
     images: list[Body] = []  # images of tool results, which are sent after the last result
-    thoughts: list[str] = []  # thoughts for the next assistant message, or for the last one before results
+    thoughts: list[str] = []  # for the next assistant message; if results follow, for the message before them
     for item in turn.items:
         if images and not isinstance(item, Result):
             out.append({"role": "user", "content": images})

@@ -258,7 +258,7 @@ def _by_structure(
 
 FORGET_S = 3600.0
 THINKING = frozenset({"reasoning_effort", "reasoning"})
-"""Fields that a model without reasoning ignores. Ollama would refuse a request with them."""
+"""Fields that are not sent to a model without reasoning. Ollama would refuse a request with them."""
 BOTH: frozenset[Constrained] = frozenset({"text", "call"})
 CALL: frozenset[Constrained] = frozenset({"call"})
 RECALLED: frozenset[Recalled] = frozenset({"text"})

@@ -1,6 +1,6 @@
 """Sends requests to model servers, directly (`http1.py`) or through a proxy (aiohttp).
 
-All models of one event loop share the connections. They are closed when the last model closes.
+All models of one event loop share the connections. The connections are closed when the last model closes.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ _transports: dict[tuple[asyncio.AbstractEventLoop, bool], Transport] = {}
 
 
 def shared_transport(proxy_from_env: bool, user: object) -> Transport:
-    """Returns the running event loop's transport. The transport is closed when its last user leaves."""
+    """Returns the running event loop's transport, which closes after its last `user` has called `leave`."""
     key = (asyncio.get_running_loop(), proxy_from_env)
     if key not in _transports:
         _transports[key] = Transport(proxy_from_env)

@@ -31,7 +31,7 @@ def users_text(turn: Turn) -> str:
 
 
 def demo(turn: Turn) -> Iterator[Step]:
-    """Yields the steps of an answer: calls, an instance of the output schema, the results, or an echo."""
+    """Yields the steps of an answer: calls, an example of the output schema, the results, or an echo."""
     yield Step("chunk", number=8)
     results, user, mode = _last_results(turn), users_text(turn), turn.tool_choice.mode
     may_call = mode != "none" and not (results and mode == "auto")
@@ -66,7 +66,7 @@ def demo(turn: Turn) -> Iterator[Step]:
 
 
 def _repeated(turn: Turn, results: Sequence[Result]) -> str:
-    """Returns the tools' results: in prose if they come from the vault's tools, otherwise verbatim."""
+    """Returns the tools' results: in prose if they come from the tools on notes, otherwise verbatim."""
     names = {item.call_id: item.name for item in turn.items if isinstance(item, Call)}
     named = [(result.name or names.get(result.call_id, "the tool"), text_of(result)) for result in results]
     prose = [vault_answer(name, text) for name, text in named]

@@ -1,4 +1,4 @@
-"""How the demo model uses the vault's tools: which call a question causes, and the result in prose."""
+"""How the demo model uses the tools on notes (a vault): the calls that questions cause, results in prose."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tour: a sample vault, and a scripted model that walks a person through approvals.
+"""The tour: a sample vault (a folder of notes), and a scripted model that shows how approvals work.
 
 The script has no memory. It finds its current step in the history of the turn, and reacts to what the person
 decided: after each call, its text describes the result that it received.
@@ -73,7 +73,7 @@ HINTS = {
     ("note_write", "run"): "Step 5 of 5, deny: this call would delete the text of the diary. Deny it, and "
     "see what the script receives.",
 }
-"""The hint for each question of the tour, by tool and stage. It says what happens, and what to try."""
+"""The hint for each question of the tour, by tool and stage. Each hint says what happens, and what to try."""
 
 _STEPS = ("vault_search", "file_read", "note_edit", "note_write")
 EXPIRED = "Nobody decided about this tool call in time; it did not run"
