@@ -399,7 +399,7 @@ async def test_a_choice_that_is_refused_where_nothing_else_can_be_held_leaves_th
         async with serving(script) as (backend, upstream):
             backend.support.refuse("constraint")
             if silent:
-                with pytest.raises(ToolwireError, match="did not call a tool, also when asked again"):
+                with pytest.raises(ToolwireError, match="did not call a tool, not even when asked again"):
                     await table.serve(backend).answer("chat", asked)
             else:
                 said = await table.serve(backend).answer("chat", asked)

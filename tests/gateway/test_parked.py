@@ -351,7 +351,7 @@ async def test_an_agent_without_the_required_call_is_asked_once_more_and_then_fa
     assert answer["choices"][0]["finish_reason"] == "tool_calls" and not text(answer)
     assert [live.cancelled for live in table.backend.live] == [True, False]
     table.play("say I would rather not.", tools="parked")
-    with pytest.raises(ToolwireError, match="also when asked again"):
+    with pytest.raises(ToolwireError, match="not even when asked again"):
         await ask(table, request(tool_choice="required", stream=stream))
     assert len(table.backend.seen) == 2
 

@@ -1,10 +1,10 @@
-"""Turns fragments of tool calls, in any order and shape that an upstream sends, into events. Pure.
+"""Turns the fragments of tool calls that an upstream server sends into events. Pure.
 
-Calls are sent one at a time, in order of appearance, numbered from 0. A call that begins while the previous
-call is open waits until the previous call is closed or the run ends. White space at the beginning of
-arguments is sent together with the text that follows, and dropped if no text follows. The cost is linear in
-the input. The caller limits the memory by checking `CallAssembler.held` and `size`. Imports the standard
-library only.
+The fragments may have any order and shape. Calls are sent one at a time, in the order in which they
+began, numbered from 0. A call that begins while the previous call is open waits until the previous call is
+closed or the run ends. White space at the beginning of arguments is sent together with the text that follows,
+and dropped if no text follows. The cost is linear in the input. To limit the memory, the caller checks
+`CallAssembler.held` and `size`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CALL_SIZE = 500
 
 @dataclass(slots=True)
 class Fragment:
-    """A piece of a call as an upstream sent it.
+    """A piece of a tool call, as an upstream server sent it.
 
     - `alias`: a second id of the call (a Responses item id).
     - `position`: the fragment's index in its chunk; None if it is the chunk's only fragment.
@@ -51,8 +51,8 @@ class CallAssembler:
 
     - `cumulative`: every fragment repeats the arguments from their beginning.
     - `names`: the names of the declared tools. A name can arrive in pieces: a declared name is complete if
-      arguments have arrived, or if no longer declared name begins with it. None: every name is complete as
-      soon as arguments have arrived.
+      arguments have arrived, or if it is not the beginning of another declared name. None: every name is
+      complete as soon as arguments have arrived.
     - `ordered`: if False, the events of all calls are sent as they come, without waiting for ids and without
       checking arguments. This is for upstreams that number their fragments.
     - `rename`: returns the name for the event `CallBegin`, given the name that the upstream sent.
@@ -93,7 +93,7 @@ class CallAssembler:
 
     @property
     def open(self) -> bool:
-        """Whether a call has not ended yet."""
+        """Whether there is a call that has not ended yet."""
         return self._head < len(self.calls) if self._ordered else any(not call.ended for call in self.calls)
 
     @property
@@ -154,11 +154,13 @@ class CallAssembler:
         """Returns the call that the fragment belongs to, or None if the fragment opens a new call.
 
         The call is looked up by id or alias, else by index, else by position if the chunk has several
-        fragments. Without any of these, the fragment continues the last call, unless it has a different name.
-        A fragment with an unknown id at the index of a call that has an id continues this call, because some
-        servers send a new id with every delta. Other servers give every call the index 0. So the fragment
-        opens a new call if it has a name and one of these conditions holds: its name differs from the call's,
-        the call has no arguments yet, or the call's arguments are complete.
+        fragments. A fragment without any of these continues the last call, unless the fragment has a
+        different name.
+
+        If a fragment has an unknown id, and the call at its index has an id too, the fragment continues this
+        call, because some servers send a new id with every delta. But other servers give every call the index
+        0. So such a fragment opens a new call if it has a name and one of these conditions holds: its name
+        differs from the call's name, the call has no arguments yet, or the call's arguments are complete.
         """
         if fragment.own:
             return None
@@ -293,7 +295,7 @@ class CallAssembler:
         self.size += len(text)
 
     def _is_whole(self, name: str, has_arguments: bool) -> bool:
-        """Returns True if the name is complete, that is, if no longer declared name begins with it."""
+        """Returns True if the name is complete. See `names` of `CallAssembler`."""
         if self._names is None:
             return has_arguments
         if name not in self._names:

@@ -1,4 +1,4 @@
-"""What a backend can do for a model, as data, and the strategies by which tools are served.
+"""What a backend can do for a model, as data, and the strategies of tool calling.
 
 A backend declares its capabilities. `gateway/plan.py` and `wire/fields.py` compare them with the request. No
 other module behaves differently for different kinds of backends. Pure.
@@ -39,10 +39,7 @@ class Capabilities:
     image_urls: bool = True
     """Whether the server takes image URLs. If not, the gateway fetches the images and sends them inline."""
     prefill: bool = False
-    """Whether the server can continue a text.
-
-    If the last message of the turn is the assistant's, such a server continues this message.
-    """
+    """Whether the server continues the last message of the request if that is the assistant's message."""
     constrain: frozenset[Constrained] = frozenset()
     """The kinds of output to which `Turn.constraint` can limit the model.
 
@@ -51,8 +48,8 @@ class Capabilities:
     dialects: tuple[str, ...] = ()
     """The formats in which the model writes calls as text; empty: the default formats.
 
-    The scanner looks for all of these formats. The prompt teaches `sentinel` if it is one of them,
-    otherwise the first one.
+    Toolwire looks for calls in all of these formats. Its prompt teaches the model only one format: `sentinel`
+    if the tuple contains it, otherwise the first one.
     """
     reasoning: bool = False
     usage: bool = True

@@ -78,7 +78,7 @@ def hides(text: str) -> bool:
 def prose(text: str) -> str:
     """Returns the text like `clean`, but keeps the joiners inside emoji and words.
 
-    Use it only for text on which no approval is based.
+    Do not use it for text that a person approves.
     """
     return _UNSEEN_IN_PROSE.sub(_written_out, text.replace("\r\n", "\n"))
 

@@ -1,8 +1,8 @@
 """The events that a run may produce.
 
-Every backend produces these events and every encoder consumes them (law 2). A run is a sequence of events
-that ends with exactly one `Finish` or `Failure`; `wire/order.py` defines which sequences are legal. Imports
-the standard library only.
+Every backend produces these events and every encoder consumes them (law 2 in docs/architecture.md). A run is
+a sequence of events that ends with exactly one `Finish` or `Failure`; `wire/order.py` defines which sequences
+are legal. Imports the standard library only.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ TokenLogprob = Mapping[str, Any]
 class Text:
     """A piece of the answer's text. `logprobs`: the tokens' log probabilities, if the client asked for them.
 
-    The text can be empty although there are tokens: a character can consist of several tokens, and the answer
-    can end before the last of these tokens.
+    The text can be empty although there are log probabilities: one character can consist of several tokens,
+    and the answer can end before the last of them.
     """
 
     text: str
@@ -73,7 +73,7 @@ class Citation:
 class Border:
     """The text or thought before this event is complete. A later piece of the same kind is a new block.
 
-    Only clients of Anthropic's API can see the boundary between the two.
+    Only clients of Anthropic's API can see the boundary between the two blocks.
     """
 
 
@@ -139,7 +139,10 @@ class McpAsk:
 
 @dataclass(frozen=True, slots=True)
 class McpCall:
-    """The gateway calls a tool of an MCP server. `approval`: the id of the approval request, if granted."""
+    """The gateway calls a tool of an MCP server.
+
+    `approval`: the id of the request with which the client approved the call; None if none was needed.
+    """
 
     id: str
     server: str
@@ -166,8 +169,8 @@ class Dropped:
       (the call never got a name), `cut` (a call of an MCP server in an answer that was cut off), `unknown`
       and `malformed` (refused by the Codex backend);
     - characters: `tail` (text after a call), `retry` (a rejected first attempt);
-    - `late`: characters of arguments that arrive after the end of their call, or calls after the text that
-      ended a burst (`core/policy.py`);
+    - `late`: characters of arguments that arrive after the end of their call, or calls that arrive after a
+      text has ended the run (the rule `burst` of `core/policy.py`);
     - `block` and `citation`: events for which the client's API has no type.
     """
 

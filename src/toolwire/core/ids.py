@@ -1,7 +1,7 @@
 """Creates ids.
 
-Functions that need ids get an `IdFactory` as an argument (law 1), so that tests and replays can repeat a turn
-exactly.
+Functions that need ids get an `IdFactory` as an argument (law 1 in docs/architecture.md), so that tests and
+replays can repeat a turn exactly.
 """
 
 from __future__ import annotations

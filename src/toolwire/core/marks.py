@@ -1,4 +1,7 @@
-"""Marks around a tool's result, which tell the model that the text is data, not instructions (law 12)."""
+"""Marks around a tool's result: they tell the model that the text is data, not instructions.
+
+This follows law 12 in docs/architecture.md.
+"""
 
 from __future__ import annotations
 

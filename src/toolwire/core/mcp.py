@@ -22,7 +22,7 @@ def call_name(server: str, tool: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class McpFilter:
-    """Selects tools of a server by their names, and by whether they declare that they only read.
+    """Selects tools of a server by their names, and by whether they declare themselves read-only.
 
     `fits` checks both fields. A field that is None fits every tool.
     """
@@ -105,4 +105,7 @@ class McpPart:
     answers: tuple[McpAnswer, ...] = ()
     """`questions` and `answers`: approval requests whose calls have not run yet, and the client's answers."""
     chosen: tuple[tuple[str, str | None], ...] = ()
-    """The label and the tool of each `tool_choice` of the type `mcp`. None instead of a tool: all tools."""
+    """Each `tool_choice` of the type `mcp`: the label of a server and the name of its tool.
+
+    None instead of a name means all tools of the server.
+    """

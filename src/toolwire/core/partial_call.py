@@ -175,7 +175,7 @@ _STRICT = json.JSONDecoder(parse_int=len, parse_float=len, parse_constant=_no_co
 def partial_object(text: str) -> dict[str, Any]:
     """Returns the complete members of a JSON object that was cut off.
 
-    OpenAI's and Anthropic's SDKs return the same members for a stream that was cut off there.
+    OpenAI's and Anthropic's SDKs return the same members for a stream that was cut off at the same place.
     """
     closers: list[str] = []
     best, in_string, is_key, escaped = "", False, False, False

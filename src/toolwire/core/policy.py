@@ -1,6 +1,7 @@
 """Decides which calls and texts of a run reach the client.
 
-A pure stage between backend and encoder. It counts the calls and the text that it drops (law 5).
+A pure stage between backend and encoder. It counts the calls and the text that it drops (law 5 in
+docs/architecture.md).
 
 - `stop_after`: `first` stops ("cuts") the run at the end of the first call. `burst` accepts calls with only
   white space between them, and cuts the run at the first other text after a call. Text is cut by character,
@@ -74,7 +75,7 @@ class Policy:
         """Whether the model made calls that were not sent."""
         self._called = False  # a call has begun: text from now on counts as `tail`
         self._open: int | None = None  # the backend's index of the open call
-        self._after_cut = ""  # the kind of drop as which calls after the cut are counted
+        self._after_cut = ""  # calls after the cut are counted as drops of this kind
         self._ended = False
 
     # --- interface ---

@@ -218,7 +218,7 @@ class Turn:
     """One request, as the decoder read it.
 
     `sent`: the names of all top-level fields in the client's body. Toolwire reports what became of each of
-    these fields (law 10).
+    these fields.
     """
 
     api: Api
@@ -258,7 +258,7 @@ class Turn:
     The body must agree with `items` and `tools`, because such a backend reads only the body.
     """
     only_spoken: Failure | None = None
-    """If only backends that speak the request's API can serve the request: the error for other backends."""
+    """The error for a backend that does not speak the request's API; None: every backend is allowed."""
     headers: Mapping[str, str] = field(default_factory=dict, compare=False)
     """The headers `anthropic-version` and `anthropic-beta`, for a backend that speaks the client's API."""
     mcp: McpPart | None = None
@@ -298,7 +298,7 @@ class Turn:
         """Returns every text of the request, to find quotations.
 
         If the model writes a call that appears in one of these texts, the call is a quotation and does not
-        count (law 12). Of the calls in the history, only the strings in their arguments are returned, so that
+        count. Of the calls in the history, only the strings in their arguments are returned, so that
         the model can make the same call again.
         """
         parts = self._parts()

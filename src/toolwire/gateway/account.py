@@ -25,8 +25,9 @@ Headers = tuple[tuple[bytes, bytes], ...]
 class Account:
     """Calls and usage of one turn.
 
-    `saw` must be called with each batch that is sent. `policies`: the policies by choice and by the number of
-    earlier rounds in which the gateway called MCP servers (`rounds.py`); None for a choice without rules.
+    Call `saw` with each batch that is sent. `policies` has a `Policy`, or None if no rules apply, for each
+    choice and each round. The number of a round is how often the gateway has called tools of MCP servers
+    before it (`rounds.py`).
     """
 
     __slots__ = (
@@ -54,7 +55,7 @@ class Account:
         """The part of the key's limits that this turn has reserved; None if the key has no limits."""
         self.policies: dict[tuple[int, int], Policy | None] = {}
         self.dropped: dict[str, int] = {}
-        """The number of dropped characters or calls, by reason. The policies count here too."""
+        """The number of dropped characters or calls, by reason. Each `Policy` adds to this dict too."""
         self.call_names: list[str] = []
         self.call_ids: list[str] = []
         self.call_times: list[float] = []
@@ -93,8 +94,8 @@ class Account:
     def settled(self, ran: bool, answered: bool) -> Usage:
         """Settles the key's limits and returns the usage of all choices together.
 
-        If the backend reported no usage and the turn `ran`, an estimate is charged. If the turn was not
-        `answered`, the request does not count for the key's budget.
+        `ran`: a model ran, so an estimate is charged if the backend reported no usage. `answered`: if False,
+        the request does not count for the key's budget.
         """
         usage = reduce(Usage.beside, self._usages.values()) if self._usages else Usage(0, 0)
         return usage if self.ticket is None else self.ticket.settle(usage, ran, answered)
@@ -122,7 +123,10 @@ class Account:
 
 
 def headers(run: Run, ended: TurnSummary | None = None) -> list[tuple[bytes, bytes]]:
-    """Returns the headers of a stream or, with `ended`, of the whole body of a turn that has ended."""
+    """Returns the HTTP headers of the answer.
+
+    `ended`: the summary of the turn, if the answer is one whole body; None if it is a stream.
+    """
     report = run.final_report() if ended is None else ended.report
     if ended is not None and run.answer is not None and not run.answer.stored:
         report = "; ".join(filter(None, (report, "store=failed")))

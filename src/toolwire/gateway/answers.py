@@ -2,7 +2,7 @@
 
 `feed` takes a batch of events and returns the next bytes of a stream. For a whole answer, `feed` returns no
 bytes, and `finish` returns the body. Stream and body are built from the same events, so they cannot disagree
-(law 3).
+(law 3 in docs/architecture.md).
 """
 
 from __future__ import annotations

@@ -78,7 +78,10 @@ class ApprovalRequests:
         return await self._store.run(work, "read")
 
     async def use(self, id: str, key_id: str, now: float) -> bool:
-        """Marks a request as answered. Returns False if it was answered before, or has expired."""
+        """Marks a request as answered.
+
+        Returns False if the request is unknown, belongs to another key, was answered before, or has expired.
+        """
 
         def work(connection: Connection) -> bool:
             return connection.execute(_USE, (now, id, key_id, now)).rowcount == 1

@@ -30,7 +30,7 @@ FIRST_LOOK_S = 1.0
 OPENED = 64
 """How many models of servers stay open.
 
-If there are more, one that no turn uses is closed: the one that was requested the longest time ago.
+If more are open, the gateway closes the least recently requested of those that no turn uses.
 """
 LONGEST_NAME = 200
 LONGEST_REASON = 500

@@ -149,8 +149,8 @@ def _text(response: dict[str, Any]) -> str:
 def open_groups(items: Sequence[Item]) -> list[Item]:
     """Returns the calls since the last user message that have no result yet, with their groups.
 
-    Every call in `items` has a result, which may be a placeholder. A group is a sequence of reasoning and
-    calls, together with the results of these calls. A message ends a group. A call or reasoning that follows
+    In `items`, such a call has a placeholder as its result. A group is a sequence of reasoning and calls,
+    together with the results of these calls. A message ends a group. A call or reasoning that follows
     a result begins a new group. A result always belongs to the group of its call.
     """
     groups: list[list[Item]] = [[]]

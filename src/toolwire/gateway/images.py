@@ -59,7 +59,7 @@ NOT_FOR_CLIENTS = tuple(
 )
 """Networks that Python's `ipaddress` calls public, but that are not allowed here.
 
-They belong to cloud services (Azure, Oracle), IPv4 translation, protocols and examples.
+They are used by cloud services (Azure, Oracle), for IPv4 translation, by protocols and in examples.
 """
 UNICAST = ipaddress.ip_network("2000::/3")
 INSIDE = (".localhost", ".local", ".internal", ".intranet", ".lan", ".home.arpa", ".svc")
@@ -106,7 +106,7 @@ FETCHED = frozenset(
         "expect",
     )
 )
-"""Schemes that some program may fetch.
+"""Schemes of URLs that a server may fetch.
 
 A value looks like a URL if it has one of these schemes, or any scheme followed by a slash.
 """

@@ -95,9 +95,9 @@ class Interpreter:
     """
 
     def __init__(self, plan: Plan, ids: IdFactory, mint: bool = False) -> None:
-        """`mint`: the gateway assigns every call id.
+        """`mint`: whether every call gets a new id from the gateway.
 
-        `minted` then maps each new id to the id of the backend.
+        `minted` maps each new id to the backend's id of the call.
         """
         self._plan, self._mint, self._ids = plan, mint, ids
         self.ended, self._given = False, ""
@@ -199,8 +199,8 @@ class Interpreter:
     def _counted(self, found: list[Event]) -> list[Event]:
         """Adds log probabilities to the text that the scanner found in a native answer.
 
-        If the scanner removed a thought from the text, the log probabilities no longer match it. Then
-        `splits` is set instead.
+        If the scanner removed a thought from the text, the log probabilities no longer match the text. In
+        this case, the method sets `splits` instead.
         """
         scanner = self._scanner
         if not self._native or scanner is None or not (found or scanner.transparent):
@@ -232,8 +232,9 @@ class Interpreter:
         """Handles calls of tools that the request does not allow.
 
         If the name of an allowed tool differs only in spelling, the call's name is corrected. For any other
-        tool, `Plan.unknown` decides whether the call is sent, fails the answer, or becomes text. If only one
-        call is allowed and was already made, the call is dropped and counted instead of becoming text.
+        tool, `Plan.unknown` decides whether the call is sent, fails the answer, or becomes text. If the
+        answer may have only one call and already has it, a call that would become text is dropped and
+        counted.
         """
         out: list[Event] = []
         for event in batch:

@@ -1,25 +1,26 @@
 """Parked runs: a run waits for the results of its calls until the client sends them.
 
-- A response that ends with calls of a live run parks the run. The ids of the calls identify the parked run
-  (`Park`). Toolwire creates these ids: they are random and opaque.
-- A later request resumes the run if it brings the results of all calls, with the same key and the history
-  that led to the park. Results are matched by call id, never by argument text.
+- If a response ends with tool calls and the backend's run can wait for their results (`LiveRun`), the run is
+  parked. The ids of the calls identify the parked run (`Park`). Toolwire creates these ids: they are random
+  and opaque.
+- A later request resumes the run if it has the same API key, the same history up to the calls, and the
+  results of all calls. Results are matched by call id, never by argument text.
 - If results are missing, or the history, the tools or the tool choice differ, the run is cancelled and the
   turn is replayed: the backend starts a new run from the history in the request. The turn is also replayed if
-  the park no longer exists, because Toolwire cannot distinguish such a park from one that never existed.
-- If the results are sent to a model that cannot park, the parked run is cancelled too, because the client
-  will not send them again.
+  the parked run no longer exists, because Toolwire cannot distinguish it from one that never existed.
+- If the results are sent to a model whose runs cannot be parked, the parked run is cancelled too, because the
+  client will not send the results again.
 - If two requests continue the same run at the same time, the second gets 409, unless the client of the first
   has just disconnected.
-- A park has a time to live (`parked.ttl_s`). A key has a limit of parks (`parked.max_per_key`): a new park
-  above the limit replaces the oldest one. If an answer has several choices, continuing one of them cancels
-  the others.
+- A parked run has a time to live (`parked.ttl_s`), and a key has a limit of parked runs
+  (`parked.max_per_key`): a new one above the limit replaces the oldest one. If an answer has several choices,
+  each of them can be parked; when a request continues one of them, the others are cancelled.
 - If there are several nodes, the `board` announces the waiting calls to the other nodes.
 
 This module records nothing. `Run._park` (`run.py`) parks a run and reports it to the journal (`Trace.parks`).
 
-A parked run belongs to this table, never to an HTTP request (law 8). This module uses only the `LiveRun` of a
-backend.
+A parked run belongs to the table `Parking`, never to an HTTP request (law 8 in docs/architecture.md). Of a
+backend, this module uses only the `LiveRun`.
 """
 
 from __future__ import annotations
@@ -69,9 +70,9 @@ class Board(Protocol):
 class Park:
     """A parked run. `calls` maps the client's call ids to the backend's, in the model's order.
 
-    `digest` is a hash of everything that must be equal in the request that continues the run (`_digest`). All
-    parks of one answer have the same `siblings` object. `busy`: a request is continuing the run. `turn_id` is
-    the journal's id of the turn that ended with these calls.
+    `digest` is a hash of everything that must be equal in the request that continues the run (`_digest`). If
+    an answer has several choices, their parked runs have the same `siblings` object. `busy`: a request is
+    continuing the run. `turn_id` is the journal's id of the turn that ended with these calls.
     """
 
     live: LiveRun
@@ -93,7 +94,8 @@ class Park:
 class Claim:
     """A parked run that a request continues.
 
-    Send `results`, the results by the backend's call ids, to `live`. Call `release` after the response.
+    `results` has the tool results by the backend's call ids. Send them to `live`, and call `release` after
+    the response.
     """
 
     parking: Parking
@@ -190,10 +192,10 @@ class Parking:
         ]
 
     async def claim_once_free(self, turn: Turn, key_id: str, resumable: bool = True) -> Claim | None:
-        """Returns what `claim` returns, but first waits a moment if another request continues the run.
+        """Does what `claim` does, but waits a moment if another request is already continuing the run.
 
-        If the client of that request has disconnected, this request continues the run. So a client that
-        repeats its request at once gets no 409.
+        If it turns out that the client of that other request has disconnected, `turn` continues the run. So a
+        client that disconnects and repeats its request at once gets no error 409.
         """
         try:
             return self.claim(turn, key_id, resumable)
@@ -220,7 +222,7 @@ class Parking:
             return None
         if park.busy:
             raise ToolwireError(
-                "conflict", "These tool results are already being continued by another request."
+                "conflict", "Another request with these tool results is already continuing the run."
             )
         items = _with_notes_in_results(turn.items) if turn.api == "messages" else turn.items
         before, answers = _split(items, park.calls)
@@ -239,7 +241,7 @@ class Parking:
         return Claim(self, park, {park.calls[call_id]: result for call_id, result in answers.items()})
 
     def awaits(self, turn: Turn, key_id: str) -> bool:
-        """Whether a run of this key, of any model, waits for a result in this request."""
+        """Whether a parked run of this key, of any model, waits for a result that this request brings."""
         park = self._answered(turn, key_id)
         return park is not None and not park.busy and bool(_split(turn.items, park.calls)[1])
 
@@ -277,7 +279,7 @@ class Parking:
         self._cancel(park.live)
 
     def drop_all(self) -> None:
-        """Drops all parks when the server drains. Later requests run from their history."""
+        """Drops all parks when the server drains. Later requests start new runs from their history."""
         self.closed = True
         for park in {park for park in self.parks.values() if not park.busy}:
             self.drop(park)

@@ -3,7 +3,7 @@
     bytes ─▶ decode ─▶ Turn ─▶ plan ─▶ backend run ─▶ events ─▶ stages ─▶ encode ─▶ bytes
 
 `Gateway.respond` contains everything up to the run; the loop that reads the run is in `run.py`. A whole body
-is built from the same events as a stream, so the two cannot disagree (law 3).
+is built from the same events as a stream, so the two cannot disagree (law 3 in docs/architecture.md).
 """
 
 from __future__ import annotations
@@ -120,7 +120,8 @@ class Gateway:
     def drain(self) -> None:
         """Drops all parked runs.
 
-        A request that brings results for such a run starts a new run from its history, on another node.
+        When a client sends the results for such a run to another node, that node starts a new run from the
+        history in the request.
         """
         self.parking.drop_all()
 
@@ -392,7 +393,7 @@ class Gateway:
         return chain
 
     def _backend(self, turn: Turn) -> tuple[Turn, str, Backend | None]:
-        """Returns the turn, and the id and the backend of the requested model, found by id or alias.
+        """Finds the requested model by its id or an alias. Returns the turn, the model's id and its backend.
 
         The backend is None if the model is not available. An alias may set the turn's reasoning effort.
         Raises an error if no model has this name.

@@ -82,7 +82,7 @@ class Plan(msgspec.Struct, frozen=True):
     declared: ToolRegistry | None = None
     """The tools that may be called; None if calls of any tool are sent to the client."""
     unknown: Literal["text", "forward", "error"] = "text"
-    """What happens to a call of any tool that is not in `declared`."""
+    """What happens to a call of a tool that is not in `declared`."""
     known_ids: frozenset[str] = _NOBODY
     stops: tuple[str, ...] = ()
     """The stop sequences that the gateway looks for in the answer's text."""
@@ -95,7 +95,7 @@ class Plan(msgspec.Struct, frozen=True):
         return "; ".join([f"{name}={what}" for name, what in self.report])
 
     def retried(self) -> Plan:
-        """Returns the plan with a report that says that Toolwire asked the model a second time."""
+        """Returns the plan with one more entry in its report: Toolwire asked the model a second time."""
         choice = "function_call" if self.turn.legacy_functions else "tool_choice"
         return msgspec.structs.replace(
             self,
@@ -105,11 +105,11 @@ class Plan(msgspec.Struct, frozen=True):
         )
 
     def by_fallback(self) -> Plan:
-        """Returns the plan with a report that says that a fallback of the requested model answers."""
+        """Returns the plan with one more entry in its report: a fallback model answers."""
         return msgspec.structs.replace(self, report=tuple({**dict(self.report), "model": "fallback"}.items()))
 
     def as_answered(self, drops_logprobs: bool, repeats: bool) -> Plan:
-        """Returns the plan with a report that also contains what is only known after the answer.
+        """Returns the plan with the report entries that are only known after the answer.
 
         `drops_logprobs`: log probabilities of the answer were dropped. `repeats`: Toolwire ended the answer,
         because the answer repeated itself.
@@ -200,8 +200,8 @@ def _declared(
 ) -> ToolRegistry | None:
     """Returns the tools that may be called; None if calls of any tool are sent to the client.
 
-    With `unknown_tool = "forward"` any tool may be called, unless `tool_choice` restricts the tools. If calls
-    are text, `_as_text` sets the tools of its scanner instead.
+    With `unknown_tool = "forward"` any tool may be called, unless `tool_choice` restricts the tools. If the
+    model writes calls as text, `_as_text` replaces the returned tools by those that its scanner looks for.
     """
     if speaks and turn.tool_choice.name is None:
         return None
@@ -359,7 +359,7 @@ def _as_text(
 
 
 def _taught(dialects: Sequence[str], capabilities: Capabilities, constrained: bool) -> str:
-    """Returns the dialect that the prompt teaches.
+    """Returns the dialect (the format of calls in text) that the prompt teaches.
 
     If the decoder is constrained, this is a dialect that the decoder can enforce.
     """
@@ -371,7 +371,7 @@ def _taught(dialects: Sequence[str], capabilities: Capabilities, constrained: bo
 def _begun(tools: tuple[ToolSpec, ...], form: Form, prefill: bool) -> str:
     """Returns the known beginning of the answer; "" if it is not known.
 
-    An answer in the bare dialect has no opening marker, and is read as if it began with a marker.
+    An answer in the dialect `BARE` has no opening marker, and is read as if it began with one.
     """
     if form.dialect == BARE:
         return form.opening
@@ -393,8 +393,8 @@ def _constraint(
         return Constraint(tools, "", "", True)
     one = not (rules.parallel and capabilities.parallel) or rules.legacy or rules.stop_after == "first"
     calls = 1 if one else min(rules.max_calls or MOST_CALLS, MOST_CALLS)
-    # If the model begins a marker, the decoder completes it with this turn's token. If the request contains
-    # such markup, this does not apply, because a quotation must not become a call (law 12).
+    # If the model begins a marker, the decoder completes it with this turn's token. But it does not do so if
+    # the request contains such markup, because a quotation must not become a call.
     quotable = any(mark in text for mark in MARKUP for text in texts)
     answered = bool(turn.items) and isinstance(turn.items[-1], Result)
     required = turn.tool_choice.mode == "required"

@@ -1,9 +1,10 @@
 """Bounded queues for models that run a limited number of turns at once, fair to all keys.
 
 A turn that finds a free slot runs at once. Waiting turns are admitted one key after the other, and in order
-of arrival within a key. So a key with many waiting turns delays only itself. When the queue is full, a new
-turn of a key with few waiting turns replaces the last waiting turn of the key with the most waiting turns,
-which is refused. A turn that ends or is cancelled frees its slot at once. Each process has its own queues.
+of arrival within a key. So a key with many waiting turns delays only itself. When the queue is full and a key
+with few waiting turns sends another one, the gateway refuses the last waiting turn of the key with the most
+waiting turns instead. A turn that ends or is cancelled frees its slot at once. Each process has its own
+queues.
 """
 
 from __future__ import annotations
@@ -77,8 +78,8 @@ class Queues:
     def join(self, model: str, key_id: str) -> QueueSlot | None:
         """Returns a slot in the queue of `model`; None if there is no limit.
 
-        If the queue is full and no waiting turn of another key can be refused instead, raises an error: with
-        status 429 if turns of this key already wait, otherwise with status 503.
+        If the queue is full, refuses a waiting turn of another key that has more waiting turns. If there is
+        no such key, raises an error: with status 429 if turns of this key already wait, otherwise with 503.
         """
         if not self._at_once:
             return None

@@ -1,4 +1,4 @@
-"""Types that surfaces and the pipeline exchange: caller, answer and summary of a turn."""
+"""Types that the gateway shares with its callers: the sender of a request, the answer, and the summary."""
 
 from __future__ import annotations
 
@@ -132,14 +132,14 @@ class Memory:
     def __init__(self, most: int = MOST) -> None:
         self._most = most
         self._kept: dict[str, _Kept] = {}
-        """The last response of each lane, by lane name, oldest first."""
+        """The last response of each conversation on the connection, by `stream_id`, oldest first."""
         self._lane = ""
         self._before: tuple[StoredItem, ...] = ()
         self.loose: tuple[StoredItem, ...] = ()
         """The conversation before the current turn, if the store does not have it; otherwise empty."""
 
     def enter(self, lane: str) -> None:
-        """Sets the lane (the conversation on the connection) of the next turn."""
+        """Sets the conversation of the next turn. `lane`: the conversation's `stream_id`."""
         self._lane = lane
 
     def begin(self, before: tuple[StoredItem, ...] = (), previous: str | None = None) -> None:

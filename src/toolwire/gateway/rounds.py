@@ -1,4 +1,4 @@
-"""The rounds of calls of MCP servers in one response.
+"""Calls tools of MCP servers during one response, in rounds.
 
     [approved calls] ─▶ model ─▶ its calls ─▶ model ─▶ … ─▶ end
 
@@ -45,8 +45,8 @@ MOST_ROUNDS = 16
 MOST_CALLS = 128
 """The most calls of MCP servers in one response."""
 LARGEST_LIST = 1_000_000
-"""The most characters that the definitions of the tools of all servers may have together in a response."""
-TOO_MANY = "Not run: the calls of one response are used up. Answer with what you have."
+"""The maximum size of all servers' tool definitions together in one response, in characters."""
+TOO_MANY = "Not run: this response has reached its limit of calls. Answer with what you have."
 CHANGED = "Not run: the tool has changed, or is no longer offered, since the call was approved."
 UNKNOWN_REQUEST = (
     "this approval request is unknown, belongs to another API key, was changed, has expired, or was already "
@@ -127,7 +127,7 @@ class ServedTurn:
     # --- before the first run ---
 
     async def begin(self, turn: Turn, trace: Trace | None = None) -> Turn:
-        """Returns the turn with the servers' tools, after reading the client's answers to requests.
+        """Returns the turn with the servers' tools. Also reads the client's answers to approval requests.
 
         Raises `ToolwireError` if the tools of a server cannot be listed, or if an answer is not valid.
         """
@@ -186,7 +186,9 @@ class ServedTurn:
         choice = turn.tool_choice
         if not part.chosen:
             if choice.mode == "required" and not turn.tools:
-                raise _invalid("tool_choice", "no tool of this request can be served, so none can be called.")
+                raise _invalid(
+                    "tool_choice", "a call is required, but this server can offer none of the tools."
+                )
             return choice
         names = list(choice.allowed or ())
         for label, name in part.chosen:
@@ -203,7 +205,7 @@ class ServedTurn:
         return ToolChoice(choice.mode, None, tuple(names))
 
     def _check_questions(self, part: McpPart, known: Mapping[str, ApprovalRequest]) -> None:
-        """Raises an error if the client sends an approval request back that differs from the original."""
+        """Raises an error if an approval request that the client sends back is unknown or was changed."""
         denied = {one.id for one in part.answers if not one.approve}
         for question in part.questions:
             row = known.get(question.id)
@@ -385,7 +387,7 @@ def recorded(
     may_approve: bool,
     actions: list[Action],
 ) -> dict[str, Any]:
-    """Returns what the journal records of the servers, so that the turn can be replayed.
+    """Returns what the journal records about the servers, so that the turn can be replayed.
 
     `actions` is a list that grows while the turn runs.
     """

@@ -2,11 +2,14 @@
 
     batch = await source.pull()  ─▶  block = stages.feed(batch)  ─▶  yield block
 
-A `RunSource` is one run of the backend, or one round of calls that the gateway serves itself (`rounds.py`).
+A `RunSource` is one run of the backend, or one round of calls that the gateway runs itself (`rounds.py`).
 The loop reads one source at a time. The first source is a new run, a parked run that is resumed, calls that
-the client has approved, or the refusal of the queue. Another source follows for a second attempt at a
-required call, after a fallback to another strategy or (before the first byte) to another model, and when the
-gateway serves calls: the round of these calls, then the model's next run.
+the client has approved, or the refusal of the queue. Another source follows in these cases:
+
+- The first attempt lacks a required call, or its call does not fit a strict schema: a second attempt.
+- The backend refuses the strategy: a run with another strategy.
+- The model fails before the first byte: a run of a fallback model.
+- The model calls tools that the gateway runs itself: the round of these calls, then the model's next run.
 
 A failure before the first byte of the answer is an HTTP error (`ToolwireError`). A later failure is sent in
 the stream. Closing the stream cancels the run.
@@ -163,7 +166,7 @@ class Run:
         return self._others
 
     def planned(self, turn: Turn) -> Plan:
-        """Plans the turn: at first, after the backend refused a strategy, and after a round of calls."""
+        """Plans the turn. Called again after the backend refused a strategy, and after a round of calls."""
         assert self.backend is not None
         self.turn = turn
         plan = make_plan(turn, self.backend, self._gateway.settings.tools, self.ids)
@@ -311,7 +314,7 @@ class Run:
         return self.source(self.plan, self.plan.turn, choice, claim=self.claim), stages
 
     async def admission(self) -> Failure | None:
-        """Waits until the queue admits the turn and returns None, or returns the failure if it refuses."""
+        """Waits for the queue. Returns None if the turn is admitted, or the failure if it is refused."""
         assert self.place is not None
         try:
             await self.in_time(self.place.admitted())
@@ -356,7 +359,7 @@ class Run:
     async def _replacement(
         self, source: RunSource, failure: Failure, stages: Stages
     ) -> tuple[RunSource, Stages] | Failure:
-        """Returns another run after a failure, with the stages that read it, or the failure to send."""
+        """Returns another run after a failure, with its stages, or the failure that the client gets."""
         assert self.turn is not None
         plan, choice = stages.plan, stages.choice
         if source.claim is not None and failure.kind != "timeout":  # the run died while it was parked
@@ -471,9 +474,9 @@ class Run:
         return Answer(headers(self), stream=Opened(first, blocks))
 
     def _commit(self, on_slow: OnSlow | None) -> None:
-        """Commits the answer to being a stream, because its first block is late.
+        """Starts the stream without its first block, because this block is late.
 
-        From now on a failure is sent in the stream and not as an HTTP error.
+        From now on, a failure is sent in the stream and not as an HTTP error.
         """
         if self.answer is not None and self.answer.failure is not None:
             return  # the failure becomes an HTTP error, and the run is being closed

@@ -1,8 +1,8 @@
-"""Calls of tools that the gateway serves itself: those of MCP servers (the Responses tool `mcp`).
+"""Calls that the gateway runs itself: calls of MCP servers' tools (the Responses tool `mcp`).
 
 The gateway does not import the tool runtime. It uses the protocol `ServedTools`; the HTTP surface provides an
-object with these methods. Only servers that the operator allows are called (law 9). `TakenCalls` takes the
-calls out of a model's run; `rounds.py` decides what becomes of them.
+object with these methods. Only servers that the operator allows are called (law 9 in docs/architecture.md).
+`TakenCalls` removes the calls from the events of a model's run; `rounds.py` decides what becomes of them.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class ServedCall:
 
 @dataclass(frozen=True, slots=True)
 class Purpose:
-    """What calls run for: the caller, the id of the response, and the model."""
+    """The context in which calls run: the caller, the id of the response, and the model."""
 
     caller: Caller
     response: str
@@ -103,11 +103,11 @@ class TakenCall:
 
 
 class TakenCalls:
-    """Takes the calls of tools that the gateway serves itself out of a run's events. Pure.
+    """Removes from a run's events the calls that the gateway runs itself. Pure.
 
-    If the run has such calls, the answer continues after the run. The run's `Finish` is then kept in `held`
-    and not passed on. `holds`: the answer continues even if the run has no such calls. If the run was cut
-    off, its `Finish` is passed on, and the calls are dropped.
+    If the run has such calls, or if `holds` is True, the answer continues after the run. So the run's
+    `Finish` is kept in `held` and not passed on. But if the run was cut off, its `Finish` is passed on, and
+    the calls are dropped.
     """
 
     def __init__(self, names: frozenset[str] = frozenset(), holds: bool = False) -> None:
@@ -173,7 +173,7 @@ def refused_result(message: str) -> McpResult:
 
 
 def plain(arguments: str) -> str:
-    """Returns the arguments as they are shown, stored and sent. Raises `ValueError` if they are invalid."""
+    """Returns the arguments in the form that is shown, stored and sent. Raises `ValueError` if invalid."""
     try:
         value = json.loads(arguments, object_pairs_hook=_once, parse_constant=_no_constant)
     except RecursionError:

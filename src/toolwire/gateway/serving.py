@@ -1,7 +1,7 @@
-"""Chooses the source that a turn reads next when the gateway serves calls itself.
+"""Continues an answer in which the gateway itself runs calls of MCP servers' tools.
 
-After a run with such calls, the turn reads the round of these calls. After a round, it reads the model's next
-run, which gets the results of the round.
+After a run of the model with such calls, the gateway runs these calls: a round. After the round, the model
+runs again and gets the results.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from toolwire.gateway.run import Run
 
 Following = tuple[RunSource, Stages]
-"""A source, and the stages that read it."""
+"""A source of events (a run or a round), and the stages that read it."""
 
 
 async def go_on(run: Run, source: RunSource, stages: Stages, taken: TakenCalls) -> Following:

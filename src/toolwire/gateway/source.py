@@ -1,4 +1,4 @@
-"""The sources that the loop of a turn reads: runs of a backend, and rounds of served calls.
+"""What the loop of a turn reads: runs of a backend, and rounds of calls that the gateway runs itself.
 
 Also contains the time limits of a turn, and the loop over several choices at the same time.
 """
@@ -59,7 +59,7 @@ class Timeouts:
         self._end = self._loop.time() + limits.total_s if limits.total_s else None
 
     async def whole(self, work: Awaitable[T]) -> T:
-        """Waits for work that is not the model's, within the rest of the total time."""
+        """Waits for work other than the model's answer, within the rest of the total time."""
         return await self._within(work, 0, "")
 
     async def batch(self, work: Awaitable[Batch], begun: bool) -> Batch:
@@ -198,7 +198,7 @@ class Opened:
 
 
 class ServedSource(RunSource):
-    """A round of calls that the gateway serves itself. Of the time limits, only the total applies."""
+    """A round of calls that the gateway runs itself. Of the time limits, only the total applies."""
 
     def __init__(
         self, batches: AsyncGenerator[Batch, None], number: int, round: Round, timeouts: Timeouts | None

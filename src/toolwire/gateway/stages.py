@@ -2,8 +2,9 @@
 
     batch ─▶ interpret ─▶ required call ─▶ policy ─▶ output mode ─▶ writer ─▶ block
 
-The stages do no I/O and know nothing of time, tasks or transports (law 1). The loop that drives them is in
-`run.py`. The journal drives the same stages when it computes the events of a recorded turn.
+The stages do no I/O and know nothing of time, tasks or transports (law 1 in docs/architecture.md). The loop
+that drives them is in `run.py`. The journal drives the same stages when it computes the events of a recorded
+turn.
 
 There is one shortcut: a batch that is only text, in a turn where no stage would change it, goes straight to
 the writer. A property test compares the shortcut with the long path.
@@ -26,7 +27,7 @@ from toolwire.wire.obsidian import ObsidianXml
 HELD_LIMIT = 4 * 1024 * 1024
 """How many characters are held back while a required call is missing.
 
-An attempt with more text is rejected, as an attempt without a call.
+An attempt that exceeds this limit is rejected, because its call is still missing.
 """
 EVENT_SIZE = 100
 """The number of characters that an event counts as, in addition to its text."""
@@ -65,7 +66,7 @@ class Stages:
     ) -> None:
         """`alone`: the answer has only this choice.
 
-        `taken` takes the calls that the gateway serves itself out of the events. `opening`: the events with
+        `taken` removes the calls that the gateway runs itself from the events. `opening`: the events with
         which the answer begins. `used`: the usage of earlier runs of this answer. `part`: how often the
         gateway has called MCP servers for the answer so far (`rounds.py`).
         """
@@ -288,7 +289,9 @@ class RequiredCall:
             return Failure("invalid_tool_call", words)
         choice = self._plan.choice
         wanted = f"the tool '{choice.name}'" if choice.name else "a tool"
-        words = f"tool_choice requires a call, but the model did not call {wanted}, also when asked again."
+        words = (
+            f"tool_choice requires a call, but the model did not call {wanted}, not even when asked again."
+        )
         return Failure("no_tool_call", words, param="tool_choice")
 
     def feed(self, batch: list[Event]) -> list[Event]:
