@@ -125,7 +125,7 @@ def check_single(headers: Iterable[tuple[bytes, bytes]]) -> None:
 
 
 class Gate:
-    """Checks requests against the server's settings.
+    """Checks a request's Host, Origin and key against the server's settings.
 
     Decisions about Host and Origin are cached.
     """

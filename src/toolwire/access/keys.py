@@ -1,9 +1,9 @@
 """API keys: their permissions, and how they are stored.
 
 A key has 240 random bits. It is shown once, and only its SHA-256 is stored. After a rotation, the new key
-acts under the id of the original key, so the responses, limits and budgets stay the same; the old key works
-for a grace period. Whether a key is revoked does not depend on the clock; only the end of a grace period
-does. `keyring.py` finds a caller's key.
+acts under the id of the original key, so it has the same stored responses, limits and budget. The old key
+works for a grace period. Whether a key is revoked does not depend on the clock; only the end of a grace
+period does. `keyring.py` finds a caller's key.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ NO_LIMITS = KeyLimits()
 
 @dataclass(frozen=True, slots=True)
 class KeyGrant:
-    """The permissions and limits of a key. `models`: model ids, or patterns with `*`."""
+    """The permissions and limits of a key. `models`: the ids of allowed models, or patterns with `*`."""
 
     models: tuple[str, ...] = ("*",)
     tools: bool = True
@@ -94,7 +94,7 @@ class KeyGrant:
         if not self.tools and (turn.tools or (turn.mcp is not None and turn.mcp.servers)):
             raise ToolwireError(
                 "permission",
-                "This API key may not use tools; ask without tools, or with another key.",
+                "This API key may not use tools; send the request without tools, or with another key.",
                 param="tools",
             )
 

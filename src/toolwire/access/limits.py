@@ -57,9 +57,11 @@ RATE_LIMIT_HEADERS = {
     kind: tuple(b"x-ratelimit-%b-%b" % (what, kind.encode()) for what in (b"limit", b"remaining", b"reset"))
     for kind in ("requests", "tokens")
 }
-"""The header names of each limit. `gate.py` exposes them to browsers. Three modules recognize them by a part
-of the name: `cluster/forward.py` and `surfaces/http/websocket.py`, which pass them on, by the start;
-`surfaces/http/exchange.py`, which adds them only once, by `-ratelimit-`.
+"""The header names of each limit.
+
+`gate.py` exposes these headers to browsers. Other modules recognize them by a part of the name:
+`cluster/forward.py` and `surfaces/http/websocket.py` by its beginning, `surfaces/http/exchange.py` by
+`-ratelimit-`.
 """
 ANTHROPIC_HEADERS = {
     kind: tuple(
@@ -87,7 +89,7 @@ class KeyAccount:
     limits: KeyLimits
     running: dict[str, Ticket] = field(default_factory=dict)
     alone: tuple[int, int] = (0, 0)
-    """How many units of requests and tokens this node took while Redis was unreachable."""
+    """The requests and tokens that this node took while Redis was unreachable, in units of `meters.py`."""
     shared: Meters = field(default_factory=Meters)
     """The meters of all nodes at the time when Redis became unreachable."""
 
@@ -264,7 +266,7 @@ class RateLimits:
         return account
 
     def _known(self, account: KeyAccount) -> tuple[int, int]:
-        """Returns how many units of requests and tokens are taken now, as far as this node knows."""
+        """Returns the requests and tokens taken now, in units of `meters.py`, as far as this node knows."""
         meters.drain(account.meters, self._rates(account.limits), self._clock())
         return account.meters.requests, account.meters.tokens
 
@@ -295,8 +297,8 @@ class RateLimits:
     def _parts(self) -> int:
         """Returns the number by which the limits are divided now.
 
-        This is 1 if Redis counts for all nodes. Otherwise each node or worker counts on its own, and this is
-        their number.
+        This is 1 if Redis counts for all nodes. Otherwise each node or worker counts separately, and this is
+        the number of nodes or workers.
         """
         shared = self.shared
         return self._workers if shared is None else 1 if shared.up else shared.nodes
@@ -440,8 +442,8 @@ class Ticket:
     def settle(self, usage: Usage, ran: bool, answered: bool = True) -> Usage:
         """Charges the turn and returns the usage that was charged.
 
-        This is `usage`, if the backend reported it. Otherwise it is an estimate if the turn `ran` or text was
-        sent, and nothing if not. If the turn was not `answered`, its request is returned to the key's budget.
+        If the backend reported `usage`, this is charged. Otherwise, an estimate is charged if the turn `ran`
+        or text was sent. If the turn was not `answered`, its request is returned to the key's budget.
         """
         if self._open:
             self._open = False

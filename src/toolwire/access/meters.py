@@ -1,10 +1,10 @@
 """Meters count what is used of a limit per minute, in integers.
 
-The functions are pure: the time is passed in, in microseconds. A meter holds what was taken and has not
-drained yet. It drains evenly at its rate. At most one minute's allowance can be taken at once, so in any t
-minutes at most rate × (t + 1) can be taken. A meter counts in units of 1/60,000,000, so it drains exactly
-`rate` units per microsecond, without rounding. Several meters are charged together or not at all. If the
-clock goes back, nothing drains. `shared_limits.py` has the same rules inside Redis.
+The functions are pure: the time is passed in, in microseconds. A meter is a leaky bucket: it holds what was
+taken and has not drained yet, and it drains evenly at its rate. At most one minute's allowance can be taken
+at once, so in any t minutes at most rate × (t + 1) can be taken. A meter counts in units of 1/60,000,000, so
+it drains exactly `rate` units per microsecond, without rounding. Several meters are charged together or not
+at all. If the clock goes back, nothing drains. `shared_limits.py` has the same rules inside Redis.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Rates:
 
 @dataclass(slots=True)
 class Meters:
-    """How many units of requests and tokens are taken at the time `at`."""
+    """How many units (1/60,000,000) of requests and tokens are taken at the time `at`."""
 
     at: int = 0
     requests: int = 0

@@ -1,9 +1,8 @@
 """Decides whose request begins next when requests of several keys arrive at the same time.
 
-The event loop works on all requests alternately. A key with many connections would therefore delay every
-request of another key by one request for each of its connections. Instead, keys take turns: one request
-begins in each pass of the event loop. While only one key sends requests, no request waits, because beginning
-many at once is cheaper.
+If all requests began at once, a key with a hundred connections could delay each request of another key by a
+hundred requests. Instead, keys take turns: one request begins in each pass of the event loop. While only one
+key sends requests, no request waits, because it is cheaper to begin many at once.
 """
 
 from __future__ import annotations

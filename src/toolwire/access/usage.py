@@ -38,7 +38,7 @@ WAIT_S = 1.0
 CLOSE_S = 2.0
 HOUR, DAY = 3600, 86400
 MOST_ROWS = 50_000
-"""How many rows may wait to be written. Beyond that, further models are counted together as one."""
+"""How many rows may wait to be written. If there are more, further models are counted as one model."""
 UNKNOWN = "unknown"
 LONGEST_NAME = 200
 BATCHES_S = 7 * DAY

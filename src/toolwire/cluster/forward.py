@@ -1,5 +1,7 @@
 """Forwards a request that continues a parked run to the node that owns the run.
 
+A parked run is a run that waits for the client's tool results. It waits on one node, its owner.
+
 - A request is forwarded at most once. The sending node signs it with a seal (the header `x-toolwire-hop`).
   The receiving node answers the request or refuses it. A request with an invalid seal is refused, so a client
   cannot pose as a node.
@@ -45,16 +47,17 @@ if TYPE_CHECKING:
 
 HOP = b"x-toolwire-hop"
 FORWARDED = "toolwire.hop"
-"""A key in the scope of a forwarded request. Its value is the id of the sending node."""
+"""A key in the ASGI scope of a forwarded request. Its value is the id of the sending node."""
 CONNECT_S = 2.0
 METRICS_S = 2.0
 REFUSALS = frozenset({403, 421, 503, 529})
-"""HTTP statuses with which the owner of a run says that it cannot answer.
+"""HTTP statuses with which a node refuses a forwarded request.
 
-The run is no longer parked, or the owner is shutting down or does not accept the seal.
+The reason is that the run no longer waits there, that the node shuts down, or that it does not accept the
+seal.
 """
 MAX_CALLS = 50_000
-"""The maximum number of call ids in a body. If there are more, they are ignored, and this node answers."""
+"""The maximum number of call ids in a body. If there are more, all are ignored, and this node answers."""
 CONNECTION_HEADERS = frozenset(
     "connection content-length date expect keep-alive proxy-connection server te trailer transfer-encoding "
     "upgrade".split()
@@ -212,7 +215,7 @@ class Forwarding:
         self.seals = NodeSeals(nodes, addresses)
         self.client = NodeClient(self.seals)
         self._parking = parking
-        about = "Turns whose run another node held, by outcome."
+        about = "Turns whose run waits on another node, by outcome."
         self._outcomes = Counter("toolwire_turns_passed_on", about, ("outcome",), registry=registry)
 
     async def close(self) -> None:
@@ -249,7 +252,7 @@ class Forwarding:
         kept = False
         try:
             if response.status in REFUSALS:
-                problem = "node %s refused a run that it held (%d); the run is replayed here"
+                problem = "node %s refused to continue its run (HTTP %d); the run is replayed here"
                 log.info(problem, peer.id, response.status)
                 return "refused", None
             headers = _answer_headers(response.headers)

@@ -8,9 +8,9 @@ these rows in Redis:
                           when the run may no longer wait
 
 - A node that cannot reach Redis continues to serve: it knows its own parked runs, and replays the parked runs
-  of other nodes from the history in the request. Only the first request waits for Redis. After that, only
-  `_beat` tries to reach Redis again. It writes all rows again when Redis is reachable, or if Redis has lost
-  them.
+  of other nodes from the history in the request. Only the request that notices this waits for Redis. After
+  that, only `_beat` tries to reach Redis again. It writes all rows again when Redis is reachable, or if Redis
+  has lost them.
 - Every row is signed by a node. Anyone else who can write to Redis can only cause replays.
 - A node that shuts down first deletes its rows.
 """
@@ -51,12 +51,12 @@ MOST_CONNECTIONS = 16
 """The maximum number of connections to Redis. These suffice, because commands take little time."""
 SHUNNED_S = 5.0
 MAX_IDS = 256
-"""The maximum number of call ids that are looked up for a request. If there are more, the last are used."""
+"""The maximum number of call ids that are looked up for a request: the last ones of the request."""
 
 log = logging.getLogger("toolwire.nodes")
 T = TypeVar("T")
 Waiting = tuple[Collection[str], str, float]
-"""A parked run: the ids of its calls, the id of its key, and the remaining seconds."""
+"""A parked run: the ids of its calls, the id of its key, and for how many seconds it still waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Nodes:
     """Writes this node's rows to Redis, and reads the rows of other nodes.
 
     All nodes share `secret`. If it is "", the nodes agree on a secret through Redis, which is enough on a
-    single machine. `waiting` returns the runs that are parked on this node.
+    single machine. `waiting` returns the runs that wait on this node for tool results.
     """
 
     def __init__(
@@ -158,12 +158,12 @@ class Nodes:
             self._candidate = agreed if isinstance(agreed, str) else agreed.decode()
             self._key = _derived(self._candidate)
 
-    # --- parks ----------------------------------------------------------------------------------------------
+    # --- parked runs ------------------------------------------------------------------------------------------
 
     async def announce(self, calls: Collection[str], key_id: str, left_s: float) -> None:
-        """Writes to Redis that the run for these calls is parked on this node.
+        """Writes to Redis that the run of these calls waits on this node.
 
-        This happens before the client gets the calls, because the client may send the results at once, and to
+        This happens before the client gets the calls, because the client may at once send the results to
         another node.
         """
         if self._left or not self._key or not self.up:
@@ -179,7 +179,7 @@ class Nodes:
         await self._ask(write, None)
 
     def withdraw(self, calls: Collection[str]) -> None:
-        """Deletes the rows of a run that is not parked any more, without waiting for Redis.
+        """Deletes the rows of a run that no longer waits for tool results. Does not wait for Redis.
 
         A row that remains for a moment does no harm.
         """
@@ -191,7 +191,7 @@ class Nodes:
         task.add_done_callback(self._withdrawals.discard)
 
     async def owner(self, calls: Collection[str], key_id: str) -> Peer | None:
-        """Returns the other node on which the run for one of these calls is parked, or None."""
+        """Returns the other node on which the run of one of these calls waits for results, or None."""
         if not self._key or not calls:
             return None
         wanted = list(calls)[-MAX_IDS:]
@@ -214,7 +214,7 @@ class Nodes:
         return Peer(id, found[0])
 
     def shun(self, peer: Peer) -> None:
-        """Makes `owner` ignore the runs of an unreachable node for `SHUNNED_S`, so that they are replayed."""
+        """Makes `owner` ignore an unreachable node for `SHUNNED_S`, so that this node replays its runs."""
         now = time.monotonic()
         self._shunned = {id: until for id, until in self._shunned.items() if until > now}
         self._shunned[peer.id] = now + SHUNNED_S

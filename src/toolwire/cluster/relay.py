@@ -136,7 +136,7 @@ class _OpenItem:
     def shape(self) -> ItemShape:
         """Returns the `ItemShape` of the open item.
 
-        It is found by the type of the item's part or, if no part was added yet, by the item's keys.
+        The type of the item's part identifies it. If no part was added yet, the item's keys identify it.
         """
         kind, keys = self.item.get("type"), self.item.keys()
         for shape in SHAPES.values():

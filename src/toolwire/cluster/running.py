@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 ASK_PATH = "/ui/api/session/open"
 ASK_S = 5.0
 IDENTIFY_S = 1.0
-"""How long `is_toolwire` waits. A person waits for it, and a Toolwire on this machine answers at once."""
+"""How long `is_toolwire` waits. This is short, because a Toolwire on this machine answers at once."""
 FOLDER = "running"
 LARGEST = 65536
 

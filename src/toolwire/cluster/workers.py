@@ -6,7 +6,7 @@ The parent binds the sockets and supervises the workers.
   workers have been ready once, the server does not start.
 - The parent passes the signals to stop on to all workers. Each worker has its own process group, so it gets
   Ctrl-C only once.
-- A worker drains and ends when its parent has died.
+- When the parent dies, its workers finish their running requests and end.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from toolwire.settings.types import ConfigError
 FIRST_WAIT_S = 0.1
 LONGEST_WAIT_S = 10.0
 SETTLED_S = 30.0
-"""If a worker has run for longer than this, its failures are counted from 0 again."""
+"""If a worker has run for longer than this, its count of failures starts from 0 again."""
 MARGIN_S = 15.0
 """How many seconds after the drain time the parent kills workers that still run."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)
@@ -46,8 +46,8 @@ Report = Callable[[dict[str, Any]], None]
 class WorkerProcess:
     """The parent's record of a worker.
 
-    `pid`: 0 while the worker does not run. `due`: the time at which it is then started. `pipe`: the pipe on
-    which the worker reports that it is ready, or its error.
+    `pid`: 0 while the worker does not run. `due`: the time at which a worker that does not run is started.
+    `pipe`: the pipe on which the worker reports that it is ready, or its error.
     """
 
     number: int
