@@ -73,7 +73,7 @@ class Budgets:
         return self._usage is not None and bool(limits.budget_requests or limits.budget_tokens)
 
     async def open(self, key_id: str) -> None:
-        """Loads the key's usage of this month. Raises an error if it was never read and cannot be read now."""
+        """Loads the key's usage of this month, if needed. Raises an error if the store cannot be read."""
         assert self._usage is not None
         await self._usage.month(key_id)
 

@@ -215,7 +215,7 @@ class Forwarding:
         self.seals = NodeSeals(nodes, addresses)
         self.client = NodeClient(self.seals)
         self._parking = parking
-        about = "Turns whose run waits on another node, by outcome."
+        about = "Turns that this node forwarded to another node, by outcome."
         self._outcomes = Counter("toolwire_turns_passed_on", about, ("outcome",), registry=registry)
 
     async def close(self) -> None:

@@ -158,7 +158,7 @@ class Nodes:
             self._candidate = agreed if isinstance(agreed, str) else agreed.decode()
             self._key = _derived(self._candidate)
 
-    # --- parked runs ------------------------------------------------------------------------------------------
+    # --- parked runs -------------------------------------------------------------------------------------
 
     async def announce(self, calls: Collection[str], key_id: str, left_s: float) -> None:
         """Writes to Redis that the run of these calls waits on this node.
