@@ -23,7 +23,7 @@ MESSAGES = [
     ),
     Check(
         "messages.body.stop",
-        "stop_reason is tool_use exactly if there are calls; stop_sequence is set only if a stop "
+        "stop_reason is tool_use if there are calls, and only then; stop_sequence is set only if a stop "
         "sequence ended the answer",
         "BerriAI/litellm#34692, BerriAI/litellm#12481; bifrost#3638; the SDKs' tool runners rely on it",
         "the tool never runs, and the turn ends",
@@ -32,9 +32,9 @@ MESSAGES = [
     ),
     Check(
         "messages.body.usage",
-        "usage counts input_tokens and output_tokens",
+        "usage has input_tokens and output_tokens",
         f"{SDK}Usage",
-        "the SDKs raise an error; costs and context lengths are wrong",
+        "the SDKs raise an error, or compute wrong costs and context lengths",
         _BODIES[:2],
         say.usage_given("input_tokens", "output_tokens"),
     ),
@@ -42,7 +42,7 @@ MESSAGES = [
         "messages.body.no-extras",
         "there are no keys that Anthropic does not send",
         f"{SDK}Message",
-        "clients send the keys back with the answer, and their request is refused",
+        "if a client sends the answer back in its next request, the extra keys cause an error",
         _BODIES,
         say.wire("unknown_key"),
         "optional",
@@ -51,15 +51,15 @@ MESSAGES = [
         "messages.call.ids",
         "no two calls of an answer have the same id",
         "Claude Code drops the second call with its result",
-        "a tool never runs",
+        "one of the tools never runs",
         both("messages", "call", "parallel", "both"),
         say.wire_of_calls("call_id_repeated"),
     ),
     Check(
         "messages.stream.event-names",
-        "the event line of every event is its type",
+        "every event has an event line with its type",
         "Claude Code and both SDKs drop data without an event line",
-        "the whole answer is dropped",
+        "the client drops the whole answer",
         _STREAMS,
         say.wire("event_name"),
     ),
@@ -73,10 +73,10 @@ MESSAGES = [
     ),
     Check(
         "messages.stream.start",
-        "a stream begins with one message_start without content, and there is no second one",
+        "a stream begins with a message_start without content, and has no second message_start",
         "BerriAI/litellm#33859; Kimi-K2.5#33; new-api#1502; CLIProxyAPI#530; the TypeScript SDK raises an "
         "error",
-        "the stream is refused",
+        "the client rejects the stream",
         _STREAMS,
         say.wire("start_missing", "start_repeated", "start_content"),
     ),
@@ -110,13 +110,13 @@ MESSAGES = [
         "each input_json_delta is an increment: together they are the JSON object of the arguments",
         "BerriAI/litellm#25321; CLIProxyAPI#3748; the SDKs raise an error, Claude Code reports an input "
         "error",
-        "the call is refused, or runs with {}",
+        "the client rejects the call, or runs it with {}",
         _CALLS,
         say.wire_of_calls("cumulative_arguments", "invalid_arguments"),
     ),
     Check(
         "messages.stream.stop",
-        "stop_reason is tool_use exactly if there are calls; stop_sequence is set only if a stop "
+        "stop_reason is tool_use if there are calls, and only then; stop_sequence is set only if a stop "
         "sequence ended the answer",
         "BerriAI/litellm#34692, BerriAI/litellm#12481; bifrost#3638; the SDKs' tool runners rely on it",
         "the tool never runs, and the turn ends",
@@ -125,7 +125,7 @@ MESSAGES = [
     ),
     Check(
         "messages.stream.finish-once",
-        "one message_delta ends the answer, and no block follows it",
+        "an answer has one message_delta, and no block follows it",
         f"{SDK}RawMessageDeltaEvent",
         "stop_reason stays null",
         _STREAMS,
@@ -151,16 +151,16 @@ MESSAGES = [
         "messages.stream.no-extras",
         "there are no keys that Anthropic does not send, and no [DONE]",
         EVENT,
-        "clients send the keys back with the answer, and their request is refused",
+        "if a client sends the answer back in its next request, the extra keys cause an error",
         _STREAMS,
         say.wire("unknown_key", "done_unknown"),
         "optional",
     ),
     Check(
         "messages.thinking",
-        "thoughts are in thinking blocks with a signature and not in the text, streamed and not streamed",
+        "thoughts are in thinking blocks with a signature, not in the text, streamed and not streamed",
         f"{SDK}ThinkingBlock; BerriAI/litellm#32357, BerriAI/litellm#30765; llm-gateway#1907",
-        "users read the thoughts as the answer, and they are missing in the next request",
+        "users read the thoughts as part of the answer, and the next request lacks them",
         both("messages", "thinking"),
         say.each(say.thinks_apart),
     ),
@@ -169,14 +169,14 @@ MESSAGES = [
         "the endpoint accepts thoughts that the client sends back with a tool's result, and the result "
         "reaches the model",
         "Claude Code sends thoughts back unchanged, also with an empty signature; llm-gateway#1907",
-        "the second step of a thinking model is refused",
+        "the client of a thinking model gets an error when it sends the result of a tool",
         asks("messages", "thinking.second"),
         say.each(say.result_reached_model),
     ),
     Check(
         "messages.system.inline",
-        "the endpoint accepts messages with the role system anywhere after the first message: as text, as "
-        "blocks, and empty with an output_config",
+        "the endpoint accepts messages with the role system anywhere after the first message, with text, "
+        "with blocks, or empty and with an output_config",
         "Claude Code sends them; CLIProxyAPI#3608, CLIProxyAPI#3625; grok2api#598; cc-router#33",
         "Claude Code does not work at all",
         asks("messages", "system"),
@@ -187,7 +187,7 @@ MESSAGES = [
         "the endpoint accepts cache_control in system, tools, messages and results, and the marked blocks "
         "reach the model",
         f"{SDK}CacheControlEphemeral; Claude Code marks three blocks of every request",
-        "every request is refused, or costs the full price",
+        "every request fails, or costs the full price",
         asks("messages", "cached"),
         say.each(say.result_reached_model),
     ),
@@ -220,17 +220,17 @@ MESSAGES = [
         "messages.tools.server",
         "a request with a tool that Anthropic's server runs gets an answer",
         "Claude Code's WebSearch sends such a request, and accepts plain text as the result",
-        "a web search ends with an error",
+        "a web search fails",
         asks("messages", "server-tool"),
         say.each(say.clean),
         "optional",
     ),
     Check(
         "messages.threads",
-        "the endpoint supports thread, or refuses it with HTTP 400 and the error_code "
+        "the endpoint supports the field thread, or refuses it with HTTP 400 and the error_code "
         "thread_unsupported_request",
-        "the SDKs' tool runners ask for a thread, and continue without one after this error",
-        "the second request contains only a result, and the loop fails",
+        "the SDKs' tool runners request a thread; after this error, they continue without it",
+        "the second request contains only the result of the tool, and fails",
         asks("messages", "thread.first", "thread.next"),
         keeping.serves_threads,
         "optional",
@@ -239,7 +239,7 @@ MESSAGES = [
         "messages.key.bearer",
         "the endpoint also accepts the key in Authorization: Bearer",
         "the SDKs send it there (Python from 2.0, TypeScript from 1.0), Claude Code in x-api-key",
-        "the newer SDKs are refused",
+        "requests of the newer SDKs fail",
         asks("messages", "bearer"),
         say.each(say.answered),
     ),
@@ -247,7 +247,7 @@ MESSAGES = [
         "messages.errors.no-key",
         "if a key is required, a request without one returns HTTP 401 or 403 with Anthropic's error object",
         f"{SDK}AuthenticationError",
-        "the client cannot tell its user that the key is wrong",
+        "the client cannot show its user that the key is wrong",
         asks("messages", "without-key"),
         say.needs_key,
     ),

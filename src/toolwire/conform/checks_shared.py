@@ -74,12 +74,12 @@ _OF_BOTH: dict[str, Any] = {
     "parameters": f"{SCHEMAS}FunctionObject, parameters",
     "arguments": "a string with JSON; {} if there are none",
     "readers": "AI SDK marks a call with other arguments invalid; vercel/ai and LangChain parse them",
-    "results": 'LangChain sends content "" and a name beside a result; AI SDK sends items without id and '
-    "status; results may be lists of parts",
+    "results": 'LangChain sends content "" with a call, and a name with a result; AI SDK sends items without '
+    "id and status; results may be lists of parts",
     "whose": "OpenAI's",
     "error": f"{SCHEMAS}ErrorResponse",
     "fields": "message, type, param, code",
-    "ends": "openai-python and AI SDK treat a stream that just ends as a success; mistral.rs#1874; "
+    "ends": "openai-python and AI SDK treat a stream without an end marker as a success; mistral.rs#1874; "
     "tracker#544",
 }
 SOURCES: Mapping[Api, Sources] = {
@@ -106,8 +106,8 @@ SOURCES: Mapping[Api, Sources] = {
         parameters=f"{SDK}Tool, input_schema",
         arguments="a JSON object; {} if there are none",
         readers=f"{SDK}ToolUseBlock, input; BerriAI/litellm#25321, BerriAI/litellm#29491; openclaude#1259",
-        results="Claude Code sends lists of blocks, is_error, cache_control, and texts and system messages "
-        "after the results",
+        results="Claude Code sends results as lists of blocks, with is_error and cache_control, and then "
+        "texts and system messages",
         clients="Claude Code sends a billing block, $schema, thinking, context_management, output_config, "
         "metadata, betas",
         structured=f"{SDK}JSONOutputFormat",
@@ -176,7 +176,7 @@ def alike(api: Api) -> list[Check]:
             "stream.content-type",
             "a stream is text/event-stream",
             path,
-            "browsers and proxies hold the stream back, clients read it as one body",
+            "browsers and proxies buffer the stream, or clients read it as one body",
             streams(api),
             say.content_type("text/event-stream"),
         ),
@@ -215,9 +215,9 @@ def alike(api: Api) -> list[Check]:
         ),
         Check(
             "call.no-markup",
-            "a call does not also appear in the text of the answer as markup",
+            "an answer with a call does not also have the call as markup in its text",
             "continue#11094; QwenPaw#4066; sglang#31763",
-            "people see markup, and the model reads its own markup in the next turn",
+            "users see the markup, and the model reads its own markup in the next turn",
             with_calls,
             say.each(say.no_markup, lenient=True),
         ),
@@ -241,7 +241,7 @@ def alike(api: Api) -> list[Check]:
             "parallel.off",
             f"with {of.single} there is at most one call",
             of.parallel,
-            "a client that runs one tool at a time loses the others",
+            "a client that can run only one call at a time loses the other calls",
             asks(api, "single.body"),
             say.each(say.calls_once),
         ),
@@ -249,7 +249,7 @@ def alike(api: Api) -> list[Check]:
             "text-and-call",
             "an answer may contain text and a call, and both arrive complete, streamed and not streamed",
             "BerriAI/litellm#17246 (the call is dropped); obsidian-copilot#2233",
-            "the call is lost, or the text before it",
+            "the call or the text before it is lost",
             both(api, "both"),
             say.each(say.done_well),
         ),
@@ -257,7 +257,7 @@ def alike(api: Api) -> list[Check]:
             "choice.none",
             f"tool_choice {none}: no tool is called, whatever the user asks for",
             f"{choice}; ollama#8421",
-            "a tool runs although the client said no",
+            "a tool runs although the client has forbidden it",
             asks(api, "choice.none"),
             say.each(say.calls_nothing),
         ),
@@ -265,7 +265,7 @@ def alike(api: Api) -> list[Check]:
             "choice.auto",
             f"tool_choice {auto}: a request that needs no tool gets a text answer",
             choice,
-            "the client loops over unneeded calls",
+            "the client runs tools again and again without need",
             asks(api, "choice.auto"),
             say.each(say.calls_nothing),
         ),
@@ -287,7 +287,7 @@ def alike(api: Api) -> list[Check]:
         ),
         Check(
             "loop",
-            "the result of a tool reaches the model: the second answer repeats its content, streamed "
+            "the result of a tool reaches the model: the second answer repeats the result, streamed "
             "and not streamed",
             "claude-code#13964; OmniRoute#4413: results that are lost",
             "the model answers as if the tool had never run, and calls it again",
@@ -298,7 +298,7 @@ def alike(api: Api) -> list[Check]:
             "loop.clients",
             "the endpoint accepts calls and results in the forms that clients send",
             of.results,
-            "the second step of these clients is refused",
+            "these clients get an error when they send the result of a tool",
             asks(api, "loop.clients"),
             say.each(say.clean),
         ),
@@ -320,7 +320,8 @@ def alike(api: Api) -> list[Check]:
         ),
         Check(
             "stream-is-body",
-            "a streamed and a non-streamed answer agree: calls, arguments, text, and how it ended",
+            "an answer has the same calls, arguments, text and reason for its end, whether it is streamed or "
+            "not",
             "vllm-project/vllm#9053, vllm-project/vllm#47137; ollama#9092; BerriAI/litellm#21090",
             "a client that uses streams misses what other clients receive",
             everything,
@@ -328,7 +329,7 @@ def alike(api: Api) -> list[Check]:
         ),
         Check(
             "errors.bad-json",
-            f"a body that is not JSON returns HTTP 400 with {whose} error object: {of.fields}",
+            f"a body that is not JSON returns HTTP 400 or 422 with {whose} error object: {of.fields}",
             error,
             "the SDK raises an unreadable error",
             asks(api, "bad-json"),
@@ -352,7 +353,8 @@ def alike(api: Api) -> list[Check]:
         ),
         Check(
             "errors.before-stream",
-            f"an error before the first byte is an HTTP error with {whose} error object, also for a stream",
+            f"an error before the first byte is an HTTP error with {whose} error object, even if a stream "
+            "was requested",
             f"{error}; BerriAI/litellm#39748; opencode#39968",
             "the client mistakes the error for an empty answer",
             asks(api, "unknown-model.stream", "missing-field"),
@@ -360,7 +362,7 @@ def alike(api: Api) -> list[Check]:
         ),
         Check(
             "errors.in-stream",
-            f"a stream ends with its end marker or with {whose} error object; it never just breaks off",
+            f"a stream always ends with its end marker or with {whose} error object",
             of.ends,
             "the client mistakes half an answer or half a call for a complete one",
             (*streams(api), *both(api, "loop.second")[1:]),
@@ -369,7 +371,7 @@ def alike(api: Api) -> list[Check]:
         Check(
             "disconnect",
             "after a client disconnects in the middle of a stream, the next request gets an answer",
-            "people press Stop",
+            "users press Stop",
             "the endpoint hangs, or sends the rest to the next client",
             asks(api, "left", "after-left"),
             keeping.continues_after_disconnect,
@@ -382,7 +384,8 @@ def allowed(api: Api, schema: str) -> Check:
     """Returns the check of `allowed_tools`, which OpenAI's APIs have and Anthropic's does not."""
     return Check(
         f"{api}.choice.allowed",
-        "tool_choice allowed_tools, required, with one tool: this tool is called and no other",
+        "tool_choice of the type allowed_tools, with mode required and one tool: this tool is called and no "
+        "other",
         f"{SCHEMAS}{schema}",
         "a tool runs that the client excluded for this turn",
         asks(api, "choice.allowed"),
