@@ -33,12 +33,18 @@ from toolwire.testing.upstream import (
 from toolwire.wire.chat.decode import decode
 
 BREAKAGES: Mapping[str, tuple[str, ...]] = {
-    "`end_turn` after a tool call": ("messages.body.stop", "messages.stream.stop"),
-    "thinking inside text blocks, lost, or unsigned": ("messages.thinking", "messages.stream.deltas"),
+    "the `stop_reason` after a tool call is `end_turn`": ("messages.body.stop", "messages.stream.stop"),
+    "thoughts are in text blocks, are lost or have no signature": (
+        "messages.thinking",
+        "messages.stream.deltas",
+    ),
     "a second `message_start`": ("messages.stream.start",),
-    "arguments lost to `{}`": ("messages.call.arguments-fit", "messages.stream.content"),
-    "inline system messages refused": ("messages.system.inline",),
-    "prompt caching lost": ("messages.cache", "messages.cache.counted"),
+    "the arguments of a call are replaced by `{}`": (
+        "messages.call.arguments-fit",
+        "messages.stream.content",
+    ),
+    "system messages after the first message are refused": ("messages.system.inline",),
+    "prompt caching does not work": ("messages.cache", "messages.cache.counted"),
 }
 CHECKS = [BY_ID[id] for ids in BREAKAGES.values() for id in ids]
 CORRECT = "correct"
@@ -118,7 +124,7 @@ async def tried(gateways: Mapping[str, Callable[[int], tuple[Any, int]]]) -> lis
 
 def table(results: Sequence[Tried]) -> list[str]:
     titles = " | ".join(one.title for one in results)
-    lines = [f"| breakage | checks | {titles} |", f"|---|---|{'---|' * len(results)}"]
+    lines = [f"| fault | checks | {titles} |", f"|---|---|{'---|' * len(results)}"]
     for name, ids in BREAKAGES.items():
         checks = ", ".join(f"`{id.removeprefix('messages.')}`" for id in ids)
         lines.append(f"| {name} | {checks} | {' | '.join(_cell(one, ids) for one in results)} |")

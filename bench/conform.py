@@ -45,12 +45,13 @@ ROUTES = {
 }
 WIDTH = 110
 SIX = """\
-Issue trackers of gateways have many reports of these breakages; the sources are in the list of checks below.
-In this comparison, the model's server (the upstream) has only chat completions, and its streams deviate from
-OpenAI's format as those of real servers do. *Right* means that the gateway is right with every upstream in
-the list below the table. These tests cannot see whether `cache_control` reaches a Claude upstream. For
-servers that repeat the arguments in every chunk, Toolwire has the setting `cumulative_arguments`. In this
-comparison it is off, so the answer is an error."""
+Issue trackers of gateways have many reports of these six faults; the [checks](#messages) name some of them.
+For this comparison, the server behind each gateway (the *upstream*) has only chat completions. Each gateway
+was tested with 25 such upstreams. One is correct, and 24 deviate from OpenAI's format in one point each, as
+real servers do; their names are below the table. *Right* means that the gateway passes the checks with every
+upstream. *An error* means that the client gets an error instead of a wrong answer. (For servers that repeat
+the arguments in every chunk, Toolwire has the setting `cumulative_arguments`. It was off.) These tests cannot
+show whether `cache_control` reaches Claude."""
 START_S = 120.0
 SEEN = 150
 
@@ -176,7 +177,7 @@ def section(results: list[Judged], six: list[Tried]) -> str:
         lines.append(
             f"| {one.title} | {one.version} | {score(one.outcome)} % | {' | '.join(map(str, counts))} |"
         )
-    lines += ["", "### Six breakages of Messages gateways", "", SIX, "", *table(six), ""]
+    lines += ["", "### Six common faults of Messages gateways", "", SIX, "", *table(six), ""]
     upstreams = ", ".join(f"`{name}`" for name in STREAMS)
     lines += textwrap.wrap(f"Upstreams: {upstreams}.", WIDTH, break_on_hyphens=False)
     for one in results:
@@ -188,7 +189,7 @@ def section(results: list[Judged], six: list[Tried]) -> str:
                 "",
                 f"{summary(one.outcome)}.",
                 "",
-                "| check | what was seen |",
+                "| check | why it did not pass |",
                 "|---|---|",
             ]
             lines += [
