@@ -103,8 +103,8 @@ def load(
 
     `overrides`: the keys that the command line sets, such as {"server.port": 0}.
 
-    `exposed`: whether to raise an error if other machines could reach the server and it has no keys.
-    `problems`: a list. If it is given, mistakes are added to it instead of being raised, and each wrong value
+    `exposed`: whether to raise an error if other machines or any web page could reach a server without keys.
+    `problems`: if this list is given, mistakes are added to it instead of being raised, and each wrong value
     is replaced by its default.
     """
     file: Path | None = None
@@ -428,7 +428,7 @@ def _aliases(
 ) -> tuple[tuple[str, str], ...]:
     """Returns the aliases.
 
-    `models`: the ids that an alias may name. None means any id: the settings page's file is ignored, and an
+    `models`: the ids that an alias may name. None allows any id: if the settings page's file is ignored, an
     alias may name a model that only this file contains.
     """
     found = []

@@ -74,7 +74,7 @@ class Surface(Protocol):
     async def ask(self, approvals: Sequence[Approval]) -> bool:
         """Shows the questions of one turn together.
 
-        Returns False if questions without a decision expire now, True if they wait in the inbox.
+        Returns True if undecided questions wait in the inbox afterwards, False if they expire at once.
         """
         ...
 
@@ -155,7 +155,7 @@ class Approvals:
     ) -> list[Approval]:
         """Asks the questions that neither a rule nor a grant answers, and returns all of them.
 
-        `rules`: by the question's id, the rule that allows the call.
+        `rules`: the ids of the questions that a rule answers, each with this rule.
         """
         await self._forget()
         grants = await self.valid_grants() if len(rules) < len(approvals) else []

@@ -164,7 +164,8 @@ class Tool(Protocol):
     async def preview(self, arguments: Arguments) -> Preview:
         """Returns what the call would touch.
 
-        Raises `ToolFailed` if the call cannot work; only the person sees the reason.
+        Raises `ToolFailed` if the call cannot work. The model gets the reason only if the person approves the
+        call.
         """
         ...
 
@@ -266,7 +267,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Approval:
-    """A stored question to a person.
+    """A question to a person about a tool call, with the decision, as the store has it.
 
     `token`: with it, the process that asks can check that the question is its own and unchanged
     (`consent.Proofs.token`).

@@ -1,4 +1,4 @@
-"""Links in notices, with which a person decides one question, once.
+"""Links in notices. With a link, a person can decide one question, once.
 
 The process that asks derives a link's secret from its own key (`consent.py`); the store has only the hash of
 the secret. Anyone who has the secret can read the question, and can decide it until it is decided or expires.
@@ -41,7 +41,7 @@ VOID = "This link is void, because somebody tried it with wrong secrets. Decide 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A link as the store has it. `notice`: NAME of the settings' table `[notices.NAME]` that sent it."""
+    """A link as the store has it. `notice`: the name of the notice (`[notices.NAME]`) that contains it."""
 
     id: str
     approval_id: str

@@ -50,7 +50,8 @@ class Library:
 async def in_thread(do: Callable[[], T]) -> T:
     """Runs `do` in a thread and returns its result. Raises `ToolFailed` instead of `PathRefused`.
 
-    If the index cannot be used, only the person sees its path, not the model.
+    If the index cannot be used, the error for the person contains the index's path, the one for the model
+    does not.
     """
     try:
         return await asyncio.to_thread(do)

@@ -235,7 +235,7 @@ class _ChangeTool(VaultTool):
     def plan(self, given: Arguments) -> Change:
         """Reads the note and plans the change.
 
-        If the change is refused, only the person sees the reason (`Preview.problem`).
+        If the change is refused, the model gets the reason (`Preview.problem`) only after an approval.
         """
         raise NotImplementedError
 

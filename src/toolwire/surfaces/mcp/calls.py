@@ -69,7 +69,7 @@ class McpCall:
         self.open: Approval | None = None
         """The question that the client must show as a form; None if there is none."""
         self.left: Approval | None = None
-        """The question that was not decided by a form, and so waits in the inbox; None if there is none."""
+        """The question that no form has decided, and that waits in the inbox if that is allowed."""
         self.reported: Reported | None = None
         self.toolbox = toolbox
         self._approvals = approvals
@@ -198,7 +198,10 @@ class Progress:
         self._offset = 0.0
 
     async def wait(self, status: str) -> None:
-        """Reports what the call waits for, so that the client does not time out."""
+        """Reports what the call waits for, so that the client does not time out.
+
+        Does nothing after the first report of the server.
+        """
         if self._sent is not None:
             return  # the server's own reports have begun
         self._last = self._offset = time.monotonic() - self._began

@@ -1,8 +1,8 @@
 """`toolwire note`: continues a conversation in a note.
 
 The command appends the answer to the note while the model generates it, with the note's own line ends. It
-never changes the person's text. The heading and the first words of the answer are one write. Before each
-write, the command checks that no other program has changed or replaced the note. If one has, the command
+never changes the person's text. The heading and the first words of the answer are written together. Before
+each write, the command checks whether another program has changed or replaced the note. If so, the command
 writes the whole answer to a new file in the same folder. If writing fails, for example because the disk is
 full, the command removes the written part of the answer, and prints the whole answer.
 """

@@ -54,7 +54,7 @@ class LocalApi(PageApi):
         ]
 
     async def close(self) -> None:
-        self._stop.set()  # the next download continues
+        self._stop.set()  # a later download continues this one
 
     async def show(self, request: Request) -> dict[str, Any]:
         return self._state()

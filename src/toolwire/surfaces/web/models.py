@@ -240,9 +240,9 @@ class ModelsApi(PageApi):
             raise invalid(f"You cannot change the model {id[:100]} on this page. {where}", "id")
 
     def _check_unused(self, id: str) -> None:
-        """Raises an error if other settings name the model.
+        """Raises an error if an alias, or a fallback of another model, names the model.
 
-        Without the model, the server could not start again.
+        After the next start of the server, that setting would name an unknown model, which is a mistake.
         """
         settings = self._web.settings
         for name, target in settings.aliases:
@@ -257,7 +257,7 @@ class ModelsApi(PageApi):
     # --- trying
 
     async def names(self, request: Request) -> dict[str, Any]:
-        """Returns the names of the models on the server that a draft names."""
+        """Returns the names of the models that the server in an unsaved form (`draft`) offers."""
         draft = await body(request)
         kind, table = kind_of(draft), table_of({**draft, "model": registry.EVERY})
         if kind.backend not in registry.SOURCES:

@@ -87,7 +87,7 @@ class Sessions:
         return token
 
     async def enter(self, token: str) -> str | None:
-        """Starts a session with a one-time token. Returns None if the token is used or unknown."""
+        """Starts a session with a one-time token. Returns None if the token is used, expired or unknown."""
         offer = _offer(token)
         query = "SELECT started_by, authority FROM web_sessions WHERE token_sha256 = ?"
         row = await self._read(query, offer)

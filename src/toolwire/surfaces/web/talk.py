@@ -199,7 +199,7 @@ class Talk:
         await self._answer()
 
     async def retry(self) -> None:
-        """Removes the last answer and answers the last question again."""
+        """Removes the last answer, and answers the person's last message again."""
         entries, messages = self.kept.entries, self.kept.messages
         while entries[-1]["kind"] != "user":
             entries.pop()

@@ -89,7 +89,7 @@ class Connection:
         """How often the server has reported a change."""
         self.process: ServerProcess | None = None
         self.status = 0
-        """The last HTTP status that was an error."""
+        """The status of the last HTTP response if it was an error; otherwise 0."""
         self._failure = ""
         self._began = time.monotonic()
         self._coalescing = False

@@ -7,7 +7,7 @@ If no rule fits, the default decides.
 - An allow rule with conditions must name every argument of the call, or end in `*`. Otherwise
   `send to=*@me.org` would also allow a call with a `bcc`.
 - A call that has a key with a dot fits no allow rule with conditions: `to.bcc` is not the `bcc` in `to`.
-- A value whose text does not show what it means fits no condition of an allow rule, and every condition of a
+- A value whose text does not show what it means fits no condition of an allow rule, but every condition of a
   deny or ask rule (`tools/mcp/patterns.py`).
 - All values of a list must fit a condition of an allow rule. For a deny or ask rule, one value is enough.
 - Instead of conditions, a JSON object allows exactly these arguments: `read_text_file {"path": "/srv/a.md"}`.
@@ -58,7 +58,8 @@ class Configured(Protocol):
 class Ruling:
     """What the rules say about a call.
 
-    `rule`: the rule as written; "default" if none fits; "" if the server has no rules at all.
+    `rule`: the rule as written; "default" if none fits; "" if the server has neither rules nor a default
+    other than `ask`.
     """
 
     action: Action

@@ -94,7 +94,7 @@ class PublicBackend(httpcore2.AsyncNetworkBackend):
 
 
 class PublicTransport(httpx2.AsyncHTTPTransport):
-    """An HTTP transport that connects by `PublicBackend`."""
+    """An HTTP transport that opens its sockets with `PublicBackend`."""
 
     def __init__(self, allowed: Allowed = is_public) -> None:
         super().__init__(trust_env=False, retries=0)

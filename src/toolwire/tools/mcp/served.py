@@ -310,8 +310,8 @@ class NamedServers:
     def _make_room(self, key_id: str) -> None:
         """If there are too many connections, closes the one that has been unused for longest.
 
-        If this key has as many connections as it may have, this is a connection of this key; otherwise, of
-        the key with the most connections.
+        If this key has reached its own limit (`MOST_OF_KEY`), only its connections are considered. Otherwise,
+        only those of the key with the most connections. Raises `ToolwireError` if all of them are in use.
         """
         if self._closed:
             raise ToolwireError("external_connector", "Toolwire is stopping.", param="tools")
