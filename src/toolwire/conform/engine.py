@@ -39,7 +39,7 @@ class NothingToJudge(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Absence:
-    """The reason why an API cannot be checked: it is missing, refuses the key, or is overloaded (`busy`)."""
+    """Why an API cannot be checked: it is missing, refuses the key (`refused`), or is overloaded (`busy`)."""
 
     why: str
     refused: bool = False
@@ -71,7 +71,7 @@ class ConformOutcome:
 
     @property
     def busy(self) -> int:
-        """The number of checks that did not run because the endpoint was overloaded."""
+        """The number of checks that did not run because the endpoint was overloaded or too slow."""
         return sum(finding.verdict.busy for finding in self.findings)
 
 

@@ -32,7 +32,7 @@ class Verdict:
     """The result of a check.
 
     `seen`: one sentence about the answer to `question`. `excerpt`: the beginning of the frame or body that
-    `seen` is about. `busy`: the check was not run because the endpoint was overloaded.
+    `seen` is about. `busy`: the check was not run because the endpoint was overloaded or too slow.
     """
 
     result: Result
@@ -107,7 +107,7 @@ def missing(exchange: ProbeExchange) -> Verdict | None:
 def each(judge: JudgeOne, *, lenient: bool = False) -> Judge:
     """Returns a judge that applies `judge` to each exchange. All exchanges must pass.
 
-    `lenient`: a verdict "not-run" does not count if another exchange has passed.
+    `lenient`: it suffices if at least one exchange passes and no exchange fails.
     """
 
     return lambda seen: _together([judge(exchange) for exchange in seen], lenient)
@@ -125,7 +125,8 @@ def _together(verdicts: Sequence[Verdict], lenient: bool) -> Verdict:
 class WireVerdict:
     """Passes if no answer has a deviation of one of `topics`, whatever the model did.
 
-    `of_calls`: check only answers with calls. `of_errors`: an answer that ends in an error can pass, too.
+    `of_calls`: check only answers with calls. `of_errors`: an answer that ends in an error passes (without
+    this option, it counts as not run).
     """
 
     topics: tuple[str, ...]
@@ -270,7 +271,7 @@ def needs_key(seen: Seen) -> Verdict:
 def calls(*names: str, may_decline: bool = True) -> Judge:
     """Passes if the answer has at least one call, and only calls of these tools.
 
-    If the endpoint refuses the request, the verdict is "not-run" with `may_decline`, otherwise "fail".
+    If the endpoint refuses the request, the verdict is "not-run" if `may_decline` is set, otherwise "fail".
     """
     missed = unanswered if may_decline else unmet
 
@@ -334,7 +335,7 @@ def thinks_apart(exchange: ProbeExchange) -> Verdict:
 
 
 def fresh_ids(seen: Seen) -> Verdict:
-    """Passes if all calls and answers in all exchanges have different ids."""
+    """Passes if no call and no answer has an id from an earlier exchange."""
     known: dict[str, str] = {}
     for exchange in seen:
         answer = exchange.answer

@@ -34,7 +34,7 @@ def lists_models(seen: Seen) -> Verdict:
     exchange = seen[0]
     fault = _fault_of_list(exchange.body, _OF_A_MODEL)
     if not fault and exchange.body.get("object") != "list":
-        fault = "the body has no object: list"
+        fault = 'the body lacks "object": "list"'
     return unmet(exchange) or expect(not fault, exchange, fault)
 
 
@@ -49,7 +49,7 @@ def lists_anthropics_models(seen: Seen) -> Verdict:
 def _fault_of_list(body: Mapping[str, Any], members: Mapping[str, type]) -> str:
     entries = body.get("data")
     if not isinstance(entries, list) or not entries:
-        return "the body is not a list of models with at least one of them"
+        return "the body is not a list with at least one model"
     for entry in map(mapping, entries):
         lacking = [key for key, kind in members.items() if not isinstance(entry.get(key), kind)]
         if lacking:

@@ -42,7 +42,7 @@ Found = tuple[tuple[str, Problem], ...]
 
 
 def problems_of(exchange: ProbeExchange) -> Found:
-    """Returns every deviation with its topic, in the order of the frames."""
+    """Returns the deviations with their topics, in the order of the frames, at most `MOST_PROBLEMS`."""
     if not exchange.ok:
         return ()
     asked = exchange.request.asked

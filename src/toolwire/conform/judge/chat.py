@@ -85,7 +85,7 @@ class ChoiceJudge:
     def _speaks(self, delta: dict[str, Any], key: str, understood: bool) -> bool:
         sent = "functions" if self._options.legacy else "tools"
         return key in delta and self._check(
-            understood, "wrong_dialect", f"{key} for a client that sent {sent}"
+            understood, "wrong_dialect", f"{key} is sent to a client that sent {sent}"
         )
 
     def _roles(self, delta: dict[str, Any]) -> None:
@@ -111,7 +111,7 @@ class ChoiceJudge:
             self._extend(call, self._calls[-1])
         else:
             opened = len(self._calls)
-            self._add("call_index", f"call index {index} is out of order, {opened} calls are open")
+            self._add("call_index", f"call index {index} is out of order after {opened} calls")
 
     def _open(self, call: dict[str, Any]) -> None:
         shapes = CALL_KINDS.get(str(call.get("type")), CALL_KINDS["function"])
@@ -159,7 +159,7 @@ class ChoiceJudge:
 
     def _finish(self, finish: str, delta: dict[str, Any]) -> None:
         self.finish = finish
-        self._check(not delta, "finish_delta", "the chunk with finish_reason has more than an empty delta")
+        self._check(not delta, "finish_delta", "the delta of the chunk with finish_reason is not empty")
         self._check(self._role, "role_missing", f"choice {self._index} has no role")
         truthful_finish(self._findings, self._options, finish, calls=bool(self._calls))
         self._close_call(cut=finish in CUT)
@@ -290,7 +290,7 @@ def _message(findings: Findings, options: Options, message: dict[str, Any], fini
     legacy = [message["function_call"]] if "function_call" in message else []
     calls = [*message.get("tool_calls", []), *legacy]
     wrong = "tool_calls" if options.legacy else "function_call"
-    findings.check(wrong not in message, "wrong_dialect", f"{wrong} is not what the client can read")
+    findings.check(wrong not in message, "wrong_dialect", f"the client cannot read {wrong}")
     truthful_finish(findings, options, finish, calls=bool(calls))
     silent = message["content"] is None and message["refusal"] is None and not calls and finish == "stop"
     findings.check(

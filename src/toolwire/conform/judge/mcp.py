@@ -82,7 +82,7 @@ class Marked:
     def arguments(self) -> None:
         """Checks that the call is in progress when a delta of its arguments comes."""
         may = self._begun and not self._ended
-        self._findings.check(may, "mcp_event", "arguments before the call is in progress, or after its end")
+        self._findings.check(may, "mcp_event", "arguments come before the call begins, or after its end")
 
     def done(self, item: dict[str, Any]) -> None:
         """Checks that the item, as its last event contains it, agrees with the earlier events."""
@@ -94,7 +94,8 @@ class Marked:
         check(bool(self._ended) or cut, "mcp_event", f"{kind!r} is done without having ended")
         outcome = "failed" if item.get("error") is not None else "completed"
         ended = self._ended
-        check(cut or not ended or outcome == ended, "mcp_event", f"{kind!r} is {outcome}, its event: {ended}")
+        differs = f"{kind!r} is {outcome}, but its event says {ended}"
+        check(cut or not ended or outcome == ended, "mcp_event", differs)
         finished(self._findings, item)
 
 
@@ -107,7 +108,7 @@ def finished(findings: Findings, item: dict[str, Any]) -> None:
     findings.check(
         status == ("failed" if failed else "completed"),
         "mcp_status",
-        f"the status is {status!r}, the error is {error}",
+        f"the status {status!r} does not match the error {error}",
     )
     findings.check(
         failed == (item.get("output") is None), "mcp_status", "a call must have either an output or an error"

@@ -103,7 +103,7 @@ def check_response(findings: Findings, options: Options, response: dict[str, Any
         elif check_item(findings, item):
             _finished_item(findings, options, item, may_be_cut=index == last and status != "completed")
             own: set[str] = {item[key] for key in ("id", "call_id") if key in item}
-            findings.check(not own & ids, "id_repeated", f"{sorted(own & ids)} used before item {index}")
+            findings.check(not own & ids, "id_repeated", f"item {index} repeats ids: {sorted(own & ids)}")
             ids |= own
 
 
@@ -190,7 +190,8 @@ class ResponsesJudge:
             return
         usable = self._fits(EVENTS[kind], frame)
         sent = frame.get("sequence_number")
-        self._check(sent == number, "sequence_number", f"{sent!r} where {number} was expected")
+        wrong = f"sequence_number of {kind!r} is {sent!r}, {number} was expected"
+        self._check(sent == number, "sequence_number", wrong)
         if number < len(OPENING) or kind in OPENING:
             due = OPENING[number] if number < len(OPENING) else "no opening event"
             self._check(kind == due, "opening", f"{kind!r} where {due!r} was expected")
@@ -238,15 +239,15 @@ class ResponsesJudge:
         status, output = TERMINALS.get(kind, "in_progress"), self._items if kind in TERMINALS else []
         if kind in OPENING:
             early = [key for key in ("usage", "completed_at") if response.get(key) is not None]
-            self._check(not early, "usage_early", f"{' and '.join(early)} before the terminal event")
+            self._check(not early, "usage_early", f"{' and '.join(early)} set before the terminal event")
         else:
             self._check(self._open is None, "item_open", "the response ends while an item is open")
             fails = not self._failing or status == "failed"
             self._check(fails, "error_event", "the response did not fail after an error event")
-        self._check(response["status"] == status, "status", f"status {response['status']!r} in {kind}")
+        self._check(response["status"] == status, "status", f"{kind} has the status {response['status']!r}")
         listed = response["output"]
         if self._check(
-            len(listed) == len(output), "output", f"{kind} lists {len(listed)} items, not {len(output)}"
+            len(listed) == len(output), "output", f"{kind} lists {len(listed)} items instead of {len(output)}"
         ):
             for index, (item, streamed) in enumerate(zip(listed, output, strict=True)):
                 other = f"item {index} of {kind} is not the item that was streamed"
@@ -334,7 +335,7 @@ class ResponsesJudge:
         """Checks an event about the progress of an item of the tool `mcp`."""
         opened = self._open
         if opened is None or opened.marked is None:
-            self._add("not_open", f"{kind} where nothing of its kind is open")
+            self._add("not_open", f"{kind} for an item that is not open")
             return
         for key, value in (("item_id", opened.item["id"]), ("output_index", opened.index)):
             self._check(frame[key] == value, key, f"{key} {frame[key]!r} where {value!r} was expected")
@@ -404,7 +405,7 @@ class ResponsesJudge:
     def _text_of(self, channel: Channel, frame: dict[str, Any]) -> OpenText | None:
         text = self._open.text if self._open is not None else None
         if text is None or text.channel is not channel:
-            self._add("not_open", f"{frame['type']} where nothing of its kind is open")
+            self._add("not_open", f"{frame['type']} for a text that is not open")
             return None
         self._at_place(frame, text)
         return text
