@@ -101,8 +101,8 @@ _READERS: dict[str, Any] = {
 def masked(recording: Recording, mask: Mask) -> Recording:
     """Returns the recording with secrets masked.
 
-    If a secret is split over several pieces, the frames and the sent blocks that contain a part of the secret
-    are masked completely.
+    If a secret is split over several pieces, the raw frames of the backend and the blocks sent to the client
+    that contain a part of the secret are masked completely.
     """
     rows = [(ms, run, event) for ms, run, events in recording.batches for event in events]
     batched, held, _ = _masked_pieces(rows, mask)
@@ -128,8 +128,11 @@ Said = tuple[float, int, dict[str, Json]]
 def _masked_pieces(rows: list[Said], mask: Mask) -> tuple[list[Said], set[float], set[float]]:
     """Masks the pieces of text in events.
 
-    Returns three values: the masked rows; the times of all rows that contain a secret or a part of one; and
-    of these times, those of rows that contain only a part of a secret, or a secret with log probabilities.
+    Returns:
+
+    - the masked rows;
+    - the times of the rows that contain a secret or a part of one;
+    - the times of the rows that contain only a part of a secret, or a secret together with log probabilities.
     """
     channels: dict[tuple[Any, ...], list[int]] = {}
     for place, (_, who, event) in enumerate(rows):
@@ -156,10 +159,10 @@ def _masked_pieces(rows: list[Said], mask: Mask) -> tuple[list[Said], set[float]
 def _masked_wire(recording: Recording, parts: set[float], mask: Mask) -> list[tuple[float, str, str]]:
     """Returns the sent blocks with secrets masked.
 
-    `parts`: the last result of `_masked_pieces`: the times of events that contain only a part of a secret, or
-    a secret with log probabilities. Blocks that were sent between such an event and the next event are masked
-    completely. If there is any such event, so are all blocks with log probabilities, because the end of a
-    response repeats the tokens.
+    `parts`: the third result of `_masked_pieces`: the times of events that contain only a part of a secret,
+    or a secret with log probabilities. Blocks that were sent between such an event and the next event are
+    masked completely. If there is such an event, all blocks with log probabilities are masked completely too,
+    because the end of a response repeats the tokens.
     """
     times = sorted({ms for ms, _, _ in recording.batches} | {ms for ms, _, _ in recording.events})
     out: list[tuple[float, str, str]] = []

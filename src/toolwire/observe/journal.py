@@ -1,8 +1,8 @@
 """The journal: records the last turns, so that a person can see what happened in them.
 
 - Recording never changes a turn. An error in this module is logged, and the turn continues.
-- The contents of recent turns are in memory, up to a number of bytes and of turns. When a limit is reached,
-  the oldest turn of the key that uses the most is dropped, so that one key does not displace the turns of
+- The contents of recent turns are in memory, up to a maximum number of bytes and of turns. Above a limit, the
+  journal drops the oldest turn of the key that uses the most, so that one key does not displace the turns of
   others. One line per turn, without messages, is written to disk. With `journal.contents = "disk"`, whole
   turns are written too; with "off" there is no journal.
 - The line of a turn is a `TurnRecord` (`journal_files.py`). `_record` fills it in from the turn's `Trace`,
@@ -182,9 +182,9 @@ class Journal:
     def _make_room(self, growing: Trace | None = None) -> None:
         """Drops turns of the key that uses the most, until the journal is within its limits.
 
-        Turns that have ended are dropped first, then running turns. If the running turn `growing`, which
-        needs the room, belongs to the same key, no running turn is dropped: the caller stops recording
-        `growing` instead.
+        Turns that have ended are dropped first, then running turns. `growing` is the running turn that needs
+        the room. If it belongs to the key that uses the most, no running turn is dropped; the caller stops
+        recording `growing` instead.
         """
         if self._max_age_s:
             self._forget_before(time.time() - self._max_age_s)

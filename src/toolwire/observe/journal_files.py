@@ -5,8 +5,9 @@
 
 Every file starts with a line that names its format and version. A file of another version is ignored, and an
 incomplete line is skipped. All files together stay below a size limit: the oldest are deleted first. With
-`journal.max_days`, a file is deleted when its last line is older than this limit. So that files do not become
-much older, a new file is started at least once a day. One thread runs this code, never the event loop.
+`journal.max_days`, a file is deleted when its last line is older than this limit. A new file is started at
+least once a day, so no line is kept much longer than the limit. One thread runs this code, never the event
+loop.
 """
 
 from __future__ import annotations

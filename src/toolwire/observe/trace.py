@@ -87,7 +87,7 @@ class Trace(msgspec.Struct, eq=False, weakref=True):
     report: str = ""
     # what is needed to decode and plan the request again
     offers: tuple[tuple[Strategy, Capabilities], ...] = ()
-    """The backend's strategy and capabilities at each time when the turn was planned."""
+    """The backend's strategy and capabilities, each time the turn was planned."""
     effort: str | None = None
     open_responses: bool = False
     previous: tuple[StoredItem, ...] | None = None

@@ -2,8 +2,8 @@
 
 - A connection that PostgreSQL has closed is replaced before it is used, so no request fails after a restart
   of PostgreSQL.
-- While PostgreSQL cannot be reached, each caller gets an error at once. The pool exists only while PostgreSQL
-  is reachable. Without a pool, the next caller tries to connect, at most once in `LOOK_AGAIN_S` seconds.
+- While PostgreSQL cannot be reached, there is no pool, and callers get an error at once. But once in
+  `LOOK_AGAIN_S` seconds, a caller first tries to connect again.
 - A caller and its thread wait at most `ANSWER_S` seconds, except for the first connection (`OPENING_S`).
 - Only reads are tried again, so nothing is written twice.
 - The first node creates or migrates the tables, under a lock. The others wait for it.
@@ -219,7 +219,7 @@ class PostgresEngine(Engine):
             # A newer node has migrated the tables. Migrations only add to them, so this node continues.
             if not self._newer_logged:
                 message = "a newer Toolwire has migrated the schema to version"
-                log.warning("store %s: %s %d; restart this node with it", self.name, message, version)
+                log.warning("store %s: %s %d; upgrade and restart this node", self.name, message, version)
                 self._newer_logged = True
         elif schema.missing(version, self.name):
             self._migrate(raw)
@@ -288,9 +288,9 @@ class _DeadlineConnection(psycopg.Connection[Any]):
         raise psycopg.OperationalError("PostgreSQL does not answer")
 
     def ended(self) -> bool:
-        """Returns whether PostgreSQL has sent something on the idle connection.
+        """Returns True if the idle connection is closed, or if PostgreSQL has sent something on it.
 
-        Usually this is the message that PostgreSQL closes the connection.
+        Usually, PostgreSQL sends something on an idle connection only before it closes the connection.
         """
         if self.closed:
             return True

@@ -212,8 +212,8 @@ def _put(connection: Connection, stored: StoredResponse) -> None:
         ids = {item["id"] for item in stored.input_items if isinstance(item.get("id"), str)}
         output = _output_ids().decode(stored.response).output or ()
         ids.update(item.id for item in output if item.id is not None)
-        # An item refers to its newest response, which is deleted last. The ids are sorted, so that writers
-        # cannot deadlock.
+        # Several responses can contain an item. The item refers to the newest of them, because that response
+        # is deleted last. The ids are sorted, so that writers cannot deadlock.
         connection.executemany(_PUT_ITEM, [(stored.key_id, id, stored.id) for id in sorted(ids)])
 
 

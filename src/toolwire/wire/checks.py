@@ -1,8 +1,8 @@
 """Checks of single request fields, and the errors they raise.
 
-A rule is a function of (path, value) that raises `ToolwireError` if the value is wrong. The tables in
-`chat/decode.py` and `responses/decode.py` give a rule to each field that OpenAI checks; `check` applies such
-a table to a body. Null counts as absent. A path consists of known field names and indexes. An error message
+A rule is a function of (path, value) that raises `ToolwireError` if the value is wrong. The table `FIELDS` of
+each API's `decode.py` has the rules for the API's fields; `check` applies such a table to a body. Null counts
+as absent. A path consists of known field names and indexes. An error message
 shortens and escapes a client's value and never contains its keys. `leftover` notes the members of objects
 that are not read, so that the report can name them.
 """
@@ -108,7 +108,7 @@ def object_(path: str, value: Any) -> None:
 
 
 TYPE_OF: dict[Rule, type] = {boolean: bool, string: str, array: list, object_: dict}
-"""The rules that only check a value's type, with this type. Such a rule need not run for a value of it."""
+"""The type that a rule requires, for rules that check nothing else. They can be skipped for such a value."""
 
 
 def strings(path: str, value: Any) -> None:

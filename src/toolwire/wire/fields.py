@@ -1,10 +1,11 @@
 """The request fields of all APIs, and the report on how each was served.
 
-No field is ignored silently (law 10). The table `FIELDS` and the backend's capabilities decide how a known
-field is served: `honoured`, `constrained` (the model's decoder enforces it), `emulated` (Toolwire does what
-the field asks for, instead of the backend), `ignored` or `refused`. An unknown field is `passed` to a server
-that accepts it; otherwise it is `ignored`. The report names the fields that were not simply honoured. It
-names at most `MOST_NOTES` unknown fields, and only those whose names are safe for a header. Pure.
+No field is ignored silently (law 10 in docs/architecture.md). The table `FIELDS` and the backend's
+capabilities decide how a known field is served: `honoured`, `constrained` (the model's decoder enforces it),
+`emulated` (Toolwire does what the field asks for, instead of the backend), `ignored` or `refused`. An unknown
+field is `passed` to a server that accepts it; otherwise it is `ignored`. The report names the fields that
+were not simply honoured. It names at most `MOST_NOTES` unknown fields, and only those whose names are safe
+for a header. Pure.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ ALIKE = {
     "output_config.effort": "reasoning_effort",
     "metadata.user_id": "user",
 }
-"""Fields with the same meaning: if a backend's capabilities list the value, it also honours the key."""
+"""Pairs of fields with the same meaning. A backend that honours the second also honours the first."""
 _KNOWN = frozenset(FIELDS)
 _THOUGHTS: dict[Api, str] = {
     "chat": "messages.reasoning_content",
@@ -93,7 +94,7 @@ REPAIRED = "healed:"
 """The prefix of a note on a repair. The report joins several repairs of one field."""
 _NOTE = re.compile(r"[a-zA-Z][a-zA-Z0-9_.]{0,95}\Z")
 UNKNOWN = "unknown_fields"
-"""The name in the report for unknown fields that cannot be named, or that are too many to name."""
+"""The report's name for all unknown fields that it does not name: their names are unsafe, or too many."""
 
 
 class _Case(NamedTuple):
@@ -149,7 +150,7 @@ def unknown(names: Iterable[str], passes: frozenset[str] = frozenset()) -> dict[
 
 
 def passed(turn: Turn, capabilities: Capabilities) -> Mapping[str, Any]:
-    """Returns the fields, with their values, that the decoder did not read and the backend forwards.
+    """Returns the fields that the decoder did not read and the backend forwards, with their values.
 
     The report calls these fields honoured or passed.
     """

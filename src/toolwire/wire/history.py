@@ -217,9 +217,10 @@ class _Pairing:
         self._write([step for step in steps if step.items])
 
     def _steps(self) -> tuple[list[int], dict[str, int]]:
-        """Returns the step of each item, and the new step of each call that has a result, by the call's id.
+        """Returns the number of each item's step, and for each call id, the number of the call's new step.
 
-        Steps are numbered from 0. A call's new step is the one directly before its result.
+        Steps are numbered from 0. A call's new step is the one directly before its result. A call without a
+        result has no new step.
         """
         number_of: list[int] = []
         goal_of: dict[str, int] = {}
@@ -243,7 +244,7 @@ class _Pairing:
         return number_of, goal_of
 
     def _count_joined(self, step: _Step, i: int) -> None:
-        """Counts a chat message that is joined to the message with calls before it."""
+        """Counts a chat message that becomes a part of the message before it, which has calls."""
         called = type(self.items[i]) is Call
         message = self.paths[i].partition(".")[0] if called else None
         if step.calls and (not called or step.message not in (None, message)):

@@ -1,7 +1,7 @@
 """Turns the events of a run into steps in an order that every API allows.
 
-Whatever a backend sends, the encoders see only the steps that this automaton produces (law 2), and every
-sequence of steps is legal on the wire:
+Whatever a backend sends, the encoders see only the steps that this automaton produces (law 2 in
+docs/architecture.md), and every sequence of steps is legal on the wire:
 
     (Open(item) (Delta(item) | Sign(item))* Close(item))* (End | Fail)
 
@@ -66,8 +66,8 @@ EMPTY_ARGUMENTS = "{}"
 CUT = frozenset({"length", "content_filter"})
 """Finish reasons of an answer that is not complete.
 
-Here they only pass through. A call that was cut off gets `length` before: in `gateway/interpret.py` if it was
-read from text, and in the backend's `read.py` if the server sent it.
+This module only passes them on. If a call was cut off, another module has set `length` before:
+`gateway/interpret.py` if the call was found in text, the backend's `read.py` if the server sent the call.
 """
 
 
@@ -178,8 +178,8 @@ def _expanded() -> dict[str, dict[str, Actions]]:
 
     - Content of the same kind as the open item is a DELTA of this item.
     - A signature is added to an open thought and closes it. A citation is added to an open text.
-    - Only its result completes a call of an MCP server. Any other event that closes this call closes it as
-      incomplete.
+    - Only the result of an MCP server's call completes the call. Any other event that closes the call closes
+      it as incomplete.
     """
     columns: dict[str, int] = {"idle": 0, "ended": 3, **dict.fromkeys((*CONTENT_KINDS, *WHOLE_KINDS), 1)}
     columns.update(dict.fromkeys((*CALL_KINDS, "mcp", MCP_CALL), 2))
@@ -222,8 +222,8 @@ class Order:
     """Turns the events of one run into steps.
 
     `single_call`: the API can express only one call (legacy functions); further calls are dropped and
-    counted. `signed`: the API is Anthropic's, which has signatures, blocks, citations and borders. For other
-    APIs, events of these kinds produce no step.
+    counted. `signed`: the API is Anthropic's, which can express the events `Signature`, `Block`, `Citation`
+    and `Border`. For other APIs, these events produce no step.
     """
 
     def __init__(self, ids: IdFactory, *, single_call: bool = False, signed: bool = False) -> None:

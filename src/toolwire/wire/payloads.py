@@ -211,10 +211,10 @@ _READ_WHOLE = ("output_item.added", "output_item.done", *GROWING, *ITEM_KINDS)
 
 
 def nodes(payload: Any, choice: int) -> Iterator[tuple[Payload, int]]:
-    """Yields the payload and every object in its envelopes, outermost first, each with its choice's index.
+    """Yields the payload and the objects inside it, outermost first, each with its choice's index.
 
-    `choice`: the index of the payload's first choice. Does not search in a tool's result, or in an object
-    that a shape reads as a whole.
+    An object is inside another one if it is under a key of `ENVELOPES`. `choice`: the index of the payload's
+    first choice. Does not search in a tool's result, or in an object that a shape reads as a whole.
     """
     seen: set[int] = set()
     queue: list[tuple[Any, int, bool]] = [(payload, choice, False)]
@@ -234,7 +234,7 @@ def nodes(payload: Any, choice: int) -> Iterator[tuple[Payload, int]]:
 
 
 def content(payload: Any) -> str:
-    """Returns the text of a message: its string or its text parts, also if wrapped in envelopes."""
+    """Returns the text of a message: its string or its text parts, even if `ENVELOPES` wrap the message."""
     texts: list[str] = []
     path: set[int] = set()  # the values that are being read, so that a cycle is read once
     stack: list[tuple[Any, bool]] = [(payload, False)]
@@ -256,8 +256,8 @@ def content(payload: Any) -> str:
 def _text_of(node: Payload, steps: Iterator[int]) -> Any:
     """Returns the content or text of the object itself.
 
-    If this is empty or missing, returns the first content or text that is found in the object's envelopes, or
-    None.
+    If this is empty or missing, returns the first content or text of an object inside it (under a key of
+    `ENVELOPES`), or None.
     """
     own = node.get("content") or node.get("text")
     if own or not any(key in node for key in ENVELOPES):

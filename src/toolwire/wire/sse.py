@@ -18,7 +18,7 @@ from toolwire.core.errors import ToolwireError
 DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
 EMPTY_LINE = b"\n\n"
-"""Completes the last event of a stream, even in the middle of a line."""
+"""Completes the last event of a stream, even if the stream ends in the middle of a line."""
 READ_LIMIT = 16 * 1024 * 1024
 
 json_bytes = msgspec.json.Encoder().encode
@@ -74,7 +74,7 @@ def data_frame(value: Any) -> bytes:
 
 
 def comment_frame(text: str) -> bytes:
-    """Returns a comment frame, which clients skip."""
+    """Returns an SSE comment, which clients skip."""
     return b": " + " ".join(scrub(text).splitlines()).encode() + b"\n\n"
 
 

@@ -3,7 +3,7 @@
 Both classes consume the steps of `order.py`, so a body equals what a client accumulates from the chunks (law
 3). No chunk contradicts an earlier one (law 6): the id, the type and the name of a call are sent once, and
 the arguments follow in pieces. The cost of a chunk does not grow with the answer (law 7): a delta is a
-prepared prefix, the text's JSON and a prepared suffix.
+prepared prefix, the text's JSON and a prepared suffix. The laws are in docs/architecture.md.
 
 - The first chunk of a choice has the role: with `content: ""` before text and reasoning, otherwise with
   `content: null` and the first call or refusal.
@@ -128,7 +128,7 @@ class _ChatAnswer:
 class ChatEncoder(_ChatAnswer):
     """A streamed chat completion.
 
-    `feed` returns the frames of a batch of events as one block; `finish` ends the stream.
+    `feed` returns the server-sent events for a batch of events; `finish` ends the stream.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class ChatEncoder(_ChatAnswer):
         self._begun = [False] * choices
 
     def feed(self, events: Sequence[Event], choice: int = 0) -> bytes:
-        """Returns the frames of a batch of events as one block, which may be empty."""
+        """Returns the server-sent events for a batch of events, joined to one block, which may be empty."""
         return self._frames(self._orders[choice].feed(events), choice)
 
     def say(self, text: str) -> bytes:

@@ -13,8 +13,8 @@
 | server tools, their results, and       | skipped, with a note                                            |
 | unknown types                          |                                                                 |
 
-`system` becomes the instructions. A message with the role `system` stays where it is: at the beginning as a
-system message, later as text of the user. Anthropic's server shows the model only the tools without
+`system` becomes the instructions. At the beginning of the messages, a message with the role `system` stays a
+system message; later, it becomes text of the user. Anthropic's server shows the model only the tools without
 `defer_loading` and the tools that a `tool_reference` names. All other tools are `Turn.hidden_tools`.
 `Turn.body` keeps the request for a backend that speaks this API itself.
 """

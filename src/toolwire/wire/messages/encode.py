@@ -3,7 +3,7 @@
 A body is built from the same steps as the stream (law 3). No event contradicts an earlier one (law 6): there
 is one `message_start`; content blocks are numbered from 0 without a gap, and one is open at a time; arguments
 are increments. The cost of an event does not grow with the answer (law 7): a delta is a prepared prefix, the
-text's JSON and a prepared suffix.
+text's JSON and a prepared suffix. The laws are in docs/architecture.md.
 
 - `message_start` is sent with the first output, or with the end if there is no output. At that time, the
   number of input tokens is usually not known; `message_delta` has this number.
@@ -12,8 +12,8 @@ text's JSON and a prepared suffix.
 - A thought without a signature is sent with an empty signature. Anthropic would refuse such a thought if a
   client sent it back; other models do not need a signature.
 - `input` is an object in this API. A complete call whose arguments are not an object ends the answer with an
-  error. In a body, `input` is the model's own JSON, so that it is exactly what a stream sends. If a call was
-  cut off, its `input` in a body has only the members that are complete.
+  error. In a body, `input` is the model's own JSON, exactly as a stream sends it. If a call was cut off, its
+  `input` in a body has only the members that are complete.
 - Toolwire's count of input tokens includes cached tokens, Anthropic's count does not.
 """
 
@@ -232,7 +232,7 @@ def _whole(step: Sign) -> dict[str, Any]:
 class MessagesEncoder(_MessagesAnswer):
     """A streamed message.
 
-    `feed` returns the frames of a batch of events as one block; `finish` ends the stream.
+    `feed` returns the server-sent events for a batch of events; `finish` ends the stream.
     """
 
     def __init__(self, model: str, *, id: str, ids: IdFactory, thoughts: Thoughts = "shown") -> None:
@@ -241,7 +241,7 @@ class MessagesEncoder(_MessagesAnswer):
         self._before = b""  # the bytes before the text in a delta of the open block
 
     def feed(self, events: Sequence[Event], choice: int = 0) -> bytes:
-        """Returns the frames of a batch of events as one block, which may be empty."""
+        """Returns the server-sent events for a batch of events, joined to one block, which may be empty."""
         return self._frames(self._steps(events))
 
     def say(self, text: str) -> bytes:
@@ -289,7 +289,7 @@ class MessagesEncoder(_MessagesAnswer):
                 self._sign(step, frames)
             elif type(step) is Close:
                 if step.status == "incomplete" and type(steps[-1]) is Fail:
-                    continue  # if it were closed, a client would take the block for complete, and run a call
+                    continue  # a client would take a closed block for complete, and run its call
                 if step.item.kind in CALL_KINDS and self._arguments(step) is None:
                     break
                 index = step.item.index

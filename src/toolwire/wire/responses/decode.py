@@ -12,8 +12,8 @@
 | hosted calls and their outputs                | skipped, with a note                            |
 | anything else                                 | refused                                         |
 
-With `previous_response_id`, the items of the responses that it continues come before the request's own.
-Instructions of earlier responses do not apply.
+With `previous_response_id`, the items of that response, and of all responses before it, come before the
+request's own items. Instructions of earlier responses do not apply.
 """
 
 from __future__ import annotations
@@ -292,7 +292,7 @@ def _mcp(reader: _Reader, box: RequestTools, previous: tuple[StoredItem, ...]) -
 
 
 def _conversation(body: Mapping[str, Any], previous: tuple[StoredItem, ...], reader: _Reader) -> None:
-    """Reads the items of earlier responses, and the request's own."""
+    """Reads the items of earlier responses, then the items of the request."""
     for item in previous:
         if not isinstance(item, McpListed):
             reader.add(item)

@@ -4,7 +4,7 @@
 stream (law 3). No event contradicts an earlier one (law 6): sequence numbers count from 0 without a gap, and
 the deltas of an item add up to the text of its `.done` event. The cost of an event does not grow with the
 answer (law 7): a delta is a prepared prefix, the sequence number, a prepared middle, the text's JSON and a
-prepared suffix.
+prepared suffix. The laws are in docs/architecture.md.
 
 - `response.created` and `response.in_progress` are sent with the first output, or with the end if there is no
   output.
@@ -34,8 +34,9 @@ from toolwire.wire.sse import comment_frame, encode, joined, json_bytes, scrub
 class ItemPart:
     """A part of an item, such as a message's text.
 
-    `events`: the type of the part's events without `.added` or `.done`. `index`: the member of these events
-    that has the part's position. `field`: the member of the part that has its text.
+    - `events`: the type of the part's events, without the suffix `.added` or `.done`.
+    - `index`: the member of these events that has the part's position.
+    - `field`: the member of the part that has the part's text.
     """
 
     events: str
@@ -48,9 +49,11 @@ class ItemPart:
 class ItemShape:
     """How items of one kind look on the wire.
 
-    `events`: the type of the text's events without `.delta` or `.done`. `also`: further members of these
-    events. `text_field`: the member of the `.done` event that has the whole text. `holder`: the member of the
-    item that lists its part. `names_call`: the `.done` event has the call's name.
+    - `events`: the type of the text's events, without the suffix `.delta` or `.done`.
+    - `also`: further members of these events.
+    - `text_field`: the member of the `.done` event that has the whole text.
+    - `holder`: the member of the item that lists the item's part.
+    - `names_call`: whether the `.done` event has the call's name.
     """
 
     id_prefix: str
@@ -184,9 +187,9 @@ def response_template(turn: Turn, id: str, created: int) -> dict[str, Any]:
 
 
 def _brief(token: TokenLogprob) -> dict[str, Any]:
-    """Returns a token without `bytes`, as the events of a text contain it.
+    """Returns a token's log probability without `bytes`, in the form for the events of a text.
 
-    The content part at the end contains the tokens with `bytes`.
+    The content part at the end of the text has the tokens with `bytes`.
     """
     top = [{"token": one["token"], "logprob": one["logprob"]} for one in token["top_logprobs"]]
     return {"token": token["token"], "logprob": token["logprob"], "top_logprobs": top}
@@ -198,7 +201,7 @@ def _brief(token: TokenLogprob) -> dict[str, Any]:
 class ResponsesEncoder:
     """A streamed response of the Responses API.
 
-    `feed` returns the frames of a batch of events as one block, `finish` ends the stream, and `response`
+    `feed` returns the server-sent events for a batch of events, `finish` ends the stream, and `response`
     returns the object with which the stream ended.
     """
 
@@ -229,7 +232,7 @@ class ResponsesEncoder:
         return self._order.dropped
 
     def feed(self, events: Sequence[Event], choice: int = 0) -> bytes:
-        """Returns the frames of a batch of events as one block, which may be empty."""
+        """Returns the server-sent events for a batch of events, joined to one block, which may be empty."""
         return self._frames(self._order.feed(events))
 
     def say(self, text: str) -> bytes:

@@ -266,7 +266,7 @@ def error_text(error: Any) -> str:
 
 
 def for_model(id: str, server: str, text: str) -> str:
-    """Returns a result as the model reads it: as data, between marks (law 12).
+    """Returns a result as the model reads it: as data, between marks (`core/marks.py`).
 
     Images and sounds are left out, and a long result is cut. The client gets the whole result.
     """
@@ -295,11 +295,11 @@ def _without_data(value: Any) -> Any:
 # --- items of an answer, and their events ---
 
 Frames = Iterator[tuple[str, dict[str, Any]]]
-"""Events: the type of each, and its members except `item_id` and `output_index`."""
+"""Events, each as its type and its members. The members `item_id` and `output_index` are left out."""
 
 
 def added(event: McpTools | McpAsk | McpCall) -> dict[str, Any]:
-    """Returns the item as `response.output_item.added` has it."""
+    """Returns the item in the form for the event `response.output_item.added`."""
     if isinstance(event, McpTools):
         return {"id": event.id, "type": LISTS, "server_label": event.server, "tools": []}
     if isinstance(event, McpAsk):
