@@ -6,7 +6,8 @@ overrides earlier ones. A model in the settings file replaces the model with the
 `TOOLWIRE_MODELS` replaces the models of both files. `TOOLWIRE_MODELS__ID` sets one model,
 `TOOLWIRE_MODELS__ID__KEY` sets one option of a model.
 
-A mistake in one model makes this model unavailable (`ModelSettings.problem`). Any other mistake is an error.
+A mistake in one model, MCP server or notice makes only this one unavailable (`problem` in its settings). Any
+other mistake is an error.
 """
 
 from __future__ import annotations

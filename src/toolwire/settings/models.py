@@ -172,7 +172,7 @@ def _option_hints(backend: str) -> dict[str, Any]:
 def _read_option(text: str, hint: Any) -> Any:
     """Converts text from the environment to the option's type.
 
-    If the type is not a string, a boolean or a number, the text is parsed if it looks like JSON.
+    For types other than strings, booleans and numbers, a text that looks like JSON is parsed.
     """
     kinds = set(get_args(hint)) if get_origin(hint) in (Union, UnionType) else {hint}
     if str in kinds or any(get_origin(kind) is Literal for kind in kinds):

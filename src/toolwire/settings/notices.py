@@ -100,7 +100,7 @@ def _check(notice: NoticeSettings) -> None:
     """Raises if the settings of a notice do not fit together."""
     for key in _FOREIGN[notice.kind]:
         if getattr(notice, key):
-            raise ConfigError(f'{key}: not for kind = "{notice.kind}"')
+            raise ConfigError(f'{key}: a notice with kind = "{notice.kind}" cannot have this key')
     host = _host("url", notice.url, origin=notice.kind == "ntfy")
     if notice.kind == "webhook" and len(notice.secret) < SHORTEST_SECRET:
         raise ConfigError(f"secret: a webhook needs a secret of at least {SHORTEST_SECRET} characters")

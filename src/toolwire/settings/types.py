@@ -1,7 +1,8 @@
 """The settings as types: sections, keys, defaults and ranges.
 
-Precedence: command line, environment (`TOOLWIRE_SECTION__KEY`), file. Secrets are written as `env:NAME` or
-`file:PATH`; `settings.load` resolves them. Imports the standard library only.
+Precedence, highest first: command line, environment (`TOOLWIRE_SECTION__KEY`), settings file, the settings
+page's file. Secrets are written as `env:NAME` or `file:PATH`; `settings.load` resolves them. This module
+imports only the standard library.
 """
 
 from __future__ import annotations
@@ -237,7 +238,7 @@ class McpServerSettings:
     folder: str = field(default="", compare=False)
     """The working folder of the command: the settings file's folder, or "" for the user's home folder."""
     secret: tuple[str, ...] = field(default=(), repr=False)
-    """Values that came from `env:` or `file:`, and all headers. They are never shown."""
+    """Values that came from `env:` or `file:`, and the values of all headers. They are never shown."""
     problem: str = ""
     """Why the server cannot be used, such as a missing secret; "" if its settings are valid."""
     where: str = field(default="", compare=False)

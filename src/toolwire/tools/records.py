@@ -61,7 +61,7 @@ class Records:
         return await self._store.run(lambda connection: _add(connection, approvals, most), "write")
 
     async def add_decided(self, approvals: Sequence[Approval], line: Line) -> None:
-        """Stores approvals that a grant has decided, with their lines of the audit log."""
+        """Stores approvals that a grant or a rule has decided, with their lines of the audit log."""
         await self._store.run(lambda connection: _add_decided(connection, approvals, line), "write")
 
     async def get(self, id: str) -> Approval | None:

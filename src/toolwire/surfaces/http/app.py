@@ -217,7 +217,7 @@ class App:
     async def handled(self, exchange: Exchange, work: Callable[[], Work]) -> None:
         """Runs `work`, which answers the request.
 
-        Any error becomes a response and a line in the log.
+        An error becomes an error response. If a part of the response was already sent, the error is raised.
         """
         try:
             sending = await work()
@@ -244,7 +244,7 @@ class App:
                 self._log(exchange)
 
     def _log(self, exchange: Exchange) -> None:
-        """Logs a request that was not a turn."""
+        """Logs a request that ran no turn."""
         scope = exchange.scope
         self.log.request(
             exchange.request_id,

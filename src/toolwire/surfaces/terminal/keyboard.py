@@ -38,7 +38,7 @@ class Stopped(Exception):
 
 
 class _Keys:
-    """A text on the screen that waits for keys. When it is `ready`, it calls `take(key)` for every key."""
+    """Shows a text and waits for keys. Calls `take(key)` for each key that is pressed while it is `ready`."""
 
     def __init__(self, text: Callable[[], StyleAndTextTuples], take: Callable[[str], None]) -> None:
         self._take = take
@@ -94,8 +94,8 @@ async def choose(text: str, keys: Container[str]) -> str:
 class Picker:
     """A list of files or results to pick from. Nothing is picked at first.
 
-    A file that does not exist cannot be picked. Enter ends the picking if something is picked, or if nothing
-    can be picked.
+    A file that does not exist or cannot be read cannot be picked. Enter ends the picking if something is
+    picked, or if nothing can be picked.
     """
 
     def __init__(self, shown: Preview, stage: Stage) -> None:

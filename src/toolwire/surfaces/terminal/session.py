@@ -167,7 +167,7 @@ class TerminalSession:
     # --- the model ---
 
     def model(self, named: str | None) -> str:
-        """Returns the id of the model that `named` means; if `named` is None, of the first model.
+        """Returns the model id or alias that `named` means; if `named` is None, the id of the first model.
 
         Raises `ConfigError` with a list of known ids if no model has this name.
         """

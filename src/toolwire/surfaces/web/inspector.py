@@ -31,7 +31,7 @@ from toolwire.surfaces.web.context import PageApi, Row, Web, invalid, number
 # --- charts
 
 WINDOWS = {"1h": (3600, 60), "24h": (24 * 3600, 1800), "7d": (7 * 24 * 3600, 4 * 3600)}
-"""By window of the charts: its length and the length of its buckets, in seconds."""
+"""For each time window of the charts: the length of the window and of its buckets, in seconds."""
 
 
 def charts(records: Iterable[TurnRecord], window: str, now: float, model: str = "") -> dict[str, Any]:
@@ -283,7 +283,7 @@ def described(recording: Recording) -> dict[str, Any]:
 def rows(recording: Recording, kind: str) -> list[WireRow]:
     """Returns the rows of one kind (`KINDS`): milliseconds, label, text.
 
-    If there are no raw frames of the backend, the rows are the batches of events that it yielded.
+    If the kind is `frames` and no raw frames were recorded, the rows are the backend's batches of events.
     """
     if kind == "wire":
         return [[ms, *frame] for ms, label, text in recording.wire for frame in _wire_frames(label, text)]

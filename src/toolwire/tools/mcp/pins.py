@@ -118,7 +118,7 @@ class Pins:
     async def first(self, server: str, tools: Sequence[Pinned]) -> Mapping[str, str]:
         """Pins the first list of a server, and returns the pins.
 
-        If another process has pinned a list of the server before, returns the pins of that process.
+        If another process has just pinned some of these tools, its pins stay.
         """
         await self._put(_FIRST, server, tools)
         return (await self.all()).get(server, {})
