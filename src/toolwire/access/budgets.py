@@ -183,7 +183,7 @@ class Budgets:
     def error(self, refusal: MeterRefusal, key_id: str, limits: KeyLimits, shared: bool) -> ToolwireError:
         """Returns the error for a client whose turn a budget refuses.
 
-        `shared`: Redis refused the turn, so the amounts in the message are those that Redis reported.
+        `shared`: whether Redis refused the turn. The message then has the amounts that Redis reported.
         """
         place = KINDS.index(refusal.kind)
         own, (spent, held) = self._of(key_id), self._used(key_id)

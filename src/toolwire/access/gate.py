@@ -230,8 +230,8 @@ class Gate:
     def identify(self, headers: Headers, client: tuple[str, int] | None, looked: bool = False) -> KeyHolder:
         """Returns the holder of the caller's key, looked up only among the keys that were already read.
 
-        Raises an error if no holder is found. `looked`: the stored keys were just read again. If that read
-        failed, the error says that the client may retry, because the key may be new.
+        Raises an error if no holder is found. `looked`: whether the stored keys were just read again. If that
+        read failed, the error says that the client may retry, because the key may be new.
         """
         if not self.ring.needed:
             self.ring.check_known()

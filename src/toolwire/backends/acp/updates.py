@@ -51,7 +51,8 @@ def usage_of(result: Mapping[str, Json]) -> Usage | None:
     """Returns the token counts of a prompt, or None if there are none.
 
     Some agents include cached tokens in the input and thought tokens in the output, others do not. If the
-    total is at least the sum of all numbers, they are not included, and this function adds them.
+    reported total is at least the sum of all numbers, these tokens are not included, and this function adds
+    them.
     """
     given = next((found for path in _USAGES if (found := _inner(result, path)) is not None), {})
     read, written = _number(given, "cachedReadTokens"), _number(given, "cachedWriteTokens")
@@ -152,10 +153,7 @@ class AgentCalls:
 
     @property
     def expected(self) -> bool:
-        """Whether an announcement still waits for its call, or a call for its announcement.
-
-        A call arrives when it reaches the MCP server.
-        """
+        """Whether any call is only announced, or has only reached the MCP server, so that more will come."""
         return bool(self._early) or any(one.expected for one in self._announced.values())
 
     def seen(self, id: str) -> Announced | None:

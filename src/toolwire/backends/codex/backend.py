@@ -245,7 +245,7 @@ class CodexBackend:
         return CodexRun(turn, self.options, self.home, self._thread)
 
     async def _thread(self) -> Thread:
-        """Returns a thread on a worker that is logged in."""
+        """Returns a new Codex thread on a worker that is logged in."""
         for last in (False, True):
             seat = await self._lease()
             try:

@@ -48,7 +48,7 @@ class CodexHome:
 
     @property
     def cwd(self) -> Path:
-        """The empty folder that is the working folder of threads."""
+        """The empty folder that is the working folder of all Codex threads."""
         return self.path / "empty"
 
     @asynccontextmanager
@@ -79,7 +79,7 @@ def find_binary(options: CodexOptions) -> str:
 def home_path(options: CodexOptions, binary: str) -> tuple[Path, Path]:
     """Returns the path of Toolwire's Codex home, and of the person's Codex home, whose login is used.
 
-    Codex reads its config for every thread, so models with different providers must not share a home.
+    Codex reads its config for every thread. So models with different providers must not share a home.
     """
     own = Path(os.environ.get("CODEX_HOME") or "~/.codex").expanduser().absolute()
     parent = Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser() / "toolwire" / "codex"

@@ -40,9 +40,9 @@ class CodexOptions:
     Used only for versions of Codex that do not report the end of the model's response.
     """
     max_threads: int = 200
-    """How many threads a process starts before Toolwire replaces it."""
+    """How many Codex threads a process starts before Toolwire replaces the process."""
     max_rss_mb: int = 600
-    """How much memory a process may use before Toolwire replaces it."""
+    """How much memory a process may use before Toolwire replaces the process."""
     timeout_s: float = 300.0
     """How long Codex may be silent while the model works."""
     start_timeout_s: float = 20.0

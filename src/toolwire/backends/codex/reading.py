@@ -54,7 +54,7 @@ BETWEEN = "\n\n"
 
 
 class ThreadReader:
-    """Converts the notifications of one thread: `feed` returns the events of a notification.
+    """Converts the notifications of one Codex thread: `feed` returns the events of a notification.
 
     `tools`: the client's tool names by Codex's names for them. `ended`: how the turn ended; None while it
     runs. `complete`: whether Codex reported the end of the model's response.

@@ -36,7 +36,7 @@ LOG_IN = "Log in with: codex login"
 
 
 class Sink(Protocol):
-    """Receives the messages of a thread.
+    """Receives the messages of a Codex thread.
 
     `deliver` gets each message. Requests of Codex must be answered, at once or later, or the turn must be
     ended. `lost` is called when the process has died.
@@ -64,9 +64,9 @@ class CodexWorker(Child):
         self.version: Version = home.version
         self.failure: Failure | None = None
         self.threads = 0
-        """The number of threads that this process has started."""
+        """The number of Codex threads that this process has started."""
         self.logged_in = False
-        """Whether a login was found. While this is False, `require_login` asks Codex for each new thread."""
+        """Whether a login was found. Until then, `require_login` asks Codex before each new thread."""
         self._lines = Lines()
         self._ids = itertools.count(1)
         self._waiting: dict[int | str, asyncio.Future[RpcMessage]] = {}

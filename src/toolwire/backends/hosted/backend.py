@@ -2,8 +2,8 @@
 
 - Toolwire always requests a stream from the provider, even if the client did not. So there is only one code
   path, every request can be cancelled, and answers can have any length.
-- The library pydantic-ai is loaded with the first turn. Until then, the capabilities are those of the
-  provider.
+- The library pydantic-ai is loaded with the first turn. Until then, the capabilities are those that Toolwire
+  knows of the provider.
 - Toolwire does not retry requests, because clients have their own retries. The only exception is a request on
   an idle connection that the provider had already closed.
 """
@@ -37,7 +37,7 @@ def installed() -> bool:
 
 
 def load(options: HostedOptions, key: str) -> LibraryModel:
-    """Imports the library and creates the model. Raises `ToolwireError` if something is missing."""
+    """Imports pydantic-ai and creates the model. Raises `ToolwireError` if something is missing."""
     if not installed():
         raise _missing("The provider library", add_extra("hosted"))
     provider = PROVIDERS[options.provider]
@@ -112,7 +112,7 @@ class HostedBackend:
         return await loaded.count(turn, self.capabilities, self.memory)
 
     async def ready(self) -> bool:
-        """Returns whether the library and the key exist. Does not ask the provider: this could cost money."""
+        """Returns whether pydantic-ai and the key exist. Does not ask the provider: this could cost money."""
         return installed() and (bool(self.key()) or not self._provider.keys)
 
     async def close(self) -> None:
@@ -122,7 +122,7 @@ class HostedBackend:
 
 
 def lacking(options: HostedOptions) -> tuple[str, str] | None:
-    """Returns what a model lacks (the library or the key) and how to get it; None if it lacks nothing."""
+    """Returns what a model lacks (pydantic-ai or the key) and how to get it; None if it lacks nothing."""
     if not installed():
         return "the provider library is not installed", add_extra("hosted")
     keys = PROVIDERS[options.provider].keys

@@ -184,7 +184,7 @@ def _client(options: HostedOptions) -> httpx2.AsyncClient:
     )
 
     async def one_user_agent(request: httpx2.Request) -> None:
-        # The library and Google's SDK both add this header, and some servers refuse a request that has two.
+        # pydantic-ai and Google's SDK both add this header, and some servers refuse a request that has two.
         request.headers["User-Agent"] = request.headers.get_list("User-Agent")[-1]
 
     async def remember(response: httpx2.Response) -> None:

@@ -50,7 +50,7 @@ FAILED: dict[str, str] = {
 
 
 class HostedReader:
-    """Reads one answer of a provider: call `feed` with the library's events, then `finish`."""
+    """Reads one answer of a provider: call `feed` with pydantic-ai's events, then `finish`."""
 
     def __init__(self, memory: CallMemory, summaries: bool = False) -> None:
         self._memory = memory
@@ -182,7 +182,7 @@ KINDS: tuple[tuple[type[Exception], str], ...] = (
     (exceptions.ContentFilterError, "content_filter"),
     (exceptions.UserError, "invalid_request"),
 )
-"""Kinds of failure by class of the library's error, subclasses first. `STATUS_KINDS` overrides them."""
+"""Kinds of failure by class of pydantic-ai's error, subclasses first. `STATUS_KINDS` takes precedence."""
 
 STATUS_KINDS: dict[int, str] = {408: "timeout", 413: "body_too_large", 504: "timeout"}
 
@@ -199,7 +199,7 @@ _SECONDS = re.compile(r"(\d+(?:\.\d+)?)s")
 
 
 def failure_of(error: BaseException, started: bool, secrets: tuple[str, ...] = ()) -> Failure:
-    """Returns the failure for an error of the library. `started`: whether some of the answer has arrived."""
+    """Returns the failure for an error of pydantic-ai. `started`: whether some of the answer has arrived."""
     if isinstance(error, ToolwireError):
         return error.failure
     status = error.status_code if isinstance(error, exceptions.ModelHTTPError) else None
@@ -241,7 +241,7 @@ def presentable(text: str, secrets: tuple[str, ...]) -> str:
 
 
 def _words(error: BaseException) -> str:
-    """Returns the provider's message; if it has none, the library's message for a wrong request; or ""."""
+    """Returns the provider's message, or pydantic-ai's message about a wrong request, or ""."""
     body = getattr(error, "body", None)
     for place in (body.get("error") if isinstance(body, Mapping) else None, body):
         if isinstance(place, Mapping) and isinstance(place.get("message"), str):

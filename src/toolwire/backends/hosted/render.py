@@ -60,7 +60,7 @@ Content = str | BinaryContent | ImageUrl
 
 
 def contents(parts: Iterable[Part], provider: Provider) -> list[Content]:
-    """Returns the parts as content of the library, without empty texts, which some providers refuse."""
+    """Returns the parts as pydantic-ai's content, without empty texts, which some providers refuse."""
     out: list[Content] = []
     for part in parts:
         if isinstance(part, TextPart):
@@ -125,7 +125,7 @@ OPENING = "(The conversation starts here.)"
 CONTINUE = "Continue."
 EMPTY_SCHEMA: Mapping[str, Any] = {"type": "object", "properties": {}}
 SAMPLING_SETTINGS = ("temperature", "top_p", "seed", "presence_penalty", "frequency_penalty", "logit_bias")
-"""Fields of `turn.Sampling` that have the same name in the library. Only supported fields are sent."""
+"""Fields of `turn.Sampling` that have the same name in pydantic-ai. Only supported fields are sent."""
 _STRANGE = re.compile(r"[^a-zA-Z0-9_-]")
 
 
@@ -133,8 +133,8 @@ _STRANGE = re.compile(r"[^a-zA-Z0-9_-]")
 class Target:
     """The model for which `render` converts a turn.
 
-    `profile`: the library's profile of the model. `fields`: the request fields that the model supports.
-    `system`, `canonical_system`: the library's names of the provider, for messages with signed thoughts.
+    `profile`: pydantic-ai's profile of the model. `fields`: the request fields that the model supports.
+    `system`, `canonical_system`: pydantic-ai's names of the provider, for messages with signed thoughts.
     """
 
     options: HostedOptions

@@ -117,7 +117,7 @@ def _param(turn: Turn) -> str:
 #
 # Anthropic and Google sign the thoughts of a model before a call, and want these thoughts back unchanged with
 # the call's result. OpenAI's API has no field for signed thoughts, so the backend remembers them by call id.
-# If they are lost, Claude continues without thoughts, and the library sends Google its documented dummy
+# If they are lost, Claude continues without thoughts, and pydantic-ai sends Google its documented dummy
 # signature.
 
 MOST_CALLS = 4096
