@@ -192,7 +192,7 @@ def _drop_consent(given: dict[Key, Given], in_file: dict[Key, Given], problems: 
 def _from_page(
     store_url: str, environ: Mapping[str, str]
 ) -> tuple[dict[Key, Given], str, str, Mapping[str, Sequence[str]]]:
-    """Returns four values: the layer of the settings page's file, its path, why it is ignored, its rules.
+    """Returns the settings page's file: its values, its path, why it is ignored, and its MCP rules.
 
     The path is "" if the page cannot have a file. The reason is "" if the file is not ignored.
     """

@@ -38,7 +38,7 @@ class PageFileError(Exception):
 
 @dataclass(slots=True)
 class PageSettings:
-    """The content of the file. `root` is the vault's folder; "" if the page has not set it."""
+    """The content of the settings page's file. `root`: the vault's folder; "" if the page has not set it."""
 
     root: str = ""
     models: dict[str, dict[str, Any]] = field(default_factory=dict)

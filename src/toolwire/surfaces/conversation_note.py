@@ -175,7 +175,7 @@ class Guard:
         self._at_start = True
 
     def feed(self, text: str) -> str:
-        """Returns the text that can be written now. Holds back an end that could begin a marker."""
+        """Returns the text that can be written now. Holds back its end if that could begin a marker."""
         self._held += prose(text.replace("\r", ""))
         keep = len(self._held)
         start = self._held.rfind("\n") + 1

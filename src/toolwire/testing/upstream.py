@@ -5,8 +5,8 @@
         assert upstream.requests[0].body["messages"]
 
 An answer is a list of chat chunks as OpenAI sends them. Each function in `QUIRKS` changes these chunks to
-those that a server with one deviation would send. Faults of the connection (interruptions, resets, silence)
-are fields of `Reply`.
+imitate one deviation of a real server. Faults of the connection (interruptions, resets, silence) are fields
+of `Reply`.
 """
 
 from __future__ import annotations

@@ -206,7 +206,7 @@ class Approvals:
         return self._line(approval, "forged", note="the stored approval had no proof")
 
     async def valid_grants(self) -> list[Grant]:
-        """Returns the remembered grants that count: not revoked, and with a proof."""
+        """Returns the remembered grants that are valid: not revoked, and with a valid proof."""
         grants = [one for one in await self.records.grants() if one.id not in self._revoked]
         return [one for one in grants if await self.proofs.proves_grant(one)]
 
@@ -454,7 +454,7 @@ _dumps = partial(json.dumps, sort_keys=True, ensure_ascii=False, default=str)
 
 
 def _content(approval: Approval) -> str:
-    """Returns a text that identical calls share: the arguments, and what the person is shown."""
+    """Returns a text that is the same for identical calls: the arguments, and what the person is shown."""
     return _dumps([dict(approval.arguments), approval.shown.to_json()])
 
 
@@ -465,7 +465,7 @@ def _sha(text: str) -> str:
 def _check(approval: Approval, decision: Decision) -> None:
     """Raises an error if a decision grants more than was shown.
 
-    If the arguments were edited, what the person picked is checked when the call runs.
+    If the arguments were edited, the picked files or results are checked only when the call runs.
     """
     if not decision.approved:
         return

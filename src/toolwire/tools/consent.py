@@ -199,8 +199,8 @@ class LinkKey:
 class CodeRecord:
     """What the store has of an approval code: a salt and a public key, never the code.
 
-    `set_by`: the surface on which the code was set. `confirmed`: the proof of the running server that a
-    person set or entered this code on its pages.
+    `set_by`: the surface on which the code was set. `confirmed`: a proof, made by the running server, that a
+    person set or entered this code on the server's pages.
     """
 
     salt: str
@@ -337,7 +337,7 @@ class Proofs:
     def link(self, approval: Approval, by: str, approves: bool) -> LinkKey:
         """Returns the secret of a link to a question of this process.
 
-        `approves`: whether the link may approve. The secret of a link that may only deny proves no approval.
+        `approves`: whether the link may approve. If it may only deny, its secret cannot prove an approval.
         """
         key = _mac(self.key, _written("link", approval.token, by, approves))
         return LinkKey(base64.urlsafe_b64encode(key).decode().rstrip("="), by)

@@ -345,7 +345,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A model's call. `arguments`: as the model wrote them."""
+    """A tool call of a model. `arguments`: the JSON text that the model wrote."""
 
     id: str
     name: str

@@ -3,10 +3,11 @@
 What is granted is exactly what runs (law 11 in `docs/architecture.md`). The rules of a tool judge a call
 before the person is asked, and again just before the call runs: a call that a rule denies never runs, even if
 a person has approved it.
+
 The audit log has every decision, every run, and every call that was refused without a question. Before a
-grant the model learns nothing about the notes. Under a standing grant (a remembered grant, or a rule) no
-person looks at the call. If such a call fails to change a note, the model gets the same error for every
-cause, because the cause could reveal content.
+grant, the model learns nothing about the notes. Nobody looks at a call that a remembered grant or a rule
+allows. If such a call fails to change a note, the model gets the same error for every cause, because the
+cause could reveal content.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class Toolbox:
         }
 
     def joined(self, tools: Iterable[Tool]) -> Toolbox:
-        """Returns the toolbox with further tools: those of MCP servers, which check arguments themselves."""
+        """Returns a toolbox that also has these tools of MCP servers. They check arguments themselves."""
         other = copy(self)
         other.tools = {**self.tools, **{tool.name: tool for tool in tools}}
         return other
@@ -197,7 +198,7 @@ class Executor:
     """How long a call waits for its decision; a later, identical call can then use it (`Approvals.ask`)."""
 
     async def execute(self, calls: Sequence[ToolCall], asking: Asking) -> list[Outcome]:
-        """Returns the outcome of every call, in order. Mistakes of a tool or a model never raise."""
+        """Returns the outcome of every call, in order. A mistake of a tool or a model raises no error."""
         planned = [await self._plan(call, asking) for call in calls]
         questions = [one.question() for one in planned if isinstance(one, _Planned)]
         decided = iter(await self._ask(asking, questions) if questions else ())
@@ -352,7 +353,7 @@ def _counts(found: Preview, decision: Decision) -> dict[str, int]:
 def _note(
     planned: _Planned, decision: Decision, shown: Preview, picked: Sequence[str] | None
 ) -> dict[str, str]:
-    """Returns a note for the model about what was changed in its call; empty if nothing was changed."""
+    """Returns a note for the model about changes to the model's call; empty if nothing was changed."""
     edited = decision.arguments
     if decision.within and isinstance(planned.tool, Narrowing):
         return {"note": f"Only notes that match {' or '.join(decision.within)} were searched."}

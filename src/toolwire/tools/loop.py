@@ -60,7 +60,7 @@ class ThoughtText:
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """The event that the model calls tools: all calls of one answer."""
+    """The event that the model has called tools. `calls`: all calls of one answer."""
 
     calls: tuple[ToolCall, ...]
 
@@ -213,7 +213,7 @@ NOTES = "contents of the person's notes"
 def marked(result: Any, of: str = NOTES) -> str:
     """Returns a tool's result for the model, as data between random marks.
 
-    The content cannot contain the marks, because nobody can know them in advance. `of`: what the data is.
+    The result cannot contain the marks, because nobody can know them in advance. `of`: describes the data.
     """
     return marks.marked(json.dumps(result, ensure_ascii=False), of, secrets.token_hex(6))
 

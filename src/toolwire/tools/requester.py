@@ -1,4 +1,4 @@
-"""The process that waits for a decision.
+"""Identifies the process that waits for a decision.
 
 A question records this process as `HOST/PID/STARTED`, so that the questions of a dead process can be closed.
 `HOST` includes the namespace of process ids, because each container can have its own.

@@ -106,7 +106,7 @@ class Watch:
 NO_SNIFF = (b"x-content-type-options", b"nosniff")
 BODY_IDLE_S = 30.0
 BODY_RATE = 8 * 1024
-"""The least bytes per second at which a body must arrive."""
+"""The minimum rate, in bytes per second, at which a body must arrive."""
 MOST_ARRIVING = 256 * 1024 * 1024
 LINGER_S = 30.0
 LONGEST_RETRY_S = 86_400.0
@@ -361,7 +361,7 @@ class Exchange:
         await self.end()
 
     async def begin(self, status: int, headers: HeaderList) -> None:
-        """Sends the head of a response. Its body follows with `piece` and `end`."""
+        """Sends the head of a response. Call `piece` and `end` to send the body."""
         self.started, self.status = True, status
         await self._send(
             {"type": "http.response.start", "status": status, "headers": [*headers, *self.shared(headers)]}

@@ -187,7 +187,7 @@ class McpCalls:
 class Progress:
     """Sends the progress of one request, as a number that always rises.
 
-    While a person decides, the number is the time in seconds; then it follows the server's own reports.
+    While a person decides, the number counts seconds. After that, it follows the server's own reports.
     """
 
     def __init__(self, context: ServerRequestContext[Any, Any]) -> None:

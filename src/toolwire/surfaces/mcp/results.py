@@ -174,7 +174,8 @@ def _passed_on(outcome: Outcome, version: str) -> types.CallToolResult:
 def refused(error: str, reason: str = "", *, tool: Tool | None = None) -> types.CallToolResult:
     """Returns an error as the result of a call.
 
-    For a server's tool, the result has no structured content, which would have to match its `outputSchema`.
+    For a server's tool, the result has no structured content, because that would have to match the tool's
+    `outputSchema`.
     """
     text = types.TextContent(text=f"{error}\nReason: {reason}" if reason else error)
     structured = None

@@ -46,7 +46,7 @@ ToolSource = Callable[[Settings, Path], AbstractAsyncContextManager[Sequence[Too
 async def vault_source(settings: Settings, root: Path) -> AsyncIterator[Sequence[Tool]]:
     """Yields the tools of a vault.
 
-    On a terminal, it first builds the index, if the vault has none, and shows a progress bar.
+    On a terminal, a missing index is built first, with a progress bar.
     """
     if sys.stderr.isatty():
         from toolwire.surfaces.terminal.indexing import first_build

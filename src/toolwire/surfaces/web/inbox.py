@@ -126,7 +126,7 @@ class InboxApi(PageApi):
         return self.shown(approval, (await self._code_check(request))(approval))
 
     async def _code_check(self, request: Request) -> Callable[[Approval], str]:
-        """Returns a function: given an approval, it returns why the approval needs the code, or ""."""
+        """Returns a function that says why an approval needs the code; it returns "" if it needs none."""
         authority: Authority = request.state.authority
         signer, proofs = await self._signer(authority), self._web.approvals.proofs
 

@@ -346,7 +346,7 @@ def _check_origin(request: Request) -> None:
 
 
 def _public(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
-    """Returns a handler without a session: a secret in the request proves what the request may do."""
+    """Returns a handler that needs no session: a secret in the request proves what it may do."""
 
     async def guarded(request: Request) -> Response:
         try:

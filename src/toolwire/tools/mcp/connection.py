@@ -1,7 +1,7 @@
-"""A connection to an MCP server, by stdio or HTTP, owned by one task.
+"""A connection to an MCP server, by stdio or HTTP.
 
-Callers are in other tasks, so that a failing connection cancels none of them. Toolwire declares no
-capability, so a server cannot use elicitation, sampling or roots.
+A task of its own opens and closes each connection. Callers run in other tasks, so that a failing connection
+does not cancel them. Toolwire declares no capability, so a server cannot use elicitation, sampling or roots.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class UpstreamFailed(Exception):
 
 
 class Connection:
-    """One connection to a server, owned by one task."""
+    """One connection to a server. The same task opens and closes it."""
 
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream

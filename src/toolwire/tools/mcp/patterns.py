@@ -100,7 +100,7 @@ def folded(value: Any) -> Any:
 
 
 def _decoded(value: Any) -> Iterator[Any]:
-    """Yields the folded value and, of a text, the results of decoding percent signs again and again.
+    """Yields the folded value. For a text, also yields the results of repeated percent-decoding.
 
     Yields None last if the text still changes after `MOST_DECODED` times.
     """

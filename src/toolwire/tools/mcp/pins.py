@@ -94,7 +94,7 @@ def _definition(tool: types.Tool, instructions: str) -> dict[str, Any]:
 
 
 class Pins:
-    """The pins in the store, by the `source` of a server."""
+    """The pins in the store. Each server is identified by its `source`, such as "mcp:files"."""
 
     def __init__(self, store: Store, clock: Callable[[], float] = time.time) -> None:
         self._store = store

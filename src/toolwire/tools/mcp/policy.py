@@ -58,8 +58,8 @@ class Configured(Protocol):
 class Ruling:
     """What the rules say about a call.
 
-    `rule`: the rule as written; "default" if none fits; "" if the server has neither rules nor a default
-    other than `ask`.
+    `rule`: the rule as written; "default" if none fits; "" if the server has no rules and its default is
+    `ask`.
     """
 
     action: Action
@@ -127,7 +127,7 @@ class Condition:
     pattern: Pattern
 
     def fits(self, call: Call, *, surely: bool) -> bool:
-        """Whether the condition holds: certainly with `surely` (for allow rules), otherwise possibly."""
+        """Whether the condition could hold or, with `surely` (for allow rules), certainly holds."""
         steps = folded(self.name).split(".")
         outer = (".".join(steps[:count]) for count in range(1, len(steps)))
         through = (value for name in outer for value in call.values.get(name, ()))
@@ -268,7 +268,7 @@ def read_arguments(written: str) -> Mapping[str, Any]:
 
 
 def canonical(value: Any, text: Callable[[str], str] = str) -> str:
-    """Returns a value as JSON, in the same form for equal values: 1 and 1.0, and keys in any order.
+    """Returns a value as JSON. Equal values give equal texts: 1 and 1.0, or keys in another order.
 
     `text`: a function that is applied to every text in the value.
     """

@@ -48,7 +48,7 @@ def check_patterns(patterns: Iterable[str]) -> None:
 
 
 class PublicBackend(httpcore2.AsyncNetworkBackend):
-    """Opens sockets to public addresses. `allowed`: decides whether an address is public."""
+    """Opens sockets only to public addresses. `allowed` decides whether an address is public."""
 
     def __init__(self, allowed: Allowed = is_public) -> None:
         self._allowed = allowed

@@ -1,9 +1,12 @@
-"""MCP servers for clients of the Responses API: what the gateway needs of them (`gateway/served.py`).
+"""MCP servers that clients of the Responses API may use. Implements `gateway/served.py`.
 
-A client may use two kinds of servers: by its label, a server in the settings that has `api = true`; and by a
-`server_url`, any server that `[mcp] urls` allows. Every call takes the same path as any other tool call: the
-rules, the questions and the audit log of the executor. The client's approval answers a question only if the
-client's key may approve.
+A client may use two kinds of servers:
+
+- a server in the settings with `api = true`, which the client names by its label;
+- a server that `[mcp] urls` allows, which the client names by a `server_url`.
+
+Every call takes the same path as any other tool call: the rules, the questions and the audit log of the
+executor. The client's approval answers a question only if the client's key may approve.
 """
 
 from __future__ import annotations
@@ -259,7 +262,8 @@ class Named:
 class NamedServers:
     """Servers that clients name by URL, each for one key and one set of headers.
 
-    What a client sends along (`headers`, `authorization`) stays in memory, and is sent to that server only.
+    The `headers` and `authorization` of a client stay in memory, and are sent only to the server that the
+    client named.
     A connection is closed only while it is not used. A call of a tool that was listed before opens it again.
     """
 
