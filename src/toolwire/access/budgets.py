@@ -201,7 +201,7 @@ class Budgets:
             message += f", and {used:,} are used."
             return ToolwireError(
                 "quota",
-                f"{message} It starts again with the next month (UTC).",
+                f"{message} The budget starts again with the next month (UTC).",
                 retry_after_s=max(1.0, next_month(now) - now),
             )
         if used + reserved >= budget:

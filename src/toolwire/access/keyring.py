@@ -101,7 +101,7 @@ class KeyRing:
 
     @property
     def due(self) -> bool:
-        """Whether `refresh` must be called: the stored keys were not read within `REREAD_S`, or never."""
+        """Whether `refresh` must be called, because the last read of the stored keys is too long ago."""
         if self._records is None or self._read_at is None:
             return self._records is not None
         now = self._ticks()

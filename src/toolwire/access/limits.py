@@ -132,7 +132,10 @@ class RateLimits:
     # --- before a turn ---
 
     def check(self, key_id: str, limits: KeyLimits) -> None:
-        """Raises an error if the key's limits already refuse any turn. Called before the body is read."""
+        """Raises an error if the key may not run any turn now. Called before the request's body is read.
+
+        Checks the requests per minute and the concurrent turns, but not the tokens and the budget.
+        """
         account, rates = self._account(key_id, limits), self._rates(limits)
         refusal = None
         if limits.requests_per_minute:
@@ -145,10 +148,7 @@ class RateLimits:
             raise self._refused(refusal, Ticket(self, key_id, limits, NO_TOKENS), account)
 
     async def admit(self, key_id: str, limits: KeyLimits, turn: Turn) -> Ticket:
-        """Reserves what the turn needs.
-
-        Raises an error with status 429 if the key's limits do not allow it.
-        """
+        """Reserves what the turn needs. Raises an error if the key's limits do not allow the turn."""
         budgeted = self._budgets.has(limits)
         if budgeted:
             await self._budgets.open(key_id)
@@ -355,8 +355,7 @@ class RateLimits:
     def headers(self, key_id: str, limits: KeyLimits, anthropic: bool = False) -> HeaderList:
         """Returns the headers `x-ratelimit-…` for a response, if the key has limits per minute.
 
-        `anthropic`: with Anthropic's names, and with the time of the reset instead of the time until the
-        reset.
+        `anthropic`: use Anthropic's names, and the moment of the reset instead of the duration until then.
         """
         account, rates = self._account(key_id, limits), self._rates(limits)
         meters.drain(account.meters, rates, self._clock())

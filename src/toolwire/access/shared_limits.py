@@ -203,7 +203,7 @@ class MonthAsked:
     """The part of a request to Redis that concerns the key's monthly budget.
 
     `used`: the usage of a turn that has ended. `known`: the sum that Redis starts from if Redis has no sum.
-    `seen`: the sum that Redis last reported to this node, in `epoch`.
+    `seen`: the sum that Redis last reported to this node. `epoch`: the epoch of this sum (see `Month`).
     """
 
     month: int

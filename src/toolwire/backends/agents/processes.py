@@ -166,7 +166,7 @@ class Child(asyncio.SubprocessProtocol):
     def end_message(self) -> str:
         code = self._transport.get_returncode() if self._transport is not None else None
         if code is None:
-            return self.report(f"{self.title} was cut off.")
+            return self.report(f"{self.title} was disconnected.")
         if 128 < code <= 192:  # a launcher reports in this form that a signal ended its child
             code = 128 - code
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit status {code}"

@@ -73,7 +73,8 @@ class LocalOptions:
     max_tokens: int = 1024
     """The maximum number of tokens of an answer, if the request sets none.
 
-    A required call may have up to half the context, because the grammar makes sure that it ends.
+    A required call may use half the context if this is more, because the grammar makes sure that the call
+    ends.
     """
     max_string: int = 0
     """The maximum length of a string if a tool's schema sets no limit. 0: chosen by the model's size."""
