@@ -241,7 +241,7 @@ class Finish:
     window: bool = False
     """Whether the reason is `length` because the context window was full, not because of `max_tokens`."""
     repeats: bool = False
-    """Whether Toolwire ended the answer, with the reason `length`, because it repeated itself without end."""
+    """Whether Toolwire ended the answer (reason `length`) because the answer repeated itself without end."""
     extra: Mapping[str, Any] | None = None
     """Further fields for clients of Anthropic's API, sent in the `message_delta` event or in the body:
     `stop_details`, `container`, `context_management`, or a `stop_reason` that no other API has, such as

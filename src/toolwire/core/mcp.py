@@ -89,7 +89,10 @@ class McpAnswer:
 
 @dataclass(frozen=True, slots=True)
 class McpListed:
-    """A stored item: a server's tools were listed in the conversation. `Turn.items` never contains it."""
+    """A stored item: it records that the conversation has listed the tools of an MCP server.
+
+    `Turn.items` never contains such an item.
+    """
 
     server: str
 

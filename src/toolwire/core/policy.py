@@ -58,7 +58,7 @@ class Policy:
     """Applies the rules to one run, that is to one choice if the client asked for several."""
 
     def __init__(self, rules: PolicyRules, dropped: dict[str, int] | None = None) -> None:
-        """`dropped`: the dict for the counts, which all choices of an answer share."""
+        """`dropped`: the dict in which all choices of an answer count what they drop."""
         self.names: list[str] = []
         """Names of the calls that passed, in order."""
         self.rules = rules
@@ -81,7 +81,7 @@ class Policy:
     # --- interface ---
 
     def feed(self, events: list[Event]) -> list[Event]:
-        """Returns the events that pass. If `cut` is True afterwards, cancel the run and send `end()`."""
+        """Returns the events that pass. If `cut` is True afterwards, cancel the run and send `end()`'s events."""
         kinds = set(map(type, events))
         if not self._active or not (self._called or self.cut or CallBegin in kinds):
             if not _NOTED.isdisjoint(kinds):

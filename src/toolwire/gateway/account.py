@@ -63,7 +63,7 @@ class Account:
         self.model = ""
         """The id of the model that answers; "" if it is the requested one."""
         self.drops_logprobs = False
-        """Whether log probabilities were dropped, because a thought was cut out of their text."""
+        """Whether log probabilities were dropped, because a thought was cut out of the answer's text."""
         self.repeats = False
         """Whether Toolwire ended the answer, because the answer repeated itself."""
 

@@ -86,7 +86,7 @@ class ResponsesAnswer(ResponsesEncoder):
     async def keep(self, last: bytes) -> bytes:
         """Stores the response, and remembers it for the client's WebSocket if there is one.
 
-        Returns the bytes to send. If storing failed, they contain a comment that reports it.
+        Returns the bytes to send. If storing failed, a stream also gets a comment that says so.
         """
         whole = self.response()
         if self._store is not None:

@@ -110,7 +110,7 @@ class Interpreter:
         self._scanned = 0  # characters that the scanner holds back; `_tokens` has their log probabilities
         self._tokens: list[TokenLogprob] = []
         self.splits = False
-        """Whether a thought was separated from the text of a native answer."""
+        """Whether a thought was removed from the text of an answer that is not scanned for calls."""
         self._held: list[Event] = []
         self._strange: dict[
             int, list[str]
@@ -154,7 +154,10 @@ class Interpreter:
         return out
 
     def _look_for_thoughts(self, batch: list[Event]) -> None:
-        """Starts to scan a native answer for thoughts if the first text of the answer may open a thought."""
+        """Starts to scan the answer for thoughts if the first text of the answer may open a thought.
+
+        Used only for answers that are not scanned for calls.
+        """
         for event in batch:
             if isinstance(event, Usage) or (isinstance(event, Text) and not event.text):
                 continue
@@ -197,7 +200,7 @@ class Interpreter:
         return self._without_given(out) if self._given else out
 
     def _counted(self, found: list[Event]) -> list[Event]:
-        """Adds log probabilities to the text that the scanner found in a native answer.
+        """Adds the log probabilities to the text of an answer that is scanned only for thoughts.
 
         If the scanner removed a thought from the text, the log probabilities no longer match the text. In
         this case, the method sets `splits` instead.
@@ -261,7 +264,7 @@ class Interpreter:
         return out
 
     def _hold(self, batch: list[Event]) -> list[Event]:
-        """Holds native calls back until they are complete (setting `arguments = "validated"`).
+        """Holds calls back until they are complete (setting `arguments = "validated"`).
 
         If the arguments of a call are not a JSON object, the last event is a `Failure`.
         """

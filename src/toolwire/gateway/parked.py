@@ -84,7 +84,7 @@ class Park:
     timer: asyncio.TimerHandle | None = None
     turn_id: str = ""
     over: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the park has been removed from the table."""
+    """Set when the parked run has been removed from the table."""
     given_up: bool = False
     """Whether the run was dropped, or the response that continued it did not complete."""
     parked_at: float = field(default_factory=time.monotonic)
@@ -103,7 +103,7 @@ class Claim:
     results: Mapping[str, Result]
 
     def release(self, is_complete: bool) -> None:
-        """Removes the park after the response of the continued run has ended.
+        """Removes the parked run from the table, after the response of the continued run has ended.
 
         `is_complete`: the response was sent to its end.
         """
@@ -129,7 +129,7 @@ class Parking:
         self._ending: set[asyncio.Task[None]] = set()
         self._own: dict[str, int] = {}
         self.outcomes = {"resumed": 0, "expired": 0, "dropped": 0}
-        """How many parks ended in each of these ways."""
+        """How many parked runs ended in each of these ways."""
         self.closed = False
         self.board: Board | None = None
 
@@ -184,7 +184,7 @@ class Parking:
         return any(call_id in self.parks for call_id in calls)
 
     def waiting(self) -> list[tuple[Collection[str], str, float]]:
-        """Returns for each park the ids of its calls, the id of its key, and the seconds until it expires."""
+        """Returns for each parked run: the ids of its calls, the id of its key, the seconds until it expires."""
         now = time.monotonic()
         return [
             (tuple(park.calls), park.key_id, max(1.0, park.parked_at + self._settings.ttl_s - now))
@@ -246,9 +246,9 @@ class Parking:
         return park is not None and not park.busy and bool(_split(turn.items, park.calls)[1])
 
     def _answered(self, turn: Turn, key_id: str) -> Park | None:
-        """Returns the park whose results this history contains; None if there is no such park.
+        """Returns the parked run whose results this history contains; None if there is no such run.
 
-        If there are several, the last result decides. A park of another key is not returned.
+        If there are several, the last result decides. A parked run of another key is not returned.
         """
         if not self.parks:
             return None
@@ -257,7 +257,7 @@ class Parking:
         return park if park is not None and park.key_id == key_id else None
 
     def release(self, park: Park) -> None:
-        """Removes a park from the table without cancelling its run."""
+        """Removes a parked run from the table without cancelling the run."""
         park.over.set()
         if park.timer is not None:
             park.timer.cancel()
@@ -271,7 +271,7 @@ class Parking:
         self.drop(park, "expired")
 
     def drop(self, park: Park, outcome: str = "dropped") -> None:
-        """Removes a park and cancels its run, because the results will not arrive."""
+        """Cancels a parked run and removes it from the table, because the results will not arrive."""
         if not park.busy:
             self.outcomes[outcome] += 1
         park.given_up = True
@@ -279,7 +279,7 @@ class Parking:
         self._cancel(park.live)
 
     def drop_all(self) -> None:
-        """Drops all parks when the server drains. Later requests start new runs from their history."""
+        """Drops all parked runs when the server drains. Later requests start new runs from their history."""
         self.closed = True
         for park in {park for park in self.parks.values() if not park.busy}:
             self.drop(park)
@@ -359,8 +359,8 @@ def _with_notes_in_results(items: tuple[Item, ...]) -> tuple[Item, ...]:
 def _digest(turn: Turn, items: Iterable[Item]) -> bytes:
     """Returns a hash of everything that must be equal for a run to continue.
 
-    This is the model, effort, instructions, tools, tool choice, output format and history. Argument text,
-    empty content and `name` fields are left out, because clients change them.
+    The hash covers the model, effort, instructions, tools, tool choice, output format and history. Argument
+    text, empty content and `name` fields are left out, because clients change them.
     """
     choice = turn.tool_choice
     asked = [turn.output.type, turn.output.schema, turn.sampling.effort]
@@ -377,8 +377,9 @@ def _tool(tool: ToolSpec) -> str:
 def _facts(items: Iterable[Item]) -> Iterator[list[Any]]:
     """Yields the history in a form that is the same for all APIs.
 
-    Consecutive assistant texts and calls become one answer: its texts first, then its calls. The Responses
-    API lists them in the model's order, chat completions as one message.
+    Consecutive assistant texts and calls become one answer: its texts first, then its calls. This is
+    necessary because the Responses API lists texts and calls in the model's order, but chat completions has
+    all of them in one message.
     """
     said: list[Any] = []
     calls: list[list[Any]] = []

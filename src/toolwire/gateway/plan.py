@@ -214,7 +214,8 @@ def _unknown(turn: Turn, settings: ToolSettings) -> Literal["text", "forward", "
     """Returns what happens to a call of an undeclared tool.
 
     Some clients declare tools without showing them to the model yet (`Turn.hidden_tools`), and may name
-    further hidden tools only in messages. Calls are sent to such a client, which knows all of its tools.
+    further hidden tools only in messages. Such a client gets the calls of undeclared tools, because it knows
+    all of its tools.
     """
     if settings.unknown_tool == "error":
         return "error"

@@ -72,7 +72,7 @@ class Step:
 
 @dataclass(slots=True)
 class Round:
-    """Calls that run together: `steps`.
+    """A round: the calls `steps`, which run together.
 
     `asked`: calls that the client must approve first. `said`: what the model wrote before the calls.
     `finish`: the end of the response; None if the model's next run follows.

@@ -413,8 +413,8 @@ class Run:
     async def _over(self, source: RunSource, stages: Stages) -> tuple[tuple[RunSource, Stages] | None, bytes]:
         """Handles the end of a run: parks it, tries again, runs calls of MCP servers, or fails.
 
-        Returns the next source with its stages (None if there is none) and a last block for the client.
-        Raises the failure if nothing of the answer was sent yet.
+        Returns the next source with its stages (None if there is none) and a last block for the client. If
+        the answer has failed and nothing of it was sent yet, raises the failure.
         """
         following, block = None, b""
         if (rejected := stages.rejected) is None:

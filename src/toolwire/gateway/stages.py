@@ -224,7 +224,7 @@ class Stages:
         self.is_between_calls = (
             policy is not None and policy.rules.stop_after == "burst" and policy.between_calls
         )
-        """Whether a group of calls ends here if the backend is silent for the grace time."""
+        """Whether a group of calls ends here if the backend is silent for `tools.stop_grace_ms`."""
         is_open = required is None or required.satisfied
         self._rest_passes = (
             self._alone

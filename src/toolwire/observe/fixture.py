@@ -157,7 +157,7 @@ def _masked_pieces(rows: list[Said], mask: Mask) -> tuple[list[Said], set[float]
 
 
 def _masked_wire(recording: Recording, parts: set[float], mask: Mask) -> list[tuple[float, str, str]]:
-    """Returns the sent blocks with secrets masked.
+    """Returns the blocks that were sent to the client, with secrets masked.
 
     `parts`: the third result of `_masked_pieces`: the times of events that contain only a part of a secret,
     or a secret with log probabilities. Blocks that were sent between such an event and the next event are
@@ -175,10 +175,10 @@ def _masked_wire(recording: Recording, parts: set[float], mask: Mask) -> list[tu
 
 
 def _masked_frames(recording: Recording, held: set[float], mask: Mask) -> list[tuple[float, str, str]]:
-    """Returns the frames with secrets masked.
+    """Returns the raw frames of the backend, with secrets masked.
 
-    `held`: the times of batches that contain a secret or a part of one. Frames between the previous batch and
-    such a batch are masked completely.
+    `held`: the times of batches that contain a secret or a part of one. The frames that arrived between such
+    a batch and the batch before it are masked completely.
     """
     out: list[tuple[float, str, str]] = []
     times = iter([ms for ms, _, _ in recording.batches])

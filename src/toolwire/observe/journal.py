@@ -53,7 +53,10 @@ LOAD_S = 10.0
 OPENED = 2
 """How many turns stay cached after they were shown, because formatting a long turn takes a moment."""
 Listener = Callable[[Callable[[], dict[str, Any]]], None]
-"""A function that is called for each change of a turn, with a function that returns the turn's record."""
+"""A function that the journal calls for each change of a turn.
+
+Its argument is a function that returns the turn's record.
+"""
 Contents = Literal["memory", "disk", "gone"]
 
 
@@ -71,7 +74,7 @@ class Journal:
         most_bytes: int = MOST_BYTES,
         most_traces: int = MOST_TRACES,
     ) -> None:
-        """`folder` None: nothing is written to disk."""
+        """`folder`: the folder for the files; None: nothing is written to disk."""
         limit = int(settings.journal.max_mb * 1024 * 1024)
         self.folder = folder if limit else None
         self.listeners: list[Listener] = []
@@ -411,7 +414,7 @@ def _shared(record: TurnRecord) -> TurnRecord:
 
 
 def _oldest_of_most(traces: Mapping[str, Trace], counts: dict[str, int]) -> Trace | None:
-    """Returns the oldest turn of the key with the highest count, or None."""
+    """Returns the oldest turn of the key with the highest count; None if this key has no turn."""
     most = max(counts, key=counts.__getitem__, default="")
     for trace in traces.values():
         if trace.caller.key_id == most:

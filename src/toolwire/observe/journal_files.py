@@ -238,7 +238,7 @@ def _records(path: Path) -> Iterator[TurnRecord]:
 # slow, some turns are not written.
 
 MOST_WAITING, MOST_WAITING_BYTES = 10_000, 16 * 1024 * 1024
-"""The most turns that may wait to be written, and the most bytes of whole turns."""
+"""How many turns, and how many bytes of whole turns, may wait to be written."""
 CLOSE_S = 5.0
 GATHER_S = 0.1
 """How long the thread collects turns before it writes them."""
@@ -268,7 +268,11 @@ class JournalWriter:
         self._complained = False
 
     def put(self, record: TurnRecord, trace: Trace | None) -> None:
-        """Queues a turn without waiting. If the disk is too slow, the turn is not written."""
+        """Queues a turn without waiting. If too many turns wait already, the turn is not written.
+
+        If the waiting turns are too large, only the turn's record is written, without the contents (`trace`).
+        """
+
         if len(self._waiting) > MOST_WAITING:
             self._complain("the disk is too slow for the journal: turns are not written")
             return

@@ -244,8 +244,8 @@ class JsonFormatter(_Formatter):
 class Handler(logging.StreamHandler[TextIO]):
     """Writes log lines to a stream. If the stream cannot be written, lines are lost.
 
-    If this is the only handler for the access log, it writes the lines of turns without log records, and all
-    lines of one iteration of the event loop at once. This takes about 15 µs of CPU per turn instead of 50.
+    If this is the only handler for the access log, it needs no log records for turns, and it writes all lines
+    of one iteration of the event loop at once. This takes about 15 µs of CPU per turn instead of 50.
     """
 
     def __init__(self, stream: TextIO) -> None:

@@ -69,7 +69,7 @@ _PEM_LINES = re.compile(
     rf"(?:(?:(?:\s|\\+[nr])++(?:{_PEM_HEADER}|[A-Za-z0-9+/=]{{16,}}+))++"
     r"(?:(?:[\r\n]|\\+[nr])++[A-Za-z0-9+/]{1,76}={0,2})?)?"
 )
-"""Header lines and base64 lines after the first line of a PEM key whose end is missing."""
+"""Matches the header lines and base64 lines of a PEM key whose end is missing."""
 LONGEST_PEM = 64 * 1024
 
 _PASSWORDS = r"pass(?:word|wd|phrase|code)|pwd|secret"
@@ -154,7 +154,7 @@ class Mask:
         return _without(text, spans) if spans else text
 
     def value(self, value: Any) -> Any:
-        """Returns a value of nested dicts and lists with every secret in it masked."""
+        """Returns a copy of a value (text, or nested dicts and lists) in which every secret is masked."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, Mapping):
@@ -240,7 +240,7 @@ def secrets_among(environ: Mapping[str, str]) -> Iterator[str]:
 def _of_url(url: str) -> Iterator[str]:
     """Yields the secrets in a URL, as written and percent-decoded.
 
-    These are its password and query parameters with a secret's name.
+    These are the URL's password, and the values of query parameters with a secret's name.
     """
     try:
         parts = urlsplit(url)

@@ -1,8 +1,8 @@
 """The server's Prometheus metrics.
 
-Labels have few possible values, and a client cannot create new series: a model that is not configured counts
-as `unknown`, an error by its kind, and keys are not labels (`/v1/usage` returns the usage of each key). The
-gateway's current state (queues, parked runs) is read when the metrics are requested.
+Labels have few possible values, and a client cannot create new series. A model that is not configured has the
+label `unknown`. Errors are labelled by their kind. Keys are not labels (`/v1/usage` returns the usage of each
+key). The gateway's current state (queues, parked runs) is read when the metrics are requested.
 """
 
 from __future__ import annotations
@@ -148,9 +148,9 @@ def _of_gateway(gateway: Gateway, models: Container[str]) -> Iterator[Metric]:
 
 
 def _queues(gateway: Gateway, models: Container[str]) -> Iterator[Metric]:
-    help = "Running turns of a model that limits.backend_concurrent limits."
+    help = "Turns that a model runs now, if limits.backend_concurrent is set."
     running = GaugeMetricFamily("toolwire_model_running", help, labels=("model",))
-    help = "Turns that wait until such a model can run them."
+    help = "Turns that wait for a model, if limits.backend_concurrent is set."
     waiting = GaugeMetricFamily("toolwire_model_waiting", help, labels=("model",))
     counts: dict[str, tuple[int, int]] = {}
     for model, runs, waits in gateway.queues.lines():

@@ -54,7 +54,7 @@ LONGEST_WIRE = 2_000_000
 LONGEST_S = 30.0
 """The time limit of a replay in seconds. A recording from an unknown author could be made to run forever."""
 MASKED_TOKEN = f'"token":"{MASK}"'
-"""How a masked recording shows the tokens of log probabilities, because `token` is the name of a secret."""
+"""How a masked recording shows the tokens of log probabilities: `token` counts as the name of a secret."""
 STALLED_S = 1.0
 """How long a turn may continue after the last recorded output of the backend."""
 
@@ -180,7 +180,7 @@ def _settings(recording: Recording) -> Settings:
 
 
 def _replaced(recording: Recording) -> tuple[ModelSettings, ...]:
-    """Returns settings in which the requested model is unavailable, if a fallback model had answered."""
+    """Returns settings that make the requested model unavailable, if a fallback model had answered."""
     request, report = recording.request, str(recording.end["turn"].get("report") or "")
     if "model=fallback" not in report.split("; "):
         return ()

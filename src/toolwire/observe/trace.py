@@ -1,9 +1,9 @@
 """Records one turn while it runs.
 
 A trace has what the backend sent (raw frames, and the events of its runs) and the bytes that the client
-received, each with the time, and also the ids, the clock readings and the outcome. The steps in between (the
-decoded turn, the plan, the events of the answer) are not recorded. When a person looks at the turn,
-`recording.py` computes them again with the same pure code.
+received, each with its time. It also has the ids, the clock readings and the outcome. The steps in between
+(the decoded turn, the plan, the events of the answer) are not recorded. When a person looks at the turn,
+`recording.py` computes these steps again with the same pure code.
 
 Recording never raises and never changes a turn. A trace has a maximum number of rows and of bytes. When it
 reaches one of the two limits, recording stops and `cut` is set.
@@ -155,7 +155,7 @@ class Trace(msgspec.Struct, eq=False, weakref=True):
         images: Mapping[str, str] | None = None,
         served: Mapping[str, Any] | None = None,
     ) -> None:
-        """Records data to which the request refers, but which it does not contain."""
+        """Records data that the request refers to but does not contain."""
         self.previous = previous or self.previous
         self.references, self.images = references or self.references, images or self.images
         self.served = served or self.served

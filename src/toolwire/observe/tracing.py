@@ -50,9 +50,9 @@ PROVIDERS = {
     "openai-chat": "openai",
     "xai": "x_ai",
 }
-"""The conventions' names of providers, by Toolwire's names. Other providers keep Toolwire's name."""
+"""OpenTelemetry's names of providers, by Toolwire's names. Other providers keep Toolwire's name."""
 SAMPLING = ("temperature", "top_p", "max_tokens", "seed", "presence_penalty", "frequency_penalty")
-"""Fields of `turn.Sampling` that have the same name in the conventions."""
+"""Fields of `turn.Sampling` that have the same name in OpenTelemetry's conventions."""
 
 log = logging.getLogger("toolwire.telemetry")
 
@@ -195,7 +195,7 @@ class Tracing:
 
 
 def _parameters(turn: Turn) -> dict[str, Any]:
-    """Returns the request's parameters for which the conventions have a name."""
+    """Returns the request's parameters for which OpenTelemetry's conventions have a name."""
     return {
         **{f"gen_ai.request.{name}": getattr(turn.sampling, name) for name in SAMPLING},
         "gen_ai.request.stop_sequences": tuple(turn.sampling.stop) or None,

@@ -197,8 +197,8 @@ def _output_ids() -> Any:
 def _put(connection: Connection, stored: StoredResponse) -> None:
     """Writes the response and its items in one transaction.
 
-    A stored response with the same id is replaced if it belongs to the same key. Otherwise, an error is
-    raised.
+    A stored response with the same id is replaced if it belongs to the same key. If it belongs to another
+    key, an error is raised.
     """
     import msgspec
 

@@ -28,7 +28,7 @@ from toolwire.core.partial_call import PartialCall
 from toolwire.wire import payloads
 
 CallIdFactory = Callable[[int, int], str]
-"""A function that returns a unique id for a call, by the choice's index and the call's number in it."""
+"""A function from the index of a choice and the number of a call in this choice to a unique id."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,8 +31,11 @@ WINDOW = 1024 * 1024
 def parse(raw: bytes, *, nodes: int = 0, messages: int = 0, tools: int = 0) -> dict[str, Any]:
     """Returns the request body as a dict. Raises `ToolwireError` with a one-line message.
 
-    `nodes` is the maximum number of JSON values, `messages` that of entries in `messages` or `input`, and
-    `tools` that of entries in `tools` or `functions`. 0 means no limit.
+    Limits (0 means no limit):
+
+    - `nodes`: the maximum number of JSON values.
+    - `messages`: the maximum number of entries in `messages` or `input`.
+    - `tools`: the maximum number of entries in `tools` or `functions`.
     """
     if nodes and len(raw) > nodes and _bound(raw, nodes) > nodes and _values(raw, nodes) > nodes:
         limit = f"{nodes:,} JSON values, this server's limit (limits.body_nodes)"

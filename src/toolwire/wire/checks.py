@@ -2,9 +2,9 @@
 
 A rule is a function of (path, value) that raises `ToolwireError` if the value is wrong. The table `FIELDS` of
 each API's `decode.py` has the rules for the API's fields; `check` applies such a table to a body. Null counts
-as absent. A path consists of known field names and indexes. An error message
-shortens and escapes a client's value and never contains its keys. `leftover` notes the members of objects
-that are not read, so that the report can name them.
+as absent. A path consists of known field names and indexes. An error message shortens and escapes a client's
+value and never contains its keys. `leftover` notes the members of objects that are not read, so that the
+report can name them.
 """
 
 from __future__ import annotations
@@ -108,7 +108,10 @@ def object_(path: str, value: Any) -> None:
 
 
 TYPE_OF: dict[Rule, type] = {boolean: bool, string: str, array: list, object_: dict}
-"""The type that a rule requires, for rules that check nothing else. They can be skipped for such a value."""
+"""The type that a rule requires, for rules that check only the type.
+
+For a value of exactly this type, the rule can be skipped.
+"""
 
 
 def strings(path: str, value: Any) -> None:
@@ -217,7 +220,8 @@ COMMON: dict[str, Rule] = {
 HOLDERS: dict[str, str] = {"text": "format", "reasoning": "effort", "stream_options": "include_usage"}
 """Fields whose members are reported one by one.
 
-The value is the member that the report calls by the name of the field alone: `text` means `text.format`.
+The value of an entry is the member that the report calls by the field's own name: in the report, `text` means
+`text.format`.
 """
 MOST_NOTES = 16
 """The maximum number of unread fields that one report names."""

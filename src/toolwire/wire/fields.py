@@ -94,7 +94,7 @@ REPAIRED = "healed:"
 """The prefix of a note on a repair. The report joins several repairs of one field."""
 _NOTE = re.compile(r"[a-zA-Z][a-zA-Z0-9_.]{0,95}\Z")
 UNKNOWN = "unknown_fields"
-"""The report's name for all unknown fields that it does not name: their names are unsafe, or too many."""
+"""The report's name for all unknown fields whose names are unsafe, or that are too many to name."""
 
 
 class _Case(NamedTuple):

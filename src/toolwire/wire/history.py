@@ -117,7 +117,7 @@ def _fresh(id: str, number: int, taken: set[str]) -> str:
 
 
 class _Step:
-    """A step of the new history: items without a result between them, and the ids of its calls."""
+    """A step of the new history: items without a result between them, and the ids of their calls."""
 
     __slots__ = ("calls", "items", "message")
 
@@ -292,7 +292,7 @@ class _Pairing:
 def _same_call(one: Call, other: Call) -> bool:
     """Returns True if both are the same call.
 
-    Clients may serialize arguments anew, so arguments that are equal as JSON are equal.
+    Clients may serialize arguments anew, so the arguments are compared as JSON values, not as texts.
     """
     if (one.name, one.kind, one.namespace) != (other.name, other.kind, other.namespace):
         return False

@@ -1,9 +1,9 @@
 """Decodes a chat completions request into a `Turn`.
 
 Accepts the shapes that OpenAI documents, and further shapes that clients send: empty assistant messages,
-calls with the `content` null or "", `name` on tool messages, flat tools, `toolChoice` and `parallelToolCalls`
-in camelCase, and legacy `functions`. All fields that are not in `READ`, including unknown fields, are kept in
-`Turn.rest` for backends that accept them.
+messages with calls and the `content` null or "", `name` on tool messages, flat tools, `toolChoice` and
+`parallelToolCalls` in camelCase, and legacy `functions`. All fields that are not in `READ`, including unknown
+fields, are kept in `Turn.rest` for backends that accept them.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ READ = (
     | TOOLED
     | {"model", "messages", "n", "stream", "stream_options", "parallel_tool_calls", "response_format", "user"}
 )
-"""The fields for which `Turn` has other members. All other fields are kept in `Turn.rest`."""
+"""The fields that this module reads. All other fields are kept in `Turn.rest`."""
 _OF_SPEAKER = frozenset({"role", "content", "name"})
 OF_ROLE: dict[str, frozenset[str]] = {
     "system": _OF_SPEAKER,

@@ -63,7 +63,7 @@ DELTAS: dict[str, tuple[str, str]] = {
     "function": ("input_json_delta", "partial_json"),
     "custom": ("input_json_delta", "partial_json"),
 }
-"""By the kind of the open item: the type of its deltas, and the member that holds their text."""
+"""For each kind of item: the type of its deltas, and the member of a delta that holds the text."""
 NOT_SENT: dict[Thoughts, tuple[type[Event], ...]] = {
     "shown": (),
     "signed": (Thought,),

@@ -1,4 +1,4 @@
-"""The tool `mcp` of the Responses API: reads the tool and its items, and creates items and events.
+"""Reads the tool `mcp` of the Responses API and its items, and creates items and events for the answer.
 
 | item                  | becomes                                                                         |
 |-----------------------|---------------------------------------------------------------------------------|
@@ -199,7 +199,7 @@ class McpItems:
         yield Result(id, (TextPart(for_model(id, server, text)),), is_error=error is not None), f"{path}.id"
 
     def settle(self, items: Sequence[Item], paths: Sequence[str]) -> tuple[list[Item], list[str]]:
-        """Returns the items without superfluous ones, and their paths.
+        """Removes superfluous items. Returns the other items and their paths.
 
         Of several Calls for one approval request, keeps only the first. If the approved call has run since,
         drops the placeholder result `_APPROVED`, because `items` also has the real result. Raises an error if
