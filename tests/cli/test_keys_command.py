@@ -145,8 +145,8 @@ def test_the_time_of_a_revocation_is_listed_whatever_this_machines_clock_says(
     [
         (["add"], "name is missing"),
         (["revoke"], "name is missing"),
-        (["revoke", "nobody"], "there is none"),
-        (["rotate", "nobody"], "there is none to rotate"),
+        (["revoke", "nobody"], "there is no active key"),
+        (["rotate", "nobody"], "there is no active key to rotate"),
         (["rotate", "laptop", "--grace", "soon"], "--grace soon"),
         (["add", "laptop"], "laptop already"),
         (["add", "x", "--concurrent", "-1"], "--concurrent"),

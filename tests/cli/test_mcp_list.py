@@ -51,7 +51,7 @@ def test_a_changed_tool_is_offered_once_the_person_agrees(
     config = settings(tmp_path, files="strict")
     main(["mcp", "list", "--config", config])
     assert "t  not offered: changed; toolwire mcp agree files" in capsys.readouterr().out
-    for answer, words in (("no\n", "0 tools agreed to"), ("yes\n", "1 tool agreed to; t")):
+    for answer, words in (("no\n", "you agreed to 0 tools"), ("yes\n", "you agreed to 1 tool: t")):
         monkeypatch.setattr(mcp_agree, "_answer", lambda question, said=answer: said)
         assert main(["mcp", "agree", "files", "--config", config]) == 0
         shown = capsys.readouterr().out

@@ -143,7 +143,7 @@ def test_a_turn_of_an_emulated_model_can_be_seen_from_the_request_to_the_clients
     id = page.url.rpartition("/")[2]
     turn = fetched(page, f"/turns/{id}")
 
-    expect(page.get_by_role("tabpanel")).to_contain_text("The prompt described the tools")
+    expect(page.get_by_role("tabpanel")).to_contain_text("Toolwire described the tools in the prompt")
     expect(fact(page, "Finish reason")).to_have_text("tool_calls")
     expect(fact(page, "Turn ID")).to_have_text(id)
     expect(fact(page, "Calls")).to_contain_text(turn["got"]["calls"][0]["id"])
@@ -466,7 +466,7 @@ def test_the_charts_show_the_numbers_of_what_was_asked(site: Any, browse: Any) -
     charts = page.get_by_role("group", name="Charts")
     expect(charts.get_by_role("img", name=re.compile("^Requests: 6 in all"))).to_be_visible()
     expect(charts.get_by_role("img", name=re.compile("^Errors: 1 in all"))).to_be_visible()
-    expect(charts.get_by_role("img", name=re.compile("^Parked: 1 in all"))).to_be_visible()
+    expect(charts.get_by_role("img", name=re.compile("^Parked runs: 1 in all"))).to_be_visible()
     expect(
         charts.get_by_role("img", name=re.compile("^Time to first byte: p50 between .* ms"))
     ).to_be_visible()

@@ -134,7 +134,7 @@ async def _codex(settings: Settings) -> Findings:
         elif facts["problem"]:
             yield absent(subject, facts["problem"], "correct the model's setting bin, or install Codex again")
         else:
-            yield ok(subject, f"{about}, {'logged in' if facts['logged_in'] else 'another provider'}")
+            yield ok(subject, f"{about}, {'logged in' if facts['logged_in'] else 'uses another provider'}")
 
 
 async def _local(settings: Settings) -> Findings:
@@ -241,7 +241,7 @@ async def _agents(settings: Settings) -> Findings:
         title, command = f"{profile.title} (ACP)", profile.start
         if shutil.which(command[0]):
             yield ok(
-                title, f'{command[0]} is there; serve it with backend = "acp", command = {list(command)}'
+                title, f'{command[0]} is installed; to use it, set backend = "acp", command = {list(command)}'
             )
         else:
             yield missing(title, f"no command {command[0]!r}", profile.install)
@@ -260,7 +260,7 @@ async def _vault(settings: Settings) -> Findings:
         fix = "create the folder, or correct vault.root"
         yield problem("vault", f"{root or 'vault.root'} cannot be read: {error.strerror or error}", fix)
     else:
-        yield ok("vault", f"{root}, for {', '.join(settings.vault.models) or 'no model'}")
+        yield ok("vault", f"{root}, for the models {', '.join(settings.vault.models) or '(none)'}")
 
 
 async def _mcp(settings: Settings) -> Findings:

@@ -36,7 +36,7 @@ def conform_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("url", metavar="URL", help="the endpoint's base URL, such as http://127.0.0.1:8788/v1")
     add("--model", metavar="M", default="", help="the model; default: the first that the endpoint lists")
-    add("--api-key", metavar="K", default="", help="the API key, env:NAME or file:PATH; never shown")
+    add("--api-key", metavar="K", default="", help="the API key, as env:NAME or file:PATH")
     api = "run only the checks of this API; default: the checks of all APIs, of model lists and of CORS"
     add("--api", choices=FAMILIES[1:], default="", help=api)
     only = "run only the checks with these ids or beginnings of ids, such as chat.stream,http.cors"
@@ -44,7 +44,7 @@ def conform_arguments(parser: argparse.ArgumentParser) -> None:
     timeout = "seconds that one answer may take; default: 60"
     add("--timeout", metavar="S", type=float, default=LIMIT_S, help=timeout)
     add("--json", action="store_true", help="one JSON object instead of the table")
-    add("--junit", metavar="FILE", help="write the findings as JUnit XML, too")
+    add("--junit", metavar="FILE", help="also write the findings to this file, as JUnit XML")
 
 
 def run_conform(arguments: argparse.Namespace) -> int:
@@ -105,7 +105,11 @@ async def _judge(probe: Probe, model: str, checks: Sequence[Check], table: Table
 
 
 def _waits(status: int, wait_s: float) -> None:
-    print(f"toolwire: HTTP {status}: busy; waiting {wait_s:.3g} s as asked", file=sys.stderr, flush=True)
+    print(
+        f"toolwire: busy (HTTP {status}): waiting {wait_s:.3g} s, as Retry-After says",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 # --- reports

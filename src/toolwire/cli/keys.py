@@ -39,7 +39,12 @@ def keys_arguments(parser: argparse.ArgumentParser) -> None:
     add("action", nargs="?", choices=tuple(_ACTIONS), default="list", help=actions)
     name = "the key's name; revoke and rotate also accept the key's id, or the beginning of the id"
     add("name", nargs="?", metavar="NAME", help=name)
-    add("--models", metavar="PATTERN", nargs="+", help="add: only these models, ids or patterns with *")
+    add(
+        "--models",
+        metavar="PATTERN",
+        nargs="+",
+        help="add: the key works only for these models: ids, or patterns with *",
+    )
     add("--no-tools", action="store_true", help="add: the key cannot be used for requests with tools")
     add(
         "--admin", action="store_true", help="add: the key opens the web pages and sees the usage of all keys"
@@ -90,7 +95,7 @@ async def _rotate(records: KeyRecords, arguments: argparse.Namespace) -> Output:
     grace_s = _seconds(arguments.grace)
     active = [key for key in await _found(records, arguments.name) if key.revoked_at is None]
     if len(active) != 1:
-        problem = "several active keys match" if active else "there is none to rotate"
+        problem = "several active keys match" if active else "there is no active key to rotate"
         raise ConfigError(f"key {arguments.name}: {problem}")
     old = active[0].id
     value, lines = _created(*await records.rotate(old, grace_s))
@@ -127,7 +132,7 @@ async def _list(records: KeyRecords, arguments: argparse.Namespace) -> Output:
 async def _revoke(records: KeyRecords, arguments: argparse.Namespace) -> Output:
     keys = await _found(records, arguments.name)
     if not keys:
-        raise ConfigError(f"key {arguments.name}: there is none that is active")
+        raise ConfigError(f"key {arguments.name}: there is no active key with this name or id")
     if len({key.name for key in keys}) > 1:
         raise ConfigError(f"key {arguments.name}: {len(keys)} keys match")
     for key in keys:

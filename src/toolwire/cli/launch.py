@@ -50,9 +50,9 @@ AT_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
 def launch_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("client", nargs="?", metavar="CLIENT", help=f"{', '.join(BY_ID)}; without CLIENT: list them")
-    add("--model", metavar="M", help="the model; default: the first that does not run inside Toolwire")
+    add("--model", metavar="M", help="the model; default: the first that is neither embedded nor scripted")
     add("--print", action="store_true", help="show the command and its environment, and start nothing")
-    add("--url", metavar="URL", help="the gateway's address; default: the one running here, else a new one")
+    add("--url", metavar="URL", help="the gateway's address; default: the running gateway, or a new one")
     key = f"the gateway's key, as env:NAME or file:PATH; default: {KEY_VARIABLE}, or server.keys"
     add("--key", metavar="K", help=key)
     add("arguments", nargs="*", metavar="-- ARGS", help="arguments for the client")
@@ -83,7 +83,7 @@ def run_launch(arguments: argparse.Namespace) -> int:
         gateway = _found(arguments)
         if gateway is None and arguments.print:
             gateway = Gateway("http://127.0.0.1:PORT", "THROWAWAY", ["MODEL"], secret=False)
-            note = "no gateway runs: launch would start one on a free port, and end it with the client"
+            note = "no gateway runs: launch would start one on a free port, and stop it when the client ends"
             print(f"# {note}", file=sys.stderr)
         if gateway is not None:
             return _launched(launcher, arguments, gateway, Path(folder))
@@ -240,7 +240,7 @@ def _models(root: str, key: str | None) -> tuple[int, Any]:
         reason = connection_error(error)
         raise ConfigError(f"the gateway at {root} cannot be reached: {reason}; is it running?") from None
     except (ValueError, RecursionError):
-        raise ConfigError(f"what answers at {root} is not a gateway") from None
+        raise ConfigError(f"the server at {root} is not a Toolwire gateway") from None
 
 
 def _ids(value: Any) -> list[str]:

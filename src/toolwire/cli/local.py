@@ -20,7 +20,7 @@ LIST_EXAMPLE = "examples: toolwire local list; toolwire local list --json"
 
 def local_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    about = "download a model; continues a download that was interrupted"
+    about = "download a model, or continue an interrupted download"
     one = actions.add_parser("pull", help=about, description=about, epilog=PULL_EXAMPLE)
     name = f"one of: {', '.join(MODELS)}; default: {DEFAULT}"
     one.add_argument("name", nargs="?", metavar="NAME", help=name)
@@ -62,7 +62,7 @@ def _list(as_json: bool) -> int:
     ]
     print("\n".join(table([("MODEL", "SIZE", "MEMORY", "LICENCE", "STATE", "ABOUT"), *cells])))
     if not importable():
-        print(f"llama.cpp, which runs them, is not installed: {add_extra('local')}")
+        print(f"these models need llama.cpp, which is not installed: {add_extra('local')}")
     return 0
 
 
@@ -72,11 +72,11 @@ def _memory(known: Known) -> str:
 
 def _state(known: Known) -> str:
     if known.path.is_file():
-        return "pulled"
+        return "downloaded"
     try:
-        return f"{100 * known.part_path.stat().st_size // known.size} % pulled"
+        return f"{100 * known.part_path.stat().st_size // known.size} % downloaded"
     except OSError:
-        return "not pulled"
+        return "not downloaded"
 
 
 # --- pull
@@ -96,7 +96,7 @@ def _pull(name: str | None) -> int:
     if painter.downloaded:
         _say(f"{known.title}: {megabytes(known.size)}, sha256 {known.sha256[:12]}…, licence {known.licence}")
     else:
-        _say(f"{known.file} is there already, and its hash is right")
+        _say(f"{known.file} is already downloaded, and its hash is correct")
     if not importable():
         _say(f"to use it, install llama.cpp: {add_extra('local')}")
     else:

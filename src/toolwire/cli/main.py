@@ -62,15 +62,17 @@ COMMANDS = (
     ),
     Command("chat", "chat with a model that can use your notes", "chat --vault ~/notes", "terminal"),
     Command("ask", "ask one question", 'ask "What is a park?"', "terminal"),
-    Command("note", "continue a conversation that is in a note", "note Ideas.md", "terminal"),
+    Command("note", "continue the conversation in a note", "note Ideas.md", "terminal"),
     Command("vault", "index or search a folder of notes", 'vault search ~/notes "plan"', "vault"),
-    Command("mcp", "offer the tools of a vault or of MCP servers over MCP", "mcp --vault ~/notes", "mcp"),
+    Command(
+        "mcp", "run an MCP server: tools for notes, or tools of other servers", "mcp --vault ~/notes", "mcp"
+    ),
     Command("approvals", "decide whether tool calls may run", "approvals list", "terminal"),
     Command(
-        "notices", "list the notices about waiting questions, or send a test", "notices test phone", "notices"
+        "notices", "list the notices about approval requests, or send a test", "notices test phone", "notices"
     ),
     Command("keys", "manage API keys with names, scopes and budgets", "keys add laptop", "keys"),
-    Command("replay", "run a recorded turn again, and show the differences", "replay turn.jsonl", "main"),
+    Command("replay", "replay a recorded request, and show what changed", "replay turn.jsonl", "main"),
     Command("conform", "check an endpoint's tool calling", "conform http://127.0.0.1:8788/v1", "conform"),
     Command("local", "list and download models that run inside Toolwire", "local list", "local"),
     Command("doctor", "show what works, what is missing, and how to fix it", "doctor", "doctor"),
@@ -169,7 +171,7 @@ def _show_found(gateway: Gateway) -> None:
 
 
 def replay_arguments(parser: argparse.ArgumentParser) -> None:
-    fixture = "a recorded turn: downloaded from the wire page, or a file of the folder journal/turns"
+    fixture = "a recording: downloaded from the Wire page (Download fixture), or a file in journal/turns"
     parser.add_argument("file", metavar="FILE", help=fixture)
     parser.add_argument("--json", action="store_true", help="one JSON object, for scripts")
 
@@ -271,7 +273,7 @@ def build_parser(chosen: str | None = None) -> argparse.ArgumentParser:
     traceback = "show the traceback of an error"
     parser.add_argument("--debug", action="store_true", help=traceback)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
-    config = "settings file; default: $TOOLWIRE_CONFIG, else ./toolwire.toml, else your config folder"
+    config = "settings file; default: $TOOLWIRE_CONFIG, ./toolwire.toml or ~/.config/toolwire/toolwire.toml"
     for command in COMMANDS:
         about, example = command.help, f"example: toolwire {command.example}"
         sub = commands.add_parser(command.name, help=about, description=about, epilog=example)

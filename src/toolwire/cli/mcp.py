@@ -54,25 +54,31 @@ def mcp_arguments(parser: argparse.ArgumentParser) -> None:
     bearer = "with --http: the bearer token, as env:NAME or file:PATH; default: a new one, printed once"
     add("--bearer", metavar="SECRET", help=bearer)
     question = parser.add_mutually_exclusive_group()
-    inbox = "ask only in the inbox (toolwire approvals); default: in a form of the client, else in the inbox"
+    inbox = (
+        "ask for approvals only in the inbox (toolwire approvals); default: in a form that the client shows, "
+        "or in the inbox if the client has no forms"
+    )
     question.add_argument("--inbox", action="store_true", default=None, help=inbox)
-    form = "ask only in a form of the client, never in the inbox"
+    form = "ask for approvals only in a form that the client shows, never in the inbox"
     question.add_argument("--no-inbox", action="store_false", dest="inbox", default=None, help=form)
-    lifetime = "seconds after which a question that is not decided expires; default 600"
+    lifetime = "seconds that an approval request waits for your decision; default 600"
     add("--lifetime", metavar="S", type=float, default=LIFETIME_S, help=lifetime)
-    wait = "end a call after S seconds in the inbox; to get the decision, the client sends the call again"
+    wait = (
+        "answer a call that has waited in the inbox for S seconds; to get your decision, the client then "
+        "sends the call again"
+    )
     add("--wait", metavar="S", type=float, help=wait)
     add("--name", metavar="NAME", help="with a command: the server's name; default: derived from the command")
     env = "with a command: pass this environment variable to the server; may be repeated"
     add("--env", metavar="VARIABLE", action="append", help=env)
     for action, does in (
-        ("allow", "runs without a question"),
+        ("allow", "runs without your approval"),
         ("ask", "needs your approval"),
         ("deny", "is refused"),
     ):
-        rule = f"with a command: a call that fits this rule {does}; may be repeated"
+        rule = f"with a command: a call that matches this rule {does}; may be repeated"
         add(f"--{action}", metavar="RULE", action="append", help=rule)
-    command = "the command that starts an MCP server, or a server's URL: offer the tools of this server"
+    command = "offer the tools of an MCP server: the command that starts it, or its URL"
     add("command", nargs="*", metavar="-- COMMAND", help=command)
     _split_command(parser)
 

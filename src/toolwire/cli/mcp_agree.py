@@ -1,4 +1,4 @@
-"""`toolwire mcp agree SERVER`: shows tools that are new or have changed, and offers those you agree to.
+"""`toolwire mcp agree SERVER`: shows tools that are new or have changed, and asks whether to offer them.
 
 The command asks in the terminal. If you have set an approval code, it also asks for the code, because other
 programs can run the command too.
@@ -43,7 +43,7 @@ async def _agree(settings: Settings, name: str) -> int:
         if agreed:
             await _check_code(settings)
             await servers.agree(agreed)
-        print(f"{name}: {counted(len(agreed), 'tool')} agreed to; {_names(agreed)}")
+        print(f"{name}: you agreed to {counted(len(agreed), 'tool')}: {_names(agreed)}")
     return 0
 
 
@@ -53,7 +53,7 @@ def _names(agreed: Sequence[Withheld]) -> str:
 
 def _asked(one: Withheld) -> bool:
     """Shows a definition, and returns whether the person agrees to it."""
-    print(f"\n== {one.server}: {one_line(one.tool, 80)} is {one.why}. The text below is the server's own:")
+    print(f"\n== {one.server}: {one_line(one.tool, 80)} is {one.why}. The text below comes from the server:")
     print(clean(one.diff))
     return _answer(f"Offer {one_line(one.tool, 80)}? Type yes to agree: ").strip().lower() == "yes"
 

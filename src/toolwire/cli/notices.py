@@ -21,7 +21,7 @@ def notices_arguments(parser: argparse.ArgumentParser) -> None:
     actions = "list (default) shows the notices; test sends a test message and shows the result"
     parser.add_argument("action", nargs="?", choices=("list", "test"), default="list", help=actions)
     parser.add_argument(
-        "name", nargs="?", metavar="NAME", help="with test: a notice of the settings, [notices.NAME]"
+        "name", nargs="?", metavar="NAME", help="test: the name of a notice, [notices.NAME] in the settings"
     )
     parser.add_argument("--json", action="store_true", help="JSON, for scripts")
 
@@ -92,7 +92,7 @@ async def warnings(settings: Settings, notice: NoticeSettings) -> list[tuple[str
         return out
     for key in ("url", "pages"):
         if unencrypted(getattr(notice, key)):
-            told = f"{key} is not https: others in the network can read the links, and approve"
+            told = f"{key} is not https: others in the network can read the links and approve calls"
             out.append(
                 (told, f'use an https address, or a VPN; or set level = "notice" in [notices.{notice.name}]')
             )
@@ -103,7 +103,8 @@ async def warnings(settings: Settings, notice: NoticeSettings) -> list[tuple[str
             readable = await delivery.can_read(session, notice)
         if readable:
             told = (
-                "the token can also read the topic: a program that finds it can read the links, and approve"
+                "the token can also read the topic: a program that finds the token can read the links and "
+                "approve calls"
             )
             fix = "on the ntfy server, give Toolwire a user of its own: ntfy access USER TOPIC write-only"
             out.append((told, fix))

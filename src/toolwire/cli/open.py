@@ -16,7 +16,7 @@ START = "toolwire serve starts one"
 
 def open_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--print", action="store_true", help="print the link instead of opening it")
-    port = "open the server on this port; default: the one on server.port, else the newest"
+    port = "the server's port; default: server.port, or the port of the server that started last"
     parser.add_argument("--port", metavar="P", type=int, help=port)
 
 
@@ -24,7 +24,7 @@ def run_open(arguments: argparse.Namespace) -> int:
     server = chosen(running(), arguments.config, arguments.port)
     if server is None:
         on = f" on port {arguments.port}" if arguments.port is not None else ""
-        raise ConfigError(f"no Toolwire server of this user runs{on}; {START}")
+        raise ConfigError(f"no Toolwire server of your user account runs{on}; {START}")
     answer = ask(server, link=True)
     if answer is None:
         raise ConfigError(f"the server at {server.url} stopped answering; {START}")

