@@ -136,8 +136,8 @@ _ROWS = (
         strict_schema=False,
         takes=frozenset({"prediction"}),
         deviations=(
-            "comments between the chunks",
-            "provider errors inside a stream that started normally",
+            "the stream contains comments between the chunks",
+            "a stream that started normally can contain a provider's error",
             'some models support tools but not `tool_choice: "required"`',
         ),
     ),
@@ -160,11 +160,11 @@ _ROWS = (
         deviations=(
             "the OpenAI endpoint ignores the context length, and silently drops the oldest messages of a "
             "prompt that is too long",
-            "`tool_choice` is ignored",
-            "each call arrives in one piece; several calls all have index 0 (before 0.20) or no index "
+            "the server ignores `tool_choice`",
+            "each call arrives in one piece; several calls all have index 0 (Ollama before 0.20) or no index "
             "(before 0.4.7)",
-            "finish reason `stop` after calls (older versions)",
-            "images by URL are refused",
+            "in older versions, the finish reason of a response with calls is `stop`",
+            "the server refuses images by URL",
             "the server splits a message of several texts into several messages",
         ),
     ),
@@ -185,12 +185,13 @@ _ROWS = (
         ignores=frozenset({"logprobs", "user", "verbosity"}),
         drops_prompt=True,
         deviations=(
-            "a prompt that is too long can lose its middle or its start silently, as set in the app",
-            "a named `tool_choice` is refused; `required` works for GGUF models only",
-            "`json_object` is refused",
-            "empty ids",
-            "an empty name in every chunk of a call (0.3.15)",
-            "finish reason `tool_calls` without calls",
+            "depending on a setting in the app, a prompt that is too long can silently lose its middle or "
+            "its start",
+            "the server refuses a named `tool_choice`; `required` works only for GGUF models",
+            "the server refuses the response format `json_object`",
+            "calls have empty ids",
+            "the later chunks of a call contain an empty name (LM Studio 0.3.15)",
+            "a response without calls can have the finish reason `tool_calls`",
         ),
     ),
     ServerProfile(
@@ -205,8 +206,8 @@ _ROWS = (
         grammar="structural_tag",
         ignores=frozenset({"verbosity"}),
         deviations=(
-            "tools are rejected without --enable-auto-tool-choice and --tool-call-parser",
-            "finish reason `stop` for a named call",
+            "without `--enable-auto-tool-choice` and `--tool-call-parser`, the server rejects tools",
+            "if `tool_choice` names a tool, the finish reason is `stop`",
         ),
     ),
     ServerProfile(
@@ -219,7 +220,8 @@ _ROWS = (
         grammar="structural_tag",
         ignores=frozenset({"verbosity"}),
         deviations=(
-            "without --tool-call-parser, calls with `auto` stay text",
+            'without `--tool-call-parser`, calls that the model makes with `tool_choice: "auto"` stay in the '
+            "text",
             "the name and the arguments of a call are in separate chunks",
         ),
     ),
@@ -242,12 +244,12 @@ _ROWS = (
         streams_logprobs=False,
         drops_prompt=True,
         deviations=(
-            "with --context-shift, a prompt that is too long loses its start silently",
-            "if the model's chat template does not support tools, llama.cpp drops them silently",
-            "`required` allows text before the call",
-            "a named `tool_choice` counts as `auto`",
+            "with `--context-shift`, a prompt that is too long silently loses its start",
+            "if the model's chat template does not support tools, llama.cpp silently drops the tools",
+            '`tool_choice: "required"` allows text before the call',
+            "a named `tool_choice` has the same effect as `auto`",
             "if llama.cpp's parser does not recognise what the model wrote, the response is HTTP 500",
-            "`logprobs` are refused in a stream with tools",
+            "the server refuses `logprobs` in a stream with tools",
         ),
     ),
     ServerProfile(
@@ -259,10 +261,10 @@ _ROWS = (
         probe=("/health/liveliness", "I'm alive!"),
         strict_schema=False,
         deviations=(
+            "every call has index 0",
+            "with models of `ollama_chat`, a call's arguments are an object instead of a string",
+            "with models of `ollama_chat`, the finish reason of a response with calls is `stop`",
             "further differences depend on the server behind LiteLLM",
-            "index 0 for every call",
-            "with models of `ollama_chat`: arguments as an object instead of text, and finish reason `stop` "
-            "after calls",
         ),
     ),
     ServerProfile(
