@@ -112,7 +112,7 @@ async def _keys(environ: Environment) -> Found:
 
 
 async def _cursor(environ: Environment) -> Found:
-    """Finds Cursor's models if there is a key and a bridge."""
+    """Finds Cursor's models if there is a key, and a bridge (the program that runs Cursor's agents)."""
     from toolwire.backends.cursor import CursorOptions
     from toolwire.backends.cursor.options import find_bridge
     from toolwire.core.errors import ToolwireError

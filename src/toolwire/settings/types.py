@@ -121,8 +121,10 @@ class NoticeSettings:
     token: str = ""
     """ntfy: an access token. It should be able to write to the topic, but not to read it."""
     level: Literal["notice", "link", "buttons"] = "notice"
-    """notice: the message says who asks for which tool. link: it also has a link to a page for the decision.
-    buttons: it also has this link, and buttons.
+    """notice: the message says who asks for which tool.
+
+    link: the message also has a link to a page for the decision. buttons: the message has this link and
+    buttons.
     """
     detail: Literal["name", "full"] = "name"
     """full: the message also has the call's arguments, and says what the call would touch."""

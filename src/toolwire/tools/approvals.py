@@ -44,7 +44,7 @@ AGREED, KEPT = "agreed", "kept"
 """Events of the audit log: a person agreed to a tool's definition, or decided to withhold the tool."""
 NOT_AS_SHOWN = "The decision does not match what was shown. Open the approval request again."
 MOST_NOTE = 200
-"""The maximum length in the audit log of a note, and of the name of who or what decided."""
+"""The maximum length, in the audit log, of a note and of the name of the person or rule that decided."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,7 +360,8 @@ class Approvals:
     ) -> Approval:
         """Stores a decision about exactly the question that was shown, and returns the decided approval.
 
-        `signer`: the signer of the approval code, or a link. Questions of other processes need one of them.
+        `signer`: the signer of the approval code, or a link. To approve a call of another process, one of
+        them is needed.
         Raises `ToolwireError` if the question is no longer pending, if the question in the store has changed,
         if the approval code is missing, or if the link was used. The proof covers what was shown, not what
         the store has.

@@ -458,7 +458,7 @@ _PLACES = {
     "mcp": ("via MCP", "via MCP"),
     "api": ("via the Responses API", "via the Responses API"),
 }
-"""By surface: the words for where a question comes from, on other surfaces and on the surface itself."""
+"""For each surface, two phrases for where its questions come from: on other surfaces, and on itself."""
 
 
 def place_of(surface: str, here: bool = False) -> str:

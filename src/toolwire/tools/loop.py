@@ -1,9 +1,9 @@
 """A conversation with any model of the gateway, with rounds of tool calls in each turn.
 
 Text is streamed. A turn ends when the model answers without calls, when the budget of the turn is spent, or
-when the person stops the turn. A stopped turn keeps the text so far. The results of tools go back in the tool
-role, between marks that are new for every result. The marks say that the text between them is data, not
-instructions (law 12 in `docs/architecture.md`).
+when the person stops the turn. A stopped turn keeps the text so far. The model gets the results of tools in
+messages with the role tool, between marks that are new for every result. The marks say that the text between
+them is data, not instructions (law 12 in `docs/architecture.md`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from toolwire.wire.chat.encode import usage_object
 Message = dict[str, Any]
 REPEATED = "The model repeated itself without end, so Toolwire ended the answer."
 LEAST_S = 30.0
-"""The minimum time for the model's last answer when the budget is spent."""
+"""The minimum time that the model has for its last answer, even if the budget is spent."""
 
 
 @dataclass(frozen=True, slots=True)

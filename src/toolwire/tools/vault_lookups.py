@@ -1,4 +1,4 @@
-"""`Library`, an open vault, and the tools that list what is in it, such as folders, tags and tasks."""
+"""`Library` (an open vault), and the tools that list what is in a vault: folders, tags, tasks and more."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Library:
 async def in_thread(do: Callable[[], T]) -> T:
     """Runs `do` in a thread and returns its result. Raises `ToolFailed` instead of `PathRefused`.
 
-    If the index cannot be used, the error for the person contains the index's path, the one for the model
+    If the index cannot be used, the error for the person contains the index's path; the error for the model
     does not.
     """
     try:

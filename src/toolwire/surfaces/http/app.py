@@ -86,7 +86,7 @@ log = logging.getLogger("toolwire.http")
 def create_app(gateway: Gateway, settings: Settings, store: Store | None) -> App:
     """Creates the ASGI application.
 
-    It observes the gateway's turns for metrics and the access log.
+    The application observes the gateway's turns for metrics and the access log.
     """
     return App(gateway, settings, store)
 

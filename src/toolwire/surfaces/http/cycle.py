@@ -26,7 +26,7 @@ class Cycle(RequestResponseCycle, Connection):
     """uvicorn's `RequestResponseCycle` with shortcuts for complete bodies, whole responses and streams.
 
     The head (status line and headers) is written together with the body. The head of a stream is written
-    together with the first block if that follows at once.
+    together with the first block if this block follows at once.
     """
 
     _head: bytes | None = None

@@ -467,7 +467,7 @@ def log_slow_reader(slow_reader_s: float) -> None:
 
 
 def guard(connection: Any, slow_reader_s: float) -> None:
-    """Sets socket options: small kernel buffers, and probes that detect a client's dead machine.
+    """Sets socket options: small kernel buffers, and probes that detect when a client's machine is gone.
 
     `connection` is a connection, or a listener if connections inherit its options (`INHERITED`).
     """

@@ -1,4 +1,4 @@
-"""The server process: binds, prints one line when it is ready, and drains when stopped.
+"""The server process: binds its sockets, prints one line when it is ready, and drains when stopped.
 
 SIGTERM or Ctrl-C starts draining: the other nodes are notified, no new connections are accepted, and idle
 ones are closed. Running requests may take up to `server.drain_s` to end; then they are cancelled. The exit

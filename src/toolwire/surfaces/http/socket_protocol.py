@@ -4,7 +4,7 @@
   reading pauses. Frames without data (control frames and empty fragments) have a lower limit: the connection
   is closed with 1008 after more than `MOST_EMPTY` at once, or `EMPTY_RATE` per second.
 - No frame is handled before the handshake is answered.
-- A message must keep arriving, like the body of a request. It takes memory from the same `Room`.
+- A message must keep arriving, like the body of a request, and takes memory from the `Room` for such bodies.
 - A client that reads nothing for `limits.slow_reader_s` is disconnected. While writing is paused, only the
   last ping is kept, and it is answered later.
 - The server's pings keep the connection open. A client that does not answer them stays connected: many

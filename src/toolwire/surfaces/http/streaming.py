@@ -65,7 +65,7 @@ STREAM_HEADERS: HeaderList = [(b"cache-control", b"no-cache, no-transform"), (b"
 
 
 class TurnResponse:
-    """The response to one turn: a whole body or a stream. If the client disconnects, cancels the turn.
+    """The response to one turn: a whole body or a stream. Cancels the turn if the client disconnects.
 
     `streams_open` counts the streams that have begun and not stopped.
     """

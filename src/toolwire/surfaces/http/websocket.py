@@ -13,7 +13,7 @@
 - A bad message gets one `error` event when its turn in the queue comes, and the connection continues. A frame
   that violates the WebSocket protocol ends the connection.
 - The connection ends after `LIFETIME_S`, or after `IDLE_S` without a message, but never during a response. A
-  server that drains closes it with 1012. If the client disconnects, its run is cancelled.
+  server that drains closes it with 1012. If the client disconnects, the current response is cancelled.
 """
 
 from __future__ import annotations

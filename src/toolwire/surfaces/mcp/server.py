@@ -3,8 +3,8 @@
 The server offers the tools of a vault and of the MCP servers that Toolwire wraps. The same executor runs all
 of them. The server asks a person by a form if the client supports elicitation, otherwise in the inbox. If
 neither is possible, it refuses the call. While the person decides, it sends progress notifications, so that
-the client does not time out. A refused or failed call has a result with `isError`. Only if a wrapped server
-answers with an MCP error, the client receives this error.
+the client does not time out. A refused or failed call has a result with `isError`. If a wrapped server
+answers with an MCP error, the client receives this error instead of a result.
 """
 
 from __future__ import annotations
@@ -285,9 +285,9 @@ class ToolServer:
     async def _is_full(self, context: Context, tool: str, arguments: Mapping[str, Any]) -> bool:
         """Whether a call must be refused because too many questions wait.
 
-        Only with `--wait`, and only for clients without an HTTP session: their questions outlive their
-        requests, so they could leave any number of questions. A call whose question already waits is not
-        refused.
+        With `--wait`, questions outlive their requests. A client without an HTTP session could therefore
+        leave any number of questions, so only such clients are limited. A call whose question already waits
+        is not refused.
         """
         if self._ways.wait_s is None or context.request is None or _session_of(context):
             return False

@@ -115,7 +115,10 @@ class _Outbox:
         self._first_pause_s = first_pause_s
         self._waiting: dict[str, _Waiting] = {}
         self._reported: dict[str, float] = {}
-        """Questions without a requester whose message was sent, by id, with the time when they expire."""
+        """The ids of questions that need no second message, and when these questions expire.
+
+        These are questions without a requester: a later, identical call may ask them again.
+        """
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 

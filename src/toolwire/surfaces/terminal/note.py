@@ -114,7 +114,7 @@ class Appender:
     def _unchanged(self) -> bool:
         """Whether the note has not been changed or replaced since the last write.
 
-        Before the first write, opens the note and compares its bytes with those that were read.
+        Before the first write, opens the note and compares its bytes with the bytes that were read at first.
         """
         try:
             if self._file is None:

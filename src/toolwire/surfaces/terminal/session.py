@@ -98,9 +98,10 @@ class TerminalSession:
     # --- the vault ---
 
     async def open_vault(self, named: str | None) -> None:
-        """Opens the vault `named`; if that is None, the vault in the settings, if it is enabled.
+        """Opens the vault `named`. If `named` is None, opens the vault in the settings.
 
-        A vault that the person names does not need `vault.enabled` in the settings.
+        The vault in the settings is opened only if `vault.enabled` is set. A vault that the person names does
+        not need this setting.
         """
         if named is None and not self.settings.vault.enabled:
             return

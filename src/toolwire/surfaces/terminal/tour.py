@@ -82,7 +82,7 @@ class Tour:
             text = GO_ON
 
     async def _until_done(self, doing: Any) -> bool:
-        """Waits for a turn or for a line of input. Returns whether the person stopped this."""
+        """Waits for a turn or for a line of input. Returns whether the person stopped it."""
         self._task = asyncio.ensure_future(doing)
         await asyncio.wait({self._task})
         if not self._task.cancelled() and (error := self._task.exception()) is not None:

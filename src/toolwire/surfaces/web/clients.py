@@ -118,7 +118,7 @@ _NAMED = re.compile(r"«(\w+)»")
 
 
 def fill(text: str, language: str, values: Mapping[str, str], needs_key: bool) -> str:
-    """Returns the text with this server's values, quoted for its language."""
+    """Returns the text with this server's values, escaped for the `language` of the text."""
     shell = language == "sh"
 
     def quoted(found: re.Match[str]) -> str:

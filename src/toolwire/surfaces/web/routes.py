@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from toolwire.tools.mcp.servers import McpServers
 
 TOUR_PAGE = "/tour"
-"""The address below /ui that starts a tour. The one-time link leads to it with the parameter `tour`."""
+"""The address below /ui that starts a tour. A one-time link with the parameter `tour` leads to it."""
 PAGES = ("", "/chat", "/chat/{id}", TOUR_PAGE, "/inbox", "/wire", "/wire/{id}", "/connect", "/settings")
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
@@ -346,7 +346,7 @@ def _check_origin(request: Request) -> None:
 
 
 def _public(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
-    """Returns a handler that needs no session: a secret in the request proves what it may do."""
+    """Returns a handler that needs no session, because a secret in the request grants access."""
 
     async def guarded(request: Request) -> Response:
         try:

@@ -1,4 +1,4 @@
-"""MCP servers on the pages: their state, saved rules, and definitions that wait.
+"""MCP servers on the pages: their state, saved rules, and tool definitions that wait for a decision.
 
 The pages cannot add a server, because the command that starts a server may come only from the owner's
 settings. Only a session that may approve calls may agree to a definition.

@@ -42,7 +42,7 @@ LINK, OPEN, KEY = "link", "open", "key"
 The origin of a session that was started with a stored key is `STORED_KEY` and the key's id.
 """
 OFFERED = "offered:"
-"""The prefix of `started_by` for a link that was not used yet. The origin of its session follows.
+"""The prefix of `started_by` for an unused link. After it comes the origin of the session to start.
 
 The stored hash of a link also has a prefix, so that nobody can use the link's token as a session.
 """
@@ -164,7 +164,7 @@ class Sessions:
         return str(row[0]) if row is not None else ""
 
     async def page_key(self, token: str) -> str:
-        """Returns the session's page key, a second secret that only its pages have."""
+        """Returns the session's page key, a second secret that only the pages of this session have."""
         secret = await self._page_secret()
         return hmac.new(secret, token.encode("utf-8", "replace"), hashlib.sha256).hexdigest()[:40]
 

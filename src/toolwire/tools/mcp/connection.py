@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from toolwire.tools.mcp.upstream import Upstream
 
 PASSED_ON = ("PATH", "LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "LC_MESSAGES", "TZ")
-"""Toolwire's environment variables that a server gets."""
+"""Environment variables of Toolwire that are passed on to a server's command."""
 CANCEL_S = 1.0
 """How long to wait until a server has read that a call is cancelled, or until its process has ended."""
 LONGEST_CALL_S = 3600.0

@@ -70,7 +70,7 @@ class Pattern:
 
 
 def pattern(written: str, order: str = "") -> Pattern:
-    """Returns the pattern for what is written after an operator.
+    """Returns the pattern for the text after the operator of a condition.
 
     `order`: the operator, if it compares numbers. Raises `ConfigError`.
     """
@@ -211,8 +211,8 @@ def _text(written: str) -> Judge:
 def _is_plain(path: str) -> bool:
     """Whether the text of an absolute path says by itself which file or page it means.
 
-    This must also be true for its Unicode compatibility form, in which a full-width slash or dot becomes an
-    ordinary one.
+    The same must be true for the path's Unicode compatibility form, in which a full-width slash or dot
+    becomes an ordinary one.
     """
     if _ENCODED.search(path) or "\\" in path:
         return False

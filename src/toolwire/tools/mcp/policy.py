@@ -78,8 +78,8 @@ class Step(NamedTuple):
 class Call:
     """The arguments of a call, taken apart once for all rules.
 
-    Values are found by their dotted names without regard to case, because some servers read them so. Lists
-    are opened: `{"files": [{"path": "/a"}]}` has the value "/a" under `files.path`.
+    Values are found by their dotted names. Case is ignored, because some servers ignore it too. Lists are
+    opened: `{"files": [{"path": "/a"}]}` has the value "/a" under `files.path`.
     """
 
     def __init__(self, tool: str, arguments: Mapping[str, Any]) -> None:

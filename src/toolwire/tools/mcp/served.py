@@ -1,4 +1,4 @@
-"""MCP servers that clients of the Responses API may use. Implements `gateway/served.py`.
+"""MCP servers that clients of the Responses API may use. Implements `ServedTools` of `gateway/served.py`.
 
 A client may use two kinds of servers:
 
@@ -42,7 +42,7 @@ from toolwire.tools.mcp.tool import McpTool
 
 log = logging.getLogger("toolwire.mcp")
 SURFACE = "api"
-"""The surface of questions about calls for API clients, in the inbox."""
+"""The surface that is stored with questions about calls for API clients."""
 IDLE_S = 300.0
 """How long the connection to a server that a client named is kept after its last use."""
 MOST_NAMED = 32

@@ -141,7 +141,7 @@ class McpTool:
         return self._server.policy_now(self._policy).decide(self.definition.name, arguments)
 
     def check(self, arguments: Arguments) -> None:
-        """Raises `ToolFailed` if the tool is not the one that was agreed to, or for invalid arguments."""
+        """Raises `ToolFailed` if the arguments are invalid, or if the tool's definition has changed."""
         if reason := self._server.unusable(self):
             raise ToolFailed(f"{self.server}: {reason}")
         if len(json.dumps(dict(arguments))) > MOST_ARGUMENTS:
