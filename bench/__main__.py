@@ -19,17 +19,49 @@ from bench.report import Row
 from bench.side import Side
 
 PICTURE = "pictures/benchmarks.svg"
-ABOUT = (
-    "> **What you get:** what Toolwire costs, compared with a program that only copies bytes (the relay), "
-    "nginx and other gateways, in one run.",
-    ">",
-    "> **Use it when** you want to judge the cost, or to repeat the measurement with `make bench`. See "
-    "also [Where the time goes](performance.md).",
-    "",
-    "Everything runs on one machine over loopback: the gateways on one core, the simulated model server and",
-    "the clients on the other. Ratios come first, because absolute figures depend on the machine.",
-)
+ABOUT = """\
+> **What you get:** what Toolwire costs, compared with a program that only copies bytes (the relay), nginx and
+> other gateways, in one run.
+>
+> **Use it when** you want to judge the cost, or to repeat the measurement with `make bench`. See also [Where
+> the time goes](performance.md).
 
+Everything runs on one machine over loopback: the gateways on one core, the simulated model server (the
+*upstream*) and the clients on the other core. Absolute figures depend on the machine, so most results are
+ratios (×). A *target* is the limit for a result. *MISS* means that the result is outside this limit."""
+TIMES = """\
+The measured values. The *result* is the CPU time per request. The *figures* are the times that the clients
+waited: until the end of the answer (p50 and p99), and until the first token."""
+EXPLAINED = {
+    "scanner": """\
+The scanner finds tool calls in the text of a model. Here it reads the text in *chunks* of 4 characters, about
+a token. It sends the arguments of a call as they arrive (*eager*), or when they are complete and valid
+(*validated*). The *figures* are the cost per chunk, in µs, for texts of different lengths. Rows such as
+“`<` × 1 M” measure texts that are made to be expensive, here a million times `<`: the cost per character must
+not grow with the length. A *dialect* is a format in which models write calls.""",
+    "gateway": """\
+*CPU* is the CPU time that all processes of a gateway need for a request. A *plain* request is not streamed. A
+*paced* stream has 200 chunks, 10 ms apart; a *burst* has 200 chunks without pauses. 32 requests run at the
+same time, except in the rows *one by one*. *Just started* means that the gateway was not warmed up. A *delay*
+is the time that the gateway adds.""",
+    "path": """\
+The CPU time of a request inside the gateway, without HTTP server, HTTP client and system calls. The cost of a
+part is the difference when this part is switched off.""",
+    "codex": """\
+Both sides use the same Codex binary and the same simulated model. One side is a small JSON-RPC client of
+Codex, the other is an HTTP client of Toolwire. *First token* is the time to the first token, *wall time* the
+time until all turns have ended. *Resampled* is the range of the ratio when the measured pairs
+are drawn again at random (5 % of the draws are below it, and 5 % above). If the target is inside the range,
+it is neither clearly met nor clearly missed.""",
+    "local": """\
+Both sides use the same model file. The *result* is Toolwire's speed, divided by the speed of llama.cpp's
+server.""",
+    "vault": """\
+How fast Toolwire builds the index of a vault, and how many times faster a search is than a linear scan of all
+notes, and than ripgrep.""",
+    "proxy": """\
+The same client calls a tool of an MCP server directly, and through `toolwire mcp`.""",
+}
 TITLES = {
     "scanner": "The scanner",
     "gateway": "The gateway",
@@ -43,22 +75,29 @@ TITLES = {
 
 def page(parts: dict[str, list[Row]], sides: Sequence[Side], picture: str, notes: list[str]) -> str:
     """Returns the Markdown page of a run. `picture`: the chart's path relative to the page, or ""."""
-    out = ["# Benchmarks", "", f"Measured {report.today()} by `make bench` on {report.machine()}.", ""]
-    out += [*ABOUT, ""]
+    out = ["# Benchmarks", "", ABOUT, ""]
+    out += [f"Measured {report.today()} by `make bench` on {report.machine()}.", ""]
     if picture:
         out += [f"![CPU time of each gateway relative to a byte relay: shorter is better]({picture})", ""]
     for name, rows in parts.items():
         if not rows:
             continue
         judged, shown = [row for row in rows if row.sense], [row for row in rows if not row.sense]
-        out += [f"## {TITLES[name]}", "", report.markdown(judged or shown), ""]
+        out += [f"## {TITLES[name]}", "", EXPLAINED[name], "", report.markdown(judged or shown), ""]
         if name == "gateway" and sides:
             out += ["All gateways, with the ratio to the relay in brackets:", "", side.markdown(sides), ""]
         if judged and shown:
-            out += ["The measured values:", "", report.markdown(shown), ""]
+            out += [
+                TIMES if name == "gateway" else "Values without a target:",
+                "",
+                report.markdown(shown),
+                "",
+            ]
         if name == "scanner":
             out += [PUBLISHED, ""]
-    return "\n".join([*out, *(f"- {note}" for note in notes)]).rstrip() + "\n"
+    if notes:
+        out += ["## Notes", "", *(f"- {note}" for note in notes)]
+    return "\n".join(out).rstrip() + "\n"
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -31,7 +31,7 @@ Table = list[list[str]]
 
 
 def accuracy(measured: Measured) -> Table:
-    table = [["model", "side", *CATEGORIES, "all"]]
+    table = [["model", "calls made by", *CATEGORIES, "all"]]
     for name, data in measured.items():
         for side, title in SIDES.items():
             results = list(data.get(side, {}).values())
@@ -79,12 +79,14 @@ def report(measured: Measured, per: int, seed: int) -> dict[str, Any]:
     rights = [f"{row[0]} {row[-1]}" for row in tables[0] if row[1] == SIDES["auto"]]
     done = [f"{name} {count}" for name, count in zip(measured, tables[2][-1][1:], strict=True)]
     notes = [
-        f"The cases are those of {PACKAGE} {VERSION} ({LICENCE}): {per} of each category, seed {seed}. "
-        f"Temperature 0, at most {CUT} tokens an answer, {CUT_PARALLEL} with several calls.",
-        f"llama.cpp's own server gets {HELD} cases of a category with `required`.",
-        "The machine is shared, so the times vary. In brackets: per second of one processor, or in such "
-        "seconds, which do not depend on what else runs.",
-        "First call: with a new prompt / with the same tools and another question.",
+        f"The cases are from {PACKAGE} {VERSION} ({LICENCE}): {per} of each category, drawn with seed "
+        f"{seed}. The temperature is 0. An answer has at most {CUT} tokens, or {CUT_PARALLEL} with several "
+        "calls.",
+        f"With `required`, llama.cpp's own server gets only {HELD} cases of each category.",
+        "The machine is shared, so the times vary. The figures in brackets count CPU seconds instead, which "
+        "hardly depend on other programs.",
+        "First call: the time to the first call, with a new prompt / with another question about the same "
+        "tools.",
         "Memory includes the mapped model file.",
     ]
     figures = f"BFCL, `auto`: {', '.join(rights)}; vault tasks: {', '.join(done)}"

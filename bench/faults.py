@@ -313,7 +313,7 @@ def judged(
     cut = elsewhere(ends, scene)
     rows = [
         Row(
-            "requests that ended wrong, or not at all",
+            "requests with a wrong answer or none",
             len(wrong),
             f"{len(ends):,} requests: {ways(ends)}",
             "at most",
@@ -328,12 +328,19 @@ def judged(
             0,
             "",
         ),
-        Row("connections lost of requests that were not on the killed node", len(cut), "", "at most", 0, ""),
+        Row(
+            "requests that lost their connection although their node was not killed",
+            len(cut),
+            "",
+            "at most",
+            0,
+            "",
+        ),
     ]
     for window in windows:
         during = [end for end in ends if window.began <= end.ended <= window.back]
         detail = (
-            f"lasted {window.ended - window.began:.1f} s{'' if window.felt else ', and was not felt'}; "
+            f"fault of {window.ended - window.began:.1f} s{'' if window.felt else ', without effect'}; "
             f"{ways(during)}"
         )
         taken = window.back - window.ended if window.felt and window.back != float("inf") else None
@@ -341,24 +348,22 @@ def judged(
             Row(f"{window.fault.name}: right answers again after", taken, detail, "at most", within_s, "s")
         )
     kept = len(scene.load.kept) + len(scene.probe.kept)
-    detail = f"{kept:,} stored, {scene.load.unkept:,} said that they were not"
+    detail = f"{kept:,} stored; {scene.load.unkept:,} other responses said that they were not stored"
     rows.append(Row("stored responses not found again", len(gone), detail, "at most", 0, ""))
     refused = (
-        f"{limited.rate} requests a minute: {limited.allowed:,} allowed, {limited.due:,.0f} due, "
+        f"{limited.rate} requests per minute: {limited.allowed:,} allowed of {limited.due:,.0f}, "
         f"{limited.refused:,} refused"
     )
     rows.append(
         Row(
-            "a key's limit over both nodes: allowed of what is due",
+            "a key's limit over both nodes: requests allowed, compared with the limit",
             limited.allowed / limited.due,
             refused,
             "at most",
             1.05,
         )
     )
-    rows.append(
-        Row("the same, that it gets what is due", limited.allowed / limited.due, "", "at least", 0.95)
-    )
+    rows.append(Row("the same ratio: lower bound", limited.allowed / limited.due, "", "at least", 0.95))
     rows.append(
         Row(
             "servers that ended by themselves",
@@ -372,10 +377,10 @@ def judged(
     rows.append(Row("tracebacks in the nodes' logs", scene.servers.tracebacks(), "", "at most", 0, ""))
     turns = Counter(end.turn for end in ends if end.right)
     went = ", ".join(f"{count:,} {turn}" for turn, count in turns.most_common() if turn)
-    notes.append(f"At most {scene.load.most_under_way} requests under way at once. Turns: {went}.")
+    notes.append(f"At most {scene.load.most_under_way} requests were active at once. Turns: {went}.")
     notes.append(
-        f"The full disk was {scene.servers.disk.name}. Beside the limit, its key got: "
-        f"{dict(limited.other) or 'nothing else'}"
+        f"The full disk was {scene.servers.disk.name}. Other results of the requests with the limited key: "
+        f"{', '.join(f'{count} × {how}' for how, count in limited.other.items()) or 'none'}."
     )
     notes += [
         f"`{end.kind.name}` {end.request_id}: {end.how[:600]}"

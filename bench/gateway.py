@@ -343,17 +343,18 @@ def _peer_rows(figures: Figures, peers: Sequence[str]) -> list[Row]:
             if (peer, name) not in PEER_TARGETS:
                 continue
             mine, other = figures.get(("toolwire", name + when)), figures.get((peer, name + when))
-            title, target = f"{words}, CPU: times cheaper than {TITLES[peer]}{when}", PEER_TARGETS[peer, name]
+            title = f"{words}{when}: CPU of {TITLES[peer]}, compared with Toolwire"
+            target = PEER_TARGETS[peer, name]
             if mine is None or other is None:
                 rows.append(Row(title, None, "", "at least", target))
                 continue
-            detail = f"{figure(mine['cpu_ms'])} against {figure(other['cpu_ms'])} ms"
+            detail = f"{figure(other['cpu_ms'])} against {figure(mine['cpu_ms'])} ms"
             rows.append(Row(title, other["cpu_ms"] / mine["cpu_ms"], detail, "at least", target))
     return rows
 
 
 def _first_token_row(figures: Figures) -> Row:
-    title = "time to first token added at 32 streams, against the relay"
+    title = "delay of the first token at 32 streams, compared with the relay"
     trio = [figures.get((name, "paced")) for name in ("toolwire", "relay", "upstream")]
     if None in trio:
         return Row(title, None, "", "at most", 1.5)
@@ -362,7 +363,7 @@ def _first_token_row(figures: Figures) -> Row:
     return Row(
         title,
         added / added_by_relay,
-        f"{figure(added)} against {figure(added_by_relay)} ms (p50; the upstream alone {figure(bare)})",
+        f"{figure(added)} against {figure(added_by_relay)} ms (p50), added to the upstream's {figure(bare)}",
         "at most",
         1.5,
     )
@@ -370,28 +371,36 @@ def _first_token_row(figures: Figures) -> Row:
 
 def ratio_rows(figures: Figures, peers: Sequence[str]) -> list[Row]:
     return [
-        _ratio_row("plain request, CPU against the relay", figures, "plain", ("relay", "plain"), 2.0),
-        _ratio_row("paced streams, CPU against the relay", figures, "paced", ("relay", "paced"), 1.4),
+        _ratio_row("plain request: CPU, compared with the relay", figures, "plain", ("relay", "plain"), 2.0),
+        _ratio_row("paced stream: CPU, compared with the relay", figures, "paced", ("relay", "paced"), 1.4),
         *_peer_rows(figures, peers),
         _ratio_row(
-            "prose with tools: emulated against native, CPU",
+            "paced text, request with tools: CPU of emulated tools, compared with native",
             figures,
             "prose, tools emulated",
             ("toolwire", "prose, tools native"),
             1.25,
         ),
         _ratio_row(
-            "a call: emulated against native, CPU",
+            "paced call: CPU of emulated tools, compared with native",
             figures,
             "call, emulated",
             ("toolwire", "call, native"),
             1.25,
         ),
         _ratio_row(
-            "Responses against chat, CPU a chunk", figures, "responses paced", ("toolwire", "paced"), 1.3
+            "CPU per chunk: Responses, compared with chat",
+            figures,
+            "responses paced",
+            ("toolwire", "paced"),
+            1.3,
         ),
         _ratio_row(
-            "Messages against chat, CPU a chunk", figures, "messages paced", ("toolwire", "paced"), 1.2
+            "CPU per chunk: Messages, compared with chat",
+            figures,
+            "messages paced",
+            ("toolwire", "paced"),
+            1.2,
         ),
         _first_token_row(figures),
     ]
@@ -400,12 +409,17 @@ def ratio_rows(figures: Figures, peers: Sequence[str]) -> list[Row]:
 def memory_rows(ours: Target, peaks: list[float], cold: list[float]) -> list[Row]:
     output = ", ".join(figure(peak) for peak in peaks)
     return [
-        Row("memory, idle", ours.idle_mb, "resident", "at most", 70, "MB"),
+        Row("memory, idle", ours.idle_mb, "resident memory", "at most", 70, "MB"),
         Row(
-            "memory, at 256 streams", max(peaks) if peaks else None, f"rounds: {output}", "at most", 130, "MB"
+            "memory, at 256 streams",
+            max(peaks) if peaks else None,
+            f"per round: {output}",
+            "at most",
+            130,
+            "MB",
         ),
         Row(
-            "memory, growth from the first to the third such round",
+            "memory, at 256 streams: growth from the first to the third round",
             100 * (peaks[-1] / peaks[0] - 1) if peaks else None,
             "",
             "at most",
@@ -413,7 +427,7 @@ def memory_rows(ours: Target, peaks: list[float], cold: list[float]) -> list[Row
             "%",
         ),
         Row(
-            "cold start to ready",
+            "time from start to ready",
             median(cold),
             f"{len(cold)} starts: {', '.join(figure(one) for one in cold)}",
             "at most",
@@ -430,7 +444,7 @@ def absolute_rows(figures: Figures) -> list[Row]:
         times = f"p50 {figure(one['total_p50'] / 1000)}, p99 {figure(one['total_p99'] / 1000)} ms"
         times += f"; first token p50 {figure(one['first_p50'] / 1000)} ms"
         chunk = (
-            f"; {figure(1000 * one['cpu_ms'] / PIECES)} µs CPU a chunk"
+            f"; {figure(1000 * one['cpu_ms'] / PIECES)} µs CPU per chunk"
             if "plain" not in name and one["cpu_ms"]
             else ""
         )
@@ -517,7 +531,7 @@ def run(rounds: int = ROUNDS, peers: Sequence[str] = ()) -> tuple[list[Row], lis
         upstream.stop()
     ours.cold_s = median(cold)
     notes.append(
-        "versions: "
+        "Versions: "
         + ", ".join(filter(None, (other_gateways.version_of(target.name) for target in targets[2:])))
     )
     sides = [side(target, figures, peaks.get(target.name)) for target in targets]

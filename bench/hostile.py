@@ -162,36 +162,36 @@ def _rows(calm: Part, hostile: Part, before: float, left: int, traced: int) -> l
     wrong = sum(len(loop.wrong) for loop in (*calm.loops, *hostile.loops))
     return [
         Row(
-            "others' tool loop, median",
+            "tool loop of an honest client, median: compared with no hostile clients",
             median_ms / calm_median,
-            f"{median_ms:.1f} ms beside {calm_median:.1f} ms in the calm",
+            f"{median_ms:.1f} ms, without hostile clients {calm_median:.1f} ms",
             "at most",
             2,
         ),
         Row(
-            "others' tool loop, p99",
+            "tool loop of an honest client, p99: compared with no hostile clients",
             p99 / calm_p99,
-            f"{p99:.1f} ms beside {calm_p99:.1f} ms in the calm",
+            f"{p99:.1f} ms, without hostile clients {calm_p99:.1f} ms",
             "at most",
             4,
         ),
         Row(
-            "others' wrong answers",
+            "wrong answers to honest clients",
             wrong,
-            f"of {count + calm_count:,} loops of two streams",
+            f"in {count + calm_count:,} loops of two streams each",
             "at most",
             0,
             "",
         ),
         Row(
-            "memory beyond the calm",
+            "additional memory of the server",
             hostile.most_mb - before,
             f"{before:.0f} MB before",
             "at most",
             GROWTH_MB,
             "MB",
         ),
-        Row("descriptors left open at the end", left, "", "at most", 0, ""),
+        Row("file descriptors left open at the end", left, "", "at most", 0, ""),
         Row("tracebacks in the log", traced, "", "at most", 0, ""),
     ]
 
@@ -200,14 +200,14 @@ def _notes(calm: Part, hostile: Part, descriptors: int) -> list[str]:
     who = ", ".join(f"{count} × {name}" for name, count in COUNTS.items())
     busy = " and ".join(
         f"{part.cpu_s / part.seconds:.0%} {name}"
-        for name, part in (("in the calm", calm), ("among hostile clients", hostile))
+        for name, part in (("of the time without hostile clients", calm), ("with them", hostile))
     )
     wrong = [one for loop in hostile.loops for one in loop.wrong]
     return [
-        f"hostile: {who}; {len(KEYS)} honest clients; {descriptors} descriptors open meanwhile; {ROUNDS} "
-        "rounds by turns",
-        f"the server's core was busy for {busy}; limits: 1,200 requests a minute and 60 at once for each "
-        "key, slow readers cut off after 5 s",
+        f"Hostile clients: {who}. Honest clients: {len(KEYS)}. At most {descriptors} file descriptors were "
+        f"open. {ROUNDS} rounds, each without and with hostile clients.",
+        f"The server's core was busy for {busy}. Limits: 1,200 requests per minute and 60 at once for each "
+        "key; slow readers are cut off after 5 s.",
         *wrong[:5],
     ]
 

@@ -59,18 +59,21 @@ async def _run(rounds: int) -> tuple[list[Row], list[str]]:
         _gateway(backend, session) as gateway,
     ):
         sides: dict[str, tuple[Ask, Ask]] = {
-            "text, by the backend": (_by_backend(backend, False), _by_llama(session, llama, options, False)),
-            "a call constrained to its schema, by the backend": (
+            "text, backend without gateway": (
+                _by_backend(backend, False),
+                _by_llama(session, llama, options, False),
+            ),
+            "a call constrained to its schema, backend without gateway": (
                 _by_backend(backend, True),
                 _by_llama(session, llama, options, True),
             ),
-            "text, through the whole gateway": (
+            "text, through the gateway": (
                 _by_gateway(session, gateway),
                 _by_llama(session, llama, options, False),
             ),
         }
         rows = [await _compare(name, ours, theirs, rounds) for name, (ours, theirs) in sides.items()]
-    return rows, [f"{TOKENS} tokens per request; medians of {rounds} alternating rounds"]
+    return rows, [f"Embedded model: {TOKENS} tokens per request; medians of {rounds} alternating rounds."]
 
 
 async def _compare(name: str, ours: Ask, theirs: Ask, rounds: int) -> Row:
@@ -90,10 +93,10 @@ async def _compare(name: str, ours: Ask, theirs: Ask, rounds: int) -> Row:
         f"{statistics.median(speeds[ours]):.0f} against {statistics.median(speeds[theirs]):.0f} tokens/s, "
     )
     detail += (
-        f"{statistics.median(costs[ours]):.1f} against {statistics.median(costs[theirs]):.1f} ms of CPU a "
+        f"{statistics.median(costs[ours]):.1f} against {statistics.median(costs[theirs]):.1f} ms of CPU per "
         "token"
     )
-    return Row(f"embedded model, {name}", statistics.median(ratios), detail, "at least", TARGET)
+    return Row(f"speed: {name}", statistics.median(ratios), detail, "at least", TARGET)
 
 
 # --- the sides ---

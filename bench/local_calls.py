@@ -102,14 +102,21 @@ async def count(number: int) -> tuple[list[Row], list[str]]:
             number,
             "",
         ),
-        Row("the same by llama.cpp's own `tools`", theirs.count(""), f"cut at {CUT} tokens", unit=""),
+        Row(
+            "required calls that fit their schema, llama.cpp's own `tools`",
+            theirs.count(""),
+            f"answers of at most {CUT} tokens",
+            unit="",
+        ),
     ]
     notes = [
         f"through Toolwire, {tool.name}: {wrong}" for tool, wrong in zip(varied, ours, strict=True) if wrong
     ][:10]
     common = max(set(theirs) - {""}, key=theirs.count, default="")
     return rows, notes + (
-        [f"llama.cpp's own, most often: {common} ({theirs.count(common)} times)"] if common else []
+        [f"The most frequent failure of llama.cpp's own `tools`: {common} ({theirs.count(common)} times)."]
+        if common
+        else []
     )
 
 

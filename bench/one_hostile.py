@@ -136,22 +136,30 @@ async def measure(seconds: float, rounds: int, kinds: list[str]) -> dict[str, Pa
 def rows_of(parts: dict[str, Part]) -> list[Row]:
     rows: list[Row] = []
     for name, part in parts.items():
-        detail = f"server's core {part.cpu_s / part.seconds:.0%} busy, {part.most_mb:.0f} MB"
+        detail = f"server's core {part.cpu_s / part.seconds:.0%} busy, its memory {part.most_mb:.0f} MB"
         for kind, calm, times in (
             ("time", parts[CALM].times_ms(), part.times_ms()),
-            ("server's CPU time meanwhile", parts[CALM].cpu_ms(), part.cpu_ms()),
+            ("server's CPU time", parts[CALM].cpu_ms(), part.cpu_ms()),
         ):
             least, most = p99(calm), p99(times)
             shown = "" if most is None else f"p99 {most:.1f}, median {median(times):.1f} ms"
             shown += f"; {len(times):,} loops; {detail}" if kind == "time" else ""
             if part is parts[CALM]:
-                rows.append(Row(f"other clients' tool loop in the calm, {kind}, p99", most, shown, unit="ms"))
+                rows.append(Row(f"no hostile client: {kind}, p99", most, shown, unit="ms"))
             else:
                 ratio = most / least if most is not None and least else None
                 sense: Sense = "at most" if kind == "time" else ""
-                rows.append(Row(f"beside {name}: {kind}, p99", ratio, shown, sense, TIMES_CALM))
+                rows.append(
+                    Row(
+                        f"beside {name}: {kind}, p99, compared with no hostile client",
+                        ratio,
+                        shown,
+                        sense,
+                        TIMES_CALM,
+                    )
+                )
     wrong = sum(len(loop.wrong) for part in parts.values() for loop in part.loops)
-    return [*rows, Row("other clients' wrong answers", wrong, "", "at most", 0, "")]
+    return [*rows, Row("wrong answers to other clients", wrong, "", "at most", 0, "")]
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -204,13 +204,13 @@ def run(rounds: int = 8) -> list[Row]:
     settle_memory()
     plain, chunk = uvloop.run(_measure(rounds))
     rows = []
-    for what, found in (("a plain request", plain), ("a streamed chunk, alone in its read", chunk)):
+    for what, found in (("a plain request", plain), ("a streamed chunk that arrives alone", chunk)):
         rows.append(Row(f"{what}: all work of the gateway", found["all"], unit="µs"))
         for part, words in (("journal", "the journal's contents"), ("log", "the log line")):
             cost = max(0.0, found["all"] - found[part])
             rows.append(
                 Row(
-                    f"{what}: share of {words}",
+                    f"{what}: of this, {words}",
                     cost,
                     f"{100 * cost / found['all']:.0f} %; {figure(found[part])} µs without it",
                     unit="µs",

@@ -83,11 +83,11 @@ async def _measured(folder: Path, quick: bool) -> list[Row]:
         direct, proxied = await _calls(folder, mode, CALLS // 8 if quick else CALLS)
         more = median(far - near for near, far in zip(direct, proxied, strict=True))
         shown = f"directly {figure(median(direct))} ms, through Toolwire {figure(median(proxied))} ms"
-        measure = f"an allowed call, client with MCP {era}: what Toolwire adds"
+        measure = f"a call that a rule allows, MCP {era}: time that Toolwire adds"
         rows.append(Row(measure, more, shown, "at most", MOST_MS, "ms"))
     first, others = await _lists(folder, LISTS)
-    shown = f"the first, while {SERVERS} servers start: {figure(first / 1000)} s"
-    measure = f"the list of {SERVERS * TOOLS:,} tools of {SERVERS} servers, after the first time"
+    shown = f"first list, while {SERVERS} servers start: {figure(first / 1000)} s"
+    measure = f"list of {SERVERS * TOOLS:,} tools of {SERVERS} servers, after the first list"
     return [*rows, Row(measure, median(others), shown, "at most", MOST_LIST_MS, "ms")]
 
 

@@ -55,7 +55,7 @@ STREAMS: dict[str, Callable[[int], Stream]] = {
     "prose": lambda size: ("", _filled(WORDS, size), ""),
     "call, eager": lambda size: (ENVELOPE, _text_arguments(size), "}</tool_call>"),
     "call, validated": lambda size: (ENVELOPE, _text_arguments(size), "}</tool_call>"),
-    "call of small members, eager": lambda size: (ENVELOPE, _member_arguments(size), "}</tool_call>"),
+    "call with many small members, eager": lambda size: (ENVELOPE, _member_arguments(size), "}</tool_call>"),
     "tagged call, eager": lambda size: (
         "<tool_call><function=look><parameter=text>",
         _filled(WORDS, size),
@@ -167,11 +167,11 @@ def against_one(quick: bool = False) -> list[Row]:
             ratio = median(every / alone for every, alone in pairs)
             detail = (
                 f"{figure(median(pair[0] for pair in pairs))} against "
-                f"{figure(median(pair[1] for pair in pairs))} µs per chunk, {one} alone"
+                f"{figure(median(pair[1] for pair in pairs))} µs per chunk with {one} alone"
             )
             rows.append(
                 Row(
-                    f"all {len(DIALECTS)} dialects against one: {kind}, {many}",
+                    f"all {len(DIALECTS)} dialects, compared with one: {kind}, {many}",
                     ratio,
                     detail,
                     "at most",
@@ -187,16 +187,16 @@ def costs(quick: bool = False) -> list[Row]:
     rounds = 3 if quick else 5
     _cost(lambda: _opened("prose", ""), _pieces(_filled(WORDS, 100_000)), 3)  # the interpreter warms up
     empty = _cost(_Empty, _pieces(_filled(WORDS, 100_000)), rounds)
-    rows.append(
-        Row("baseline: an empty feed that appends", empty, "for each piece of 4 characters", unit="µs")
-    )
+    rows.append(Row("baseline: append each chunk to a list", empty, "per chunk", unit="µs"))
     whole = _text_arguments(100_000)
     again = [process_time_ns()]
     for _ in range(20):
         json.loads(whole)
         again.append(process_time_ns())
     loads = median(after - before for before, after in pairwise(again)) / 1e3 / (len(whole) / PIECE)
-    rows.append(Row("baseline: json.loads of the whole", loads, "100 KB, for each 4 characters", unit="µs"))
+    rows.append(
+        Row("for comparison: json.loads of the whole text", loads, "100 KB; per 4 characters", unit="µs")
+    )
     sizes = {name: size for name, size in SIZES.items() if not quick or size < 1_000_000}
     for kind, stream_of in STREAMS.items():
         by_size: dict[str, float] = {}
@@ -211,14 +211,21 @@ def costs(quick: bool = False) -> list[Row]:
             Row(
                 f"{kind}: cost per chunk",
                 middle,
-                f"{detail}; {figure(middle / empty)} × the empty feed",
+                f"{detail}; {figure(middle / empty)} × the baseline",
                 "at most",
                 MARK_US,
                 "µs",
             )
         )
         rows.append(
-            Row(f"{kind}: spread over sizes", spread, "around the median", "at most", FLAT_PERCENT, "%")
+            Row(
+                f"{kind}: difference between sizes",
+                spread,
+                "largest difference from the median",
+                "at most",
+                FLAT_PERCENT,
+                "%",
+            )
         )
     return rows
 
@@ -264,7 +271,7 @@ def adverse(quick: bool = False, rounds: int = 1) -> list[Row]:
         if quick:
             name, times = f"{name}, a tenth of it", times // 10
         text, tenth = unit * times, unit * (times // 10)
-        for piece, how in ((PIECE, "in pieces of 4"), (len(text), "in one piece")):
+        for piece, how in ((PIECE, "in chunks of 4"), (len(text), "in one chunk")):
             pairs = [
                 (median(_adverse_cost(tenth, piece) for _ in range(3)), _adverse_cost(text, piece))
                 for _ in range(rounds)
@@ -272,11 +279,11 @@ def adverse(quick: bool = False, rounds: int = 1) -> list[Row]:
             growth = median(full / short for short, full in pairs)
             detail = (
                 f"{figure(median(pair[0] for pair in pairs))} → "
-                f"{figure(median(pair[1] for pair in pairs))} µs for each 4 characters"
+                f"{figure(median(pair[1] for pair in pairs))} µs per 4 characters"
             )
             rows.append(
                 Row(
-                    f"{name}, {how}: growth over ten times the length",
+                    f"{name}, {how}: cost, compared with a tenth of the text",
                     growth,
                     detail,
                     "at most",
@@ -288,7 +295,7 @@ def adverse(quick: bool = False, rounds: int = 1) -> list[Row]:
     parser = ToolCallParser(TOOLS)
     events = parser.feed(text) + parser.finish()
     took = (process_time_ns() - began) / 1e6
-    rows.append(Row("one call of 1 MB in one piece", took, f"{len(events)} events", unit="ms"))
+    rows.append(Row("one call of 1 MB in one chunk", took, f"{len(events)} events", unit="ms"))
     return rows
 
 

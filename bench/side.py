@@ -33,15 +33,15 @@ class Side:
 
 
 COLUMNS = (
-    ("plain_cpu_ms", "CPU a plain request, ms"),
-    ("paced_cpu_ms", "CPU a paced stream, ms"),
-    ("plain_rps", "plain requests a second"),
-    ("plain_added_ms", "added to a plain request, ms"),
-    ("first_added_ms", "added to the first token at 32 streams, ms"),
-    ("burst_chunks", "chunks a second"),
-    ("idle_mb", "memory idle, MB"),
-    ("crowd_mb", "at 256 streams, MB"),
-    ("start_s", "start, s"),
+    ("plain_cpu_ms", "CPU per plain request, ms"),
+    ("paced_cpu_ms", "CPU per paced stream, ms"),
+    ("plain_rps", "plain requests per second"),
+    ("plain_added_ms", "delay of a plain request, ms"),
+    ("first_added_ms", "delay of the first token at 32 streams, ms"),
+    ("burst_chunks", "chunks per second"),
+    ("idle_mb", "memory when idle, MB"),
+    ("crowd_mb", "memory at 256 streams, MB"),
+    ("start_s", "time to start, s"),
 )
 
 

@@ -193,22 +193,29 @@ def rows_of(notes: int, quick: bool, memories: dict[int, float]) -> Iterator[Row
         memories[notes] = first.memory
         stored = sum(file.stat().st_size for file in cache.rglob("*") if file.is_file())
         detail = (
-            f"{figure(first.seconds)} s, {figure(first.processor_s)} s of a processor "
-            f"({notes / first.processor_s:,.0f} notes for each); "
+            f"{figure(first.seconds)} s, of which {figure(first.processor_s)} s CPU "
+            f"({notes / first.processor_s:,.0f} notes per CPU second); "
         )
         detail += (
             f"{total / 1e6:,.0f} MB of text, index {stored / 1e6:,.0f} MB, at most {first.memory:,.0f} MB "
             "of memory"
         )
-        yield Row(f"{size}: built", notes / first.seconds, detail, "at least", 2000, "notes/s")
+        yield Row(f"{size}: index built", notes / first.seconds, detail, "at least", 2000, "notes/s")
         touched = min(CHANGED, notes // 100)
         change(root, touched)
         time.sleep(1.1)
         again = build(root, cache)
         assert again.changed == touched
         share = 100 * again.seconds / first.seconds
-        detail = f"{figure(again.seconds)} s, {figure(again.processor_s)} s of a processor"
-        yield Row(f"{size}: refresh after {touched} changed", share, detail, "at most", 10, "% of a build")
+        detail = f"{figure(again.seconds)} s, of which {figure(again.processor_s)} s CPU"
+        yield Row(
+            f"{size}: index refreshed after {touched} notes changed",
+            share,
+            detail,
+            "at most",
+            10,
+            "% of a build",
+        )
         yield from _query_rows(size, root, cache, quick)
 
 
@@ -246,7 +253,7 @@ def run(quick: bool = False, sizes: tuple[int, ...] | None = None) -> tuple[list
         detail = f"{small:,.0f} MB for {min(memories):,} notes, {large:,.0f} MB for {max(memories):,}"
         rows.append(
             Row(
-                "memory of a build, the large vault compared with the small one",
+                "memory while the index is built: the large vault, compared with the small one",
                 large / small,
                 detail,
                 "at most",
@@ -262,6 +269,6 @@ def run(quick: bool = False, sizes: tuple[int, ...] | None = None) -> tuple[list
         else NOT_MEASURED
     )
     return rows, [
-        f"vault: {version}; generated notes, limit {LIMIT}; Toolwire's results are ranked and have "
-        "previews, the others are plain paths"
+        f"Vault: {version}. The notes are generated, and a search returns at most {LIMIT}. Toolwire ranks "
+        "its results and adds previews; the scan and ripgrep only return paths."
     ]

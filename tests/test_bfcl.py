@@ -239,7 +239,13 @@ def test_a_report_counts_what_was_right_by_model_side_and_category() -> None:
     accuracy, speeds, vault = shown["tables"]
     assert dict(zip(*accuracy, strict=True)) == {
         **dict.fromkeys(CATEGORIES, "–"),
-        **{"model": "m", "side": "Toolwire, `auto`", "simple": "2 / 3", NO_CALL: "0 / 1", "all": "2 / 4"},
+        **{
+            "model": "m",
+            "calls made by": "Toolwire, `auto`",
+            "simple": "2 / 3",
+            NO_CALL: "0 / 1",
+            "all": "2 / 4",
+        },
     }
     assert speeds[1][:5] == ["m", "10 tokens/s (5)", "50 tokens/s (30)", "2.1 GB", "2.0 s (3.0) / no call"]
     assert vault[1] == [TASKS[0].asked, "done"]
