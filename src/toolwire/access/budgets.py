@@ -168,7 +168,7 @@ class Budgets:
         return replace(asked, known=asked.seen) if asked.epoch else asked
 
     def saw(self, key_id: str, month: Month) -> None:
-        """Stores the usage of the month that Redis has reported."""
+        """Stores a key's monthly usage that Redis has reported."""
         own = self._of(key_id)
         if (month.month, month.epoch) == (own.seen.month, own.seen.epoch):  # replies may arrive out of order
             spent = max(month.spent[0], own.seen.spent[0]), max(month.spent[1], own.seen.spent[1])

@@ -367,7 +367,7 @@ class Pace:
 FOR, PROTO, HOST = b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host"
 UNKNOWN = ("", 0)
 OWN = "toolwire.own"
-"""The scope's entry for the scheme and address of this server's own socket.
+"""The key in the ASGI scope with the scheme and address of this server's own socket.
 
 A proxy's headers can change `scheme` and `server` in the scope, but not this entry.
 """

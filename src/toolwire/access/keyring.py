@@ -27,7 +27,7 @@ MOST_RECENT = 1024
 REREAD_S = 2.0
 FRESH_S = 5.0
 LOOK_AGAIN_S = 0.25
-"""How many seconds after the start of a read of the stored keys an unknown key may start the next read."""
+"""The minimum number of seconds from one read of the stored keys to a read for an unknown key."""
 BEHIND_S = 0.05
 """Delay of a refresh in the background, so that the current response is sent first."""
 WAIT_S = 1.0

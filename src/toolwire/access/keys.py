@@ -68,7 +68,7 @@ class KeyGrant:
     admin: bool = False
     limits: KeyLimits = NO_LIMITS
     approve: bool = False
-    """Whether the client's own approval of an MCP call counts like that of a person at the server."""
+    """Whether the client's own approval of an MCP call counts like an approval by a person at the server."""
     limited: bool = field(init=False, default=False)
     """Whether turns of this key must be admitted by `RateLimits` before they run."""
 
@@ -120,7 +120,7 @@ def not_available(name: str, reason: str) -> ToolwireError:
 
 @dataclass(frozen=True, slots=True)
 class KeyHolder:
-    """A caller, identified by its key. `grant` None: no restrictions."""
+    """A caller, identified by its key. If `grant` is None, the caller has no restrictions."""
 
     key_id: str = ""
     grant: KeyGrant | None = None

@@ -6,8 +6,8 @@ confirmed is never counted twice. Counts that cannot be written are kept and wri
 budget can only be used when its usage of the month is known. Hours, days and months are in UTC.
 
 A turn of a key with a budget reserves a part of it (`Hold`) from its admission until it is counted here.
-Releasing the reservation and counting the turn is one step, so no other turn can be admitted in between. Its
-usage is written within `FLUSH_BUDGET_S`, so that a killed process loses little of it.
+Releasing the reservation and counting the turn is one step, so no other turn can be admitted in between. The
+turn's usage is written within `FLUSH_BUDGET_S`, so that a process that is killed loses little usage.
 """
 
 from __future__ import annotations

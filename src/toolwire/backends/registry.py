@@ -28,7 +28,7 @@ BACKENDS: dict[str, tuple[str, str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Shorthand:
-    """A name, for `backend = "NAME"` in the settings, that means a backend with certain options."""
+    """A value of the setting `backend` that selects a backend and some of its options."""
 
     backend: str
     options: Mapping[str, str] = field(default_factory=dict)

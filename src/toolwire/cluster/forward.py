@@ -154,7 +154,7 @@ def _target(scope: Scope) -> str:
 
 
 class NodeClient:
-    """Sends sealed requests. Each request uses a new connection, so it fails at once if a node is down."""
+    """Sends requests with a seal. Each uses a new connection, so it fails at once if the node is down."""
 
     def __init__(self, seals: NodeSeals) -> None:
         self._seals = seals

@@ -12,7 +12,7 @@ these rows in Redis:
   that, only `_beat` tries to reach Redis again. It writes all rows again when Redis is reachable, or if Redis
   has lost them.
 - Every row is signed by a node. Anyone else who can write to Redis can only cause replays.
-- A node that shuts down first deletes its rows.
+- Before a node shuts down, it deletes its rows.
 """
 
 from __future__ import annotations
@@ -349,7 +349,8 @@ def node_address(settings: Settings, port: int) -> str:
 def worker_address(server: ServerSettings, number: int) -> tuple[str, int]:
     """Returns the host and port on which a worker listens for other nodes.
 
-    Without `server.advertise`, this is a free port on loopback, otherwise a port after the advertised one.
+    With `server.advertise`, the workers' ports follow the advertised port. Without it, a worker has a free
+    port on loopback.
     """
     if not server.advertise:
         return "127.0.0.1", 0

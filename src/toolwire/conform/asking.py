@@ -14,9 +14,9 @@ from toolwire.core.turn import Api
 
 Earlier = Mapping[str, ProbeExchange]
 Build = Callable[[str, Earlier], ProbeRequest | None]
-"""Builds a request from the model's name and the exchanges of earlier questions (`Question.after`).
+"""A function that builds a request from the model's name and the exchanges of `Question.after`.
 
-Returns None if an earlier answer lacks something that the request needs.
+It returns None if an earlier answer lacks something that the request needs.
 """
 
 
@@ -286,7 +286,8 @@ def continued(model: str, earlier: Earlier) -> ProbeRequest | None:
 def in_thread(name: str) -> Build:
     """Returns a function that builds the second request of a thread, as the SDKs' tool runners send it.
 
-    Its only messages are the results; the thread's earlier messages are named by the id of the first answer.
+    The request contains the results, and the id of the first answer in place of the thread's earlier
+    messages.
     """
 
     def build(model: str, earlier: Earlier) -> ProbeRequest | None:

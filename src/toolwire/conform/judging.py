@@ -1,4 +1,4 @@
-"""Evaluates the checks: functions from a check's exchanges to pass, fail or not-run. No side effects.
+"""The judges: functions that get the exchanges of a check and return a `Verdict`. No side effects.
 
 - A deviation is a failure. The verdict says what the answer contains, and in which frame.
 - A check counts as not run if the answer has nothing to evaluate: the model did not do what it was asked to

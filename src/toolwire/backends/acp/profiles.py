@@ -283,7 +283,7 @@ class AcpOptions(AgentOptions):
     profile: str = "auto"
     """The name of a profile. "auto" chooses a profile by the name of the program in `command`."""
     model: str = ""
-    """The agent's own name of the model. If it is not set, the agent chooses a model."""
+    """The agent's own name for the model. If it is not set, the agent chooses a model."""
 
     def __post_init__(self) -> None:
         if not self.command or not self.command[0]:

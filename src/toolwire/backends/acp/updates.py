@@ -153,7 +153,7 @@ class AgentCalls:
 
     @property
     def expected(self) -> bool:
-        """Whether any call is only announced, or has only reached the MCP server, so that more will come."""
+        """Whether any call was only announced, or only made at the MCP server, but not both."""
         return bool(self._early) or any(one.expected for one in self._announced.values())
 
     def seen(self, id: str) -> Announced | None:

@@ -36,7 +36,7 @@ from toolwire.core.turn import Call, Item, Message, Result, TextPart, Turn
 log = logging.getLogger("toolwire.agents")
 STOP_S = 5.0
 LONGEST_SETTLE_S = 10.0
-"""Calls are sent after this time, even if the agent has not become silent."""
+"""How long after a call its response waits for further calls at most, if the agent is never silent."""
 UNREAD_LIMIT, UNREAD_EACH = 32 * 2**20, 128
 """The limit for unread events, in characters of their text. Each event counts `UNREAD_EACH` more."""
 Work = Callable[["AgentRun"], Awaitable[None]]

@@ -106,7 +106,7 @@ class ThreadReader:
         return self._error is not None and self.ended is None
 
     def close(self) -> None:
-        """Ends the turn because Codex did not report its end."""
+        """Ends a turn whose end Codex did not report."""
         finished = self.answered and self._error is None
         self.ended = Finish("stop") if finished else end_of(self._error or TurnError())
 

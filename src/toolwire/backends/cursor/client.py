@@ -195,7 +195,7 @@ class BridgeUnreachable(ToolwireError):
 
 
 class BridgeClient:
-    """Calls the methods of a bridge. The arguments `method` have the form SERVICE/METHOD."""
+    """Calls the services of a bridge. The argument `method` always has the form SERVICE/METHOD."""
 
     def __init__(self, url: str, token: str, timeout_s: float) -> None:
         self._url = url

@@ -25,7 +25,7 @@ class CursorOptions(AgentOptions):
     """The options of a Cursor model. An invalid value raises a `ValueError` that names the key."""
 
     model: str = "auto"
-    """Cursor's name of the model. "*" selects all models; each gets the id `ID/NAME`."""
+    """Cursor's name for the model. "*" selects all models; each gets the id `ID/NAME`."""
     params: dict[str, str] = field(default_factory=dict)
     """The model's parameters, as Cursor lists them."""
     api_key: str = field(default="", repr=False)

@@ -115,7 +115,7 @@ class SendReader:
         self.run_id = ""
         self.over = False
         self.heard = False
-        """Whether the run has sent anything but keep-alives."""
+        """Whether the run has sent anything other than keep-alives."""
         self._run = run
         self._tools = tools
         self._text = _TwoChannels()

@@ -134,7 +134,8 @@ class Target:
     """The model for which `render` converts a turn.
 
     `profile`: pydantic-ai's profile of the model. `fields`: the request fields that the model supports.
-    `system`, `canonical_system`: pydantic-ai's names of the provider, for messages with signed thoughts.
+    `system`, `canonical_system`: pydantic-ai's names for the provider, used for messages with signed
+    thoughts.
     """
 
     options: HostedOptions

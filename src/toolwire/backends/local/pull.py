@@ -53,7 +53,7 @@ class Known:
     """A model that can be downloaded."""
 
     id: str
-    """The id under which clients find the model if no settings name it."""
+    """The model's id for clients, if the settings do not define the model."""
     title: str
     use: str
     """What the model is good for: a phrase that begins with "for" and is shown after the title."""

@@ -1,6 +1,6 @@
 """Notices that a model repeats the same passage without end.
 
-Small models do that, and would continue until their token limit. `RepetitionGuard` looks for text that
+Small models do this, and would continue until their token limit. `RepetitionGuard` looks for text that
 repeats the text before it exactly, at a fixed distance. Prose may repeat a passage a few times. Other text,
 such as tables, code and numbers, may repeat for much longer, because such repetitions are often intended.
 

@@ -277,7 +277,7 @@ class OpenAIBackend:
 
 
 def _asked(turn: Turn, body: Body) -> frozenset[Refused]:
-    """Returns the features of this request that the server may refuse and that can be avoided."""
+    """Returns the features of this request that the server may refuse and another strategy can avoid."""
     if turn.constraint is not None:
         return frozenset({"constraint"})
     if "tools" not in body:

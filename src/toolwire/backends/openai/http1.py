@@ -169,7 +169,7 @@ def tls_context() -> ssl.SSLContext:
 def has_unread(transport: asyncio.BaseTransport) -> bool:
     """Returns True if the socket is closed, or has something that the event loop has not read.
 
-    This may be bytes, the end of the connection or an error.
+    What is unread may be bytes, the end of the connection or an error.
     """
     descriptor = transport.get_extra_info("socket").fileno()
     if descriptor < 0:

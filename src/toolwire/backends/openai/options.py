@@ -78,7 +78,7 @@ class OpenAIOptions:
     def parse(cls, given: Mapping[str, Any]) -> OpenAIOptions:
         """Reads the options from a table. Raises `ValueError` with a one-line message.
 
-        If `given` names a profile but no address, the address is the profile's.
+        If `given` names a profile but no address, the profile's default address is used.
         """
         checked = {key: _checked(key, value) for key, value in given.items()}
         if checked.get("profile", "auto") != "auto":

@@ -66,7 +66,7 @@ def render(
 ) -> Body:
     """Returns the body of the request.
 
-    `model`: the server's name of the model. If `profile` is None, the options decide the kind of server.
+    `model`: the model's name at the server. If `profile` is None, the options decide the kind of server.
     """
     options = options or OpenAIOptions()
     profile = profile or options.server

@@ -136,7 +136,7 @@ def frames_of(raw: bytes | str) -> list[dict[str, Any]]:
 def fold(raw: bytes | str, api: Api | None = None) -> dict[str, Any]:
     """Assembles the body from a stream. If the stream contains an error, the body's `error` has it.
 
-    If `api` is None, the frames show which API it is.
+    If `api` is None, the API is determined from the frames.
     """
     frames = frames_of(raw)
     if api is None:

@@ -1,6 +1,6 @@
 """The items of the Responses tool `mcp`, and the events of an item between its first and its last event.
 
-A list of tools and a call have first an `in_progress` event, then a `completed` or a `failed` event. The
+A list of tools and a call each have an `in_progress` event, then a `completed` or a `failed` event. The
 arguments of a call come between these two events. An approval request is complete when it is added, and has
 no such events.
 """
