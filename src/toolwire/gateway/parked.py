@@ -184,7 +184,7 @@ class Parking:
         return any(call_id in self.parks for call_id in calls)
 
     def waiting(self) -> list[tuple[Collection[str], str, float]]:
-        """Returns for each parked run: the ids of its calls, the id of its key, the seconds until it expires."""
+        """Returns a tuple for each parked run: its call ids, its key's id, the seconds until it expires."""
         now = time.monotonic()
         return [
             (tuple(park.calls), park.key_id, max(1.0, park.parked_at + self._settings.ttl_s - now))
