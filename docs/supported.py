@@ -411,8 +411,8 @@ assert set(MCP_ITEMS) == mcp.ITEMS
 
 OTHER_PARTS = (
     "kept unchanged. `openai` passes the part on, and so does `hosted` if the provider accepts it. `codex` "
-    "and `local` refuse a request with such a part. `cursor` and `acp` get only its name, in the text. An "
-    "`input_file` with a URL is refused by all backends except `cursor` and `acp`"
+    "and `local` refuse a request with such a part. `cursor` and `acp` receive only the name of the part's "
+    "type, as text. An `input_file` with a URL is refused by all backends except `cursor` and `acp`"
 )
 
 
@@ -458,17 +458,17 @@ SPOKE: Body = {"role": "assistant", "content": "Let me look."}
 HISTORIES: tuple[tuple[str, str, list[Body]], ...] = (
     (
         "results in a different order than their calls",
-        "sorted into call order",
+        "Toolwire sorts the results into the order of the calls",
         [called("a"), called("b"), result("b"), result("a"), SAID],
     ),
     (
         "in Responses, text or reasoning between the calls and their results",
-        "kept: one assistant message with the text and the calls, then the results",
+        "the model receives one assistant message with the text and the calls, then the results",
         [called("a"), called("b"), SPOKE, result("a"), result("b"), SAID],
     ),
     (
         "in chat completions, an assistant message directly after an assistant message with calls",
-        "both become one message",
+        "Toolwire joins the two messages",
         [
             {"role": "assistant", "tool_calls": [chat_call("a")]},
             SPOKE,
@@ -477,7 +477,7 @@ HISTORIES: tuple[tuple[str, str, list[Body]], ...] = (
         ],
     ),
     (
-        "other messages between a call and its result",
+        "other messages between a call and its result, for example of the user",
         "the call moves down to its result",
         [called("a"), SAID, result("a")],
     ),
@@ -489,7 +489,7 @@ HISTORIES: tuple[tuple[str, str, list[Body]], ...] = (
         [called("a"), result("a"), result("a", "y"), SAID],
     ),
     (
-        "a call without a result, and the conversation continues",
+        "a call without a result, followed by further messages",
         "Toolwire adds a result that says that the call has no result",
         [called("a"), SAID],
     ),
@@ -610,35 +610,36 @@ def page() -> str:
 
 # What is supported
 
-The tables on this page are generated from the code. For each entry, Toolwire reads a small request and
-decides how to handle it; the table shows the decision. The response header
-`x-toolwire-report`, which this page calls *the report*, uses the same words.
+The tables on this page are generated from the code: for each entry, Toolwire reads a small request, and the
+table shows how Toolwire handles it. The response header
+[`x-toolwire-report`](wire.md#the-report), which this page calls *the report*, uses the same words.
 
 - **honoured**: the field has the same effect as with OpenAI (for Messages, as with Anthropic). Either the
   model's server or Toolwire implements it.
 - **constrained**: the prompt describes the tools, and the decoder is constrained to calls that match their
   schema.
-- **emulated**: Toolwire, instead of the model's server, does what the field asks for:
-  [Emulation](emulation.md).
+- **emulated**: Toolwire reaches the effect of the field by other means, for example with instructions in the
+  prompt: [Emulation](emulation.md).
 - **passed**: Toolwire sends the field unchanged to a server that may support it.
 - **ignored**: the field has no effect, and the report lists it.
 - **refused**: the request returns an error that names the field.
 
 The columns:
 
-- `openai, native`, `openai, constrained`, `openai, emulated`: an OpenAI-compatible server, with this value of
-  the setting `tools`. The column `openai, constrained` shows a server that can constrain calls within text
-  (vLLM). Other servers can constrain only a response that is nothing but a call. For these, Toolwire
-  constrains required and named calls, and emulates tools if `tool_choice` is `auto`:
-  [Servers](servers.md#how-tools-are-served).
+- `openai, native`, `openai, constrained`, `openai, emulated`: an OpenAI-compatible server, with the option
+  `tools` set to `native`, `constrained` or `emulated`. The column `openai, constrained` shows vLLM, which can
+  constrain calls within text. Servers that cannot do this can constrain only a response that is nothing but a
+  call. For such servers, Toolwire constrains required and named calls, and emulates tools if `tool_choice` is
+  `auto`: [Servers](servers.md#how-tools-are-served).
 - `local`: the [embedded model](local.md).
 - `hosted, Claude`, `hosted, Gemini`: [hosted providers](hosted.md). Some of their models support fewer
   fields; the report then lists these fields.
 - `codex, native`: a [Codex](codex.md) version that supports the client's tools. `codex, emulated`: an [older
   version](codex.md#versions).
-- `cursor`, `acp`: [Cursor](cursor.md) and [other agents](acp.md). Toolwire cannot force them to call a tool.
-  If a required call is missing, Toolwire asks once more. If the call is still missing, the request fails.
-- `scripted`: the [demo and scripted model](scripted.md).
+- `cursor`, `acp`: [Cursor](cursor.md) and [other agents](acp.md). Toolwire cannot force these agents to call
+  a tool. If a required call is missing, Toolwire asks once more. If the call is still missing, the request
+  fails.
+- `scripted`: [models that follow a script](scripted.md), such as `demo`.
 
 ## Request fields
 
@@ -654,29 +655,33 @@ Messages:
 
 {fields_table("messages")}
 
-If a request contains a field of another API, the field has no effect. `toolChoice` and `parallelToolCalls`
-are accepted as `tool_choice` and `parallel_tool_calls`. In a Responses request, `max_tool_calls` has an
-effect only with the [tool `mcp`](mcp-servers.md#from-the-responses-api).
+If a request contains a field that exists only in one of the other two APIs, the field has no effect.
+`toolChoice` and `parallelToolCalls` are accepted as `tool_choice` and `parallel_tool_calls`. In a Responses
+request, `max_tool_calls` has an effect only with the [tool
+`mcp`](mcp-servers.md#from-the-responses-api).
 
 In the `openai` columns, *honoured* means that Toolwire sends the field to the server. If Toolwire [knows the
 server](servers.md) and the server does not support a field, the field is *ignored*. Toolwire sends some
-fields only to OpenAI's own servers, and to other servers only with
+fields only to OpenAI's own servers, and to other servers only if you list them in
 [`pass_fields`](configuration.md#backend--openai): {code(sorted(PASSABLE))}. In a Responses request, Toolwire
 itself handles `store` and `metadata`.
 
 Log probabilities (`logprobs` and `top_logprobs`, or `message.output_text.logprobs` in `include`) belong to
-the model's tokens. The tables show a request without tools. If a request has emulated or constrained tools,
-the fields are ignored, because Toolwire scans the text for calls. If Toolwire separates `<think>` reasoning
-from the text, it drops the log probabilities. In both cases, the report says `ignored`. The headers of a
-stream may already have been sent by then, so the comment at the end of the stream also says `ignored`. In a
-Responses request, `top_logprobs` has an effect only together with `message.output_text.logprobs` in
+the model's tokens. The tables show them for a request without tools. Toolwire cannot return them in two
+cases, and the report then says `ignored`:
+
+- The request has emulated or constrained tools, so Toolwire scans the text for calls.
+- Toolwire separates `<think>` reasoning from the text. In a stream, the headers may already have been sent
+  when this happens, so the comment at the end of the stream also says `ignored`.
+
+In a Responses request, `top_logprobs` has an effect only together with `message.output_text.logprobs` in
 `include`, as with OpenAI.
 
 If a request has fields that are not part of the API, the report lists them as `passed` or `ignored`. It lists
 at most {MOST_NOTES} of them. If there are more, or if a name does not fit into a header, the report adds
-`unknown_fields=ignored`. Toolwire passes the following fields, which some servers define, on to every server
-except OpenAI's and Ollama's: {code(sorted(VENDOR))}. A passed field never overrides a field that Toolwire
-sets itself.
+`unknown_fields=ignored`. Some servers define fields that OpenAI's API does not have. Toolwire passes the
+following ones on to every server except OpenAI's and Ollama's: {code(sorted(VENDOR))}. A passed field never
+overrides a field that Toolwire sets itself.
 
 The report also names unsupported members of messages, parts, input items and tools, for example
 `tools.defer_loading=ignored`, `messages.audio=ignored` or `input.content.annotations=ignored`. If the model
@@ -687,11 +692,11 @@ does not receive the reasoning that a client sends back, the report says `input.
 
 {tools_table()}
 
-If a backend only supports functions, Toolwire offers it a custom tool as a function with one text parameter,
-and converts calls of this function into calls of the custom tool. Agents do not support `strict`, so they
-receive every tool as not strict. If a model calls a tool that the request does not declare, Toolwire by
-default [sends the call as text](configuration.md#tools). With Codex, the model receives an error instead and
-continues.
+If a backend supports only functions, Toolwire converts a custom tool into a function with one text parameter,
+and converts calls of this function back into calls of the custom tool. Agents do not support `strict`, so
+Toolwire declares every tool to them as not strict. If a model calls a tool that the request does not declare,
+Toolwire by default [sends the call as text](configuration.md#tools). With Codex, the model receives an error
+instead and continues.
 
 ## tool_choice
 
@@ -699,7 +704,8 @@ continues.
 
 ## Messages and input items
 
-Toolwire reads each message and each input item as a message, a call, a result or reasoning.
+Toolwire converts each message and each input item into one of four kinds of items: *Message*, *Call* (a call
+of a tool), *Result* (the result of a call) or *Reasoning*.
 
 {roles_table()}
 
@@ -713,17 +719,17 @@ Toolwire reads each message and each input item as a message, a call, a result o
 
 A step is a sequence of reasoning, text and calls of the assistant. Servers expect the results of these calls
 directly after the step, but some clients lose results, send them twice, or send them in another position.
-Toolwire repairs such a history if it can do so without inventing facts. The report lists each repair, under
-`input` (Responses) or `messages` (chat completions). Messages keep their order. If the last item of a
-conversation was a result, the last item is still a result after the repair.
+Toolwire repairs such a history if it can do so without inventing facts. The report lists each repair as
+`healed`, under `input` (Responses) or `messages` (chat completions). Messages keep their order. If the last
+item of a conversation was a result before the repair, the last item is also a result after the repair.
 
 {repairs_table()}
 
 ## JSON that is repaired
 
-Toolwire repairs the common mistakes in this table. It does so while it sends the arguments of a call, and
-never changes what it has already sent. If the arguments are invalid JSON in any other way, the result depends
-on the kind of call: an emulated call becomes plain text, and a native call is passed on unchanged.
+Toolwire repairs the common mistakes in this table while it streams the arguments of a call. It never changes
+what it has already sent. If the arguments are invalid JSON in any other way, it depends on the kind of call
+what the client receives: an emulated call becomes plain text, and a native call is passed on unchanged.
 
 {mistakes_table()}
 
@@ -731,9 +737,9 @@ on the kind of call: an emulated call becomes plain text, and a native call is p
 
 A dialect is a format in which models write tool calls as text. *Taught* means that Toolwire's prompt
 describes the format to the model. *Recovery* means that some models write the format by habit: [What counts
-as a call](emulation.md#what-counts-as-a-call). If a dialect is *on*, Toolwire reads it from every model,
-unless you set the option `dialects`. If a dialect is *off*, Toolwire reads it only from models of its family,
-or if you list it in `dialects`.
+as a call](emulation.md#what-counts-as-a-call). A dialect that is *on* is recognised in the text of every
+model. A dialect that is *off* is recognised only if the model's name shows that the model uses it (backend
+`openai`). If you set the option `dialects`, Toolwire recognises only the dialects in this list.
 
 {dialects_table()}
 
@@ -745,7 +751,8 @@ One call in each dialect. The token of the dialect `sentinel` is `{TOKEN}` in th
 
 Before the first byte of a response, a failure becomes an HTTP error with OpenAI's error object. After the
 first byte, a chat completions stream ends with the same object as its last event, and a Responses stream ends
-with `response.failed`. The Messages API uses [Anthropic's types and statuses](wire.md#messages).
+with `response.failed`. The Messages API uses [Anthropic's types and statuses](wire.md#messages). The *kind*
+of a failure is its name in [logs and metrics](observability.md).
 
 {kinds_table()}
 """

@@ -48,12 +48,17 @@ _BARE = Opener(
 _SENTINEL = _json(f"<tool_call:{NONCE}>", f"</tool_call:{NONCE}>", "</tool_call>")
 
 ENVELOPED = (
-    Dialect("sentinel", (_SENTINEL,), False, "the format in Toolwire's prompt; new token for every request"),
+    Dialect(
+        "sentinel",
+        (_SENTINEL,),
+        False,
+        "every model; described in Toolwire's prompt, with a new token for every request",
+    ),
     _dialect("hermes", "Hermes 2/3, Qwen2.5, Qwen3, Granite 4 and many fine-tunes", _HERMES),
     _dialect("bare", "small models that leave the markers out", _BARE),
     _dialect(
         "fenced",
-        "a call in a code fence",
+        "models that write a call in a code fence",
         *(Opener(f"```{word}\n", _FENCED, line_start=True) for word in _FENCE_WORDS),
     ),
     _dialect(
@@ -69,7 +74,7 @@ ENVELOPED = (
     ),
     _dialect(
         "granite",
-        "Granite 3; Granite 4 writes hermes",
+        "Granite 3 (Granite 4 uses hermes)",
         _json("<|tool_call|>", "<|end_of_text|>", open_ended=True),
         _HERMES,
     ),
@@ -142,10 +147,10 @@ _HARMONY = HeadedBlock(
 )
 
 _KIMI_MARKERS = ("<|tool_calls_section_begin|>", "<|tool_call_section_begin|>", "<|tool_call_begin|>")
-_COMPACT = "Mistral Small 3, Medium 3, Ministral 3, Devstral, Magistral: the name before its arguments"
+_COMPACT = "Mistral Small 3, Medium 3, Ministral 3, Devstral, Magistral (the name, then the arguments)"
 
 HEADED = (
-    _dialect("mistral", "Mistral 7B v0.3, Mixtral, Nemo, Small 2, Large 2: an array", *_MISTRAL),
+    _dialect("mistral", "Mistral 7B v0.3, Mixtral, Nemo, Small 2, Large 2 (an array of calls)", *_MISTRAL),
     _dialect("mistral_compact", _COMPACT, *_MISTRAL),
     _dialect("deepseek_v3", "DeepSeek V3, R1", *_DEEPSEEK),
     _dialect("deepseek_v31", "DeepSeek V3.1", *_DEEPSEEK),
@@ -264,7 +269,9 @@ def _tagged(name: str, note: str, block: TagBlock, wrappers: tuple[str, ...], *t
 _DSML_WRAPPERS = ("<｜DSML｜function_calls>", "<｜DSML｜tool_calls>")
 
 TAGGED = (
-    _tagged("use_tool", "older Obsidian Copilot prompts", _USE_TOOL, (), "<use_tool>", "<use_tool "),
+    _tagged(
+        "use_tool", "models with older prompts of Obsidian Copilot", _USE_TOOL, (), "<use_tool>", "<use_tool "
+    ),
     _tagged("qwen_xml", "Qwen3-Coder, Qwen3.5, Nemotron 3, MiMo", _QWEN, ("<tool_call>",), "<function="),
     _tagged("anthropic", "models trained on Claude's output", _ANTHROPIC, ("<function_calls>",), "<invoke "),
     _tagged("glm", "GLM-4.5, 4.6 and 4.7", _GLM, ("<tool_call>",)),
@@ -273,7 +280,7 @@ TAGGED = (
     _tagged("kimi_k3", "Kimi K3", _KIMI_K3, ("<|open|>tools<|sep|>",), "<|open|>call "),
     _dialect(
         "tag_is_tool",
-        "prompts like those of Cline and Roo; middleware that lets models write calls as XML or YAML",
+        "models with prompts like those of Cline and Roo; middleware for calls in XML or YAML",
         Opener(f"<{TOOL}>", _ELEMENT, whole=True),
     ),
 )
@@ -289,7 +296,7 @@ def _python(marker: str, closer: str) -> Opener:
 LITERAL = (
     _dialect(
         "pythonic",
-        "Llama 4, Llama 3.2, ToolACE, Gemma 3; OLMo 3 between tags",
+        "Llama 4, Llama 3.2, ToolACE, Gemma 3; OLMo 3 (between tags)",
         Opener(f"[{TOOL}(", PythonBlock(exact=True), whole=True, line_start=True),
         _python("<|python_start|>", "<|python_end|>"),
         _python("<function_calls>", "</function_calls>"),
