@@ -35,10 +35,10 @@ def test_a_model_that_works_and_a_codex_that_is_missing(run: Any) -> None:
         '[models.demo]\nbackend = "scripted"\n[models.codex]\nbackend = "codex"\nbin = "no-such-codex"\n'
     )
     assert status == 1
-    assert "✓ model demo" in page and "scripted, tools native" in page
+    assert "✓ model demo" in page and "scripted, tools: native" in page
     assert (
         "✗ model codex" in page
-        and "no command 'no-such-codex'" in page
+        and "the command 'no-such-codex' was not found" in page
         and "→ npm install -g @openai/codex" in page
     )
 
@@ -86,7 +86,7 @@ def test_an_embedded_model_without_its_file_or_without_llamacpp_is_a_problem_wit
     named, pulled = (finding for finding in json.loads(page) if finding["subject"] in ("model b", "model c"))
     assert status == 1 and named["mark"] == pulled["mark"] == "problem"
     assert named["told"] == "no file /nope.gguf" and "correct the model's gguf" in named["fix"]
-    assert pulled["told"] == "no model was pulled" and pulled["fix"] == own_command("local pull")
+    assert pulled["told"] == "no model is downloaded" and pulled["fix"] == own_command("local pull")
     monkeypatch.setattr(model, "importable", lambda: False)
     _, page = run(config)
     assert page.count("llama.cpp is not installed") == 2 and page.count(f"→ {add_extra('local')}") == 2
@@ -102,7 +102,7 @@ def test_an_embedded_model_is_shown_with_the_name_of_its_file(
     (tmp_path / "mine.gguf").write_bytes(b"GGUF")
     monkeypatch.setattr(model, "importable", lambda: True)
     _, page = run(f'[models.b]\nbackend = "local"\ngguf = "{tmp_path}/mine.gguf"\n')
-    assert "✓ model b" in page and "mine.gguf, tools constrained" in page
+    assert "✓ model b" in page and "mine.gguf, tools: constrained" in page
 
 
 def test_the_vault_and_the_store_are_checked_and_not_changed(run: Any, tmp_path: Path) -> None:

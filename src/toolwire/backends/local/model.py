@@ -306,7 +306,7 @@ def lacking(options: LocalOptions) -> tuple[str, str] | None:
     if options.gguf and options.gguf not in MODELS:
         how = f"correct the model's gguf, or remove it and run: {own_command('local pull')}"
         return f"no file {options.gguf}", how
-    return "no model was pulled", own_command(f"local pull {options.gguf}".strip())
+    return "no model is downloaded", own_command(f"local pull {options.gguf}".strip())
 
 
 def about(options: LocalOptions) -> About:

@@ -65,7 +65,7 @@ async def _list(approvals: Approvals, arguments: argparse.Namespace) -> Output:
         label = approve_label(one.shown, one.stage)
         names = (cards.who(one), one_line(one.tool, 30), one_line(label, 30))
         rows.append((one.id, _age(one.created_at), one.status, *names, written))
-    return [_public(one) for one in listed], table(rows) if listed else ["no question is pending"]
+    return [_public(one) for one in listed], table(rows) if listed else ["no approval request is pending"]
 
 
 async def _show(approvals: Approvals, arguments: argparse.Namespace) -> Output:
@@ -166,7 +166,7 @@ async def _code(approvals: Approvals, arguments: argparse.Namespace) -> Output:
     code = approvals.proofs.code
     old = await entered_code(code, "Current approval code: ") if await code.record() is not None else None
     new = _read_secret("New approval code, at least 8 characters: ")
-    if new != _read_secret("The same again: "):
+    if new != _read_secret("The new code again: "):
         raise ConfigError("approvals code: the two codes differ; nothing was changed")
     await code.set(new, BY, old=old)
     lines = [
@@ -248,7 +248,7 @@ async def _found(approvals: Approvals, named: str) -> Approval:
 def _only(ids: Sequence[str], named: str, what: str) -> str:
     found = [id for id in ids if id.startswith(named) or id.partition("_")[2].startswith(named)]
     if len(found) != 1:
-        problem = f"{len(found)} ids begin like this" if found else "there is none"
+        problem = f"{len(found)} ids begin with this text" if found else "there is no such id"
         raise ConfigError(f"{what} {named}: {problem}")
     return found[0]
 
