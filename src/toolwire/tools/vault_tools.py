@@ -250,7 +250,7 @@ class _ChangeTool(VaultTool):
 
     async def preview(self, arguments: Arguments) -> Preview:
         change = await in_thread(lambda: self.plan(arguments))
-        path = arguments["filePath"]  # not as spelled on disk: grants must not depend on the note
+        path = arguments["filePath"]  # as the call spells it, so that grants do not depend on the files
         same = not change.creates and not change.diff
         # A call that expects a certain old text must change something. Otherwise its success under a standing
         # grant would confirm a guess about the note without leaving a trace.

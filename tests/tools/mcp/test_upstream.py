@@ -328,7 +328,7 @@ async def test_a_call_that_is_bound_to_a_connection_that_is_over_does_not_run(
 async def test_a_list_that_is_too_large_in_all_is_not_kept(upstream_to: Make, tmp_path: Path) -> None:
     log = tmp_path / "log"
     upstream = upstream_to("large-pages", log)
-    with pytest.raises(UpstreamFailed, match=r"lists tools of more than 8\.4 MB"):
+    with pytest.raises(UpstreamFailed, match=r"a list of tools that is larger than 8\.4 MB"):
         await upstream.tools()
     assert upstream.listed is None and log.read_bytes().count(b"tools/list") == 3
 

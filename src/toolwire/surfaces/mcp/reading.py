@@ -85,7 +85,7 @@ class Reading:
         if not isinstance(given, Mapping) or not all(isinstance(one, str) for one in given.values()):
             raise ToolFailed("not run: the arguments of a prompt must be texts")
         if arguments.keys() - self.arguments.keys():
-            raise ToolFailed("not run: this request has no further arguments")
+            raise ToolFailed("not run: no arguments can be added to this request")
 
     async def preview(self, arguments: Arguments) -> Preview:
         return Preview(action="Read", facts=self._facts)

@@ -97,7 +97,7 @@ async def _servers(chat: Chat, rest: str) -> list[Row]:
             ("warning", f"  not offered until you agree: {one_line(it.tool, 80)}") for it in one.withheld
         ]
         rows += [("warning", f"  {one_line(one.error, 300)}")] if one.error else []
-    return rows or [("plain", "no MCP server is configured: [mcp.NAME] in toolwire.toml")]
+    return rows or [("plain", "no MCP server is configured: add a table [mcp.NAME] to the settings")]
 
 
 async def _grants(chat: Chat, rest: str) -> list[Row]:

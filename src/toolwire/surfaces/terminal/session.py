@@ -154,7 +154,7 @@ class TerminalSession:
             if one.withheld:
                 count = counted(len(one.withheld), "tool")
                 how = f"toolwire mcp agree {one.name} shows the change"
-                lines.append(f"MCP server {one.name}: {count} not offered, because new or changed; {how}")
+                lines.append(f"MCP server {one.name}: not offered: {count}, new or changed; {how}")
         if self.settings.mcp.servers and find_spec("mcp") is None:
             lines.append(f"MCP servers need an extra: {add_extra('mcp')}")
         lines = [line for line in lines if line not in self._shown_problems]

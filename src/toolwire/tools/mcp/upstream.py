@@ -166,7 +166,7 @@ class Upstream:
             found += page.tools
             read += len(page.model_dump_json(exclude_none=True))
             if read + len(found) * len(connection.instructions) > LARGEST:
-                raise UpstreamFailed(f"{self.name} lists tools of more than {size(LARGEST)}")
+                raise UpstreamFailed(f"{self.name} sends a list of tools that is larger than {size(LARGEST)}")
             cursor = page.next_cursor
             if cursor is None or cursor in seen or len(found) > MOST_TOOLS:
                 break
