@@ -128,7 +128,8 @@ async def _codex(settings: Settings) -> Findings:
         facts = await inspect(options)
         about = f"codex {facts['version']}, tools: {facts['strategy']}"
         if not facts["installed"]:
-            yield absent(subject, f"the command {options.bin!r} was not found", "npm install -g @openai/codex")
+            told = f"the command {options.bin!r} was not found"
+            yield absent(subject, told, "npm install -g @openai/codex")
         elif facts["logged_in"] is False:
             yield absent(subject, f"{about}, not logged in", "codex login")
         elif facts["problem"]:

@@ -72,7 +72,7 @@ export function signIn(done) {
       { class: 'hint' },
       h('code', null, 'toolwire open --print'),
       ' prints a link instead. A browser that is signed in by one of these two commands can approve calls ' +
-        'only after you enter your approval code there.',
+        'only after you enter your approval code there, a password that you set on the Settings page.',
     ),
     h(
       'p',
