@@ -114,7 +114,7 @@ async def test_a_full_queue_makes_room_for_a_key_with_fewer_turns_in_it() -> Non
     with pytest.raises(ToolwireError) as refused:
         await last
     assert refused.value.failure.kind == "rate_limit"
-    assert "1 request runs and 3 wait, 3 of them of this API key" in refused.value.failure.message
+    assert "1 request runs and 3 wait, 3 of them with this API key" in refused.value.failure.message
     assert line.waiting("m") == 3
     running.leave()
     noisy[0].leave()

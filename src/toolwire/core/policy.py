@@ -81,7 +81,7 @@ class Policy:
     # --- interface ---
 
     def feed(self, events: list[Event]) -> list[Event]:
-        """Returns the events that pass. If `cut` is True then, cancel the run and send the events of `end()`."""
+        """Returns the events that pass. If this sets `cut`, cancel the run and send the events of `end()`."""
         kinds = set(map(type, events))
         if not self._active or not (self._called or self.cut or CallBegin in kinds):
             if not _NOTED.isdisjoint(kinds):

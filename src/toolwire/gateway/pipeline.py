@@ -338,7 +338,7 @@ class Gateway:
             summary = await self.seals.open(sealed, caller.key_id)
             if summary is None:
                 message = (
-                    "This compaction was not made by this server for this key. Send the conversation itself."
+                    "This server did not make this compaction for this API key. Send the whole conversation."
                 )
                 raise ToolwireError("invalid_value", message, param=path, code="invalid_encrypted_content")
             found[sealed] = decode_responses.opened(summary)

@@ -123,7 +123,7 @@ class Queues:
         runs = counted(line.running, "request runs", "requests run")
         waits = f"{line.waiting} {'waits' if line.waiting == 1 else 'wait'}"
         message = f"The model '{model[:80]}' is busy: {runs} and {waits}"
-        message += f", {own} of them of this API key" if own else ""
+        message += f", {own} of them with this API key" if own else ""
         return Failure(
             "rate_limit" if own else "overloaded",
             f"{message}. Please try again in {math.ceil(wait_s)} s.",

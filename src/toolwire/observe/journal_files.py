@@ -274,11 +274,13 @@ class JournalWriter:
         """
 
         if len(self._waiting) > MOST_WAITING:
-            self._complain("the disk is too slow for the journal: turns are not written")
+            self._complain("the disk is too slow for the journal: some turns are not written")
             return
         if trace is not None:
             if self._whole_bytes + trace.size > MOST_WAITING_BYTES:
-                self._complain("the disk is too slow for the journal: contents of turns are not written")
+                self._complain(
+                    "the disk is too slow for the journal: some turns are written without contents"
+                )
                 trace = None
             else:
                 self._whole_bytes += trace.size

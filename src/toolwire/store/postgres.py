@@ -49,7 +49,9 @@ OPENING_S = 300.0
 This connection may migrate the tables, or wait for another node that does.
 """
 LOOK_AGAIN_S = 0.5
-MALFORMED = "store.url: expected postgresql://USER:PASSWORD@HOST:PORT/DATABASE, special characters as %XX"
+MALFORMED = (
+    "store.url: expected postgresql://USER:PASSWORD@HOST:PORT/DATABASE; write special characters as %XX"
+)
 _MIGRATING = 0x746F6F6C77697265  # the number of the advisory lock: "toolwire" in ASCII
 _DEFAULTS: dict[str, Any] = {
     "connect_timeout": CONNECT_S,

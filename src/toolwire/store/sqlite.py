@@ -167,7 +167,7 @@ def _enable_wal(connection: sqlite3.Connection) -> None:
 def _try_to_write(connection: SqliteConnection) -> None:
     """Writes to the store, so that a full disk is noticed now.
 
-    Opening the store is no such test: if the -wal and -shm files exist already, it writes nothing.
+    Opening a store does not test this: if its -wal and -shm files exist already, nothing is written.
     """
     try:
         with connection.transaction():

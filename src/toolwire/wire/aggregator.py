@@ -28,7 +28,7 @@ from toolwire.core.partial_call import PartialCall
 from toolwire.wire import payloads
 
 CallIdFactory = Callable[[int, int], str]
-"""A function from the index of a choice and the number of a call in this choice to a unique id."""
+"""A function that takes the index of a choice and the number of a call in it, and returns a unique id."""
 
 
 @dataclass(frozen=True, slots=True)
