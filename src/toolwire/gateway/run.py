@@ -100,7 +100,7 @@ class Run:
         self.timeouts = Timeouts(limits) if has_limits else None
         self.account = Account(self.started, Contents() if gateway.contents_wanted else None)
         self.output_mode = caller.output_mode or gateway.settings.tools.output_mode
-        self._siblings = object()  # the parks of all choices of this turn share this object
+        self._siblings = object()  # the parked runs of all choices of this turn share this object
 
     def asks(self, turn: Turn, id: str) -> None:
         """Sets the requested model.

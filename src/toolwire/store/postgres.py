@@ -218,7 +218,7 @@ class PostgresEngine(Engine):
             raise ToolwireError("server", message)
         version = _version(raw) if created else 0
         if version > schema.newest() and self._opened:
-            # A newer node has migrated the tables. Migrations only add to them, so this node continues.
+            # A newer node has migrated the tables while this node was running: this node continues.
             if not self._newer_logged:
                 message = "a newer Toolwire has migrated the schema to version"
                 log.warning("store %s: %s %d; upgrade and restart this node", self.name, message, version)
