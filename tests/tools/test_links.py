@@ -154,7 +154,7 @@ async def test_a_link_works_once(approvals: Approvals, store: Store) -> None:
         key = await Links(store, approvals).add(one, "link", "phone", approves=True)
         await Elsewhere(store).press(key, NO)
         said = await refused(Elsewhere(store).press(key, YES))
-        assert said == "This question was already denied (link phone)."
+        assert said == "This approval request was already denied (link phone)."
         assert (await task)[0].status == "denied"
 
 
@@ -182,7 +182,7 @@ async def test_a_link_to_a_question_that_was_decided_elsewhere_is_over(
         await approvals.decide(one, YES, by="chat")
         await task
         said = await refused(Links(store, approvals).opened(key.id, key.secret))
-    assert said == "This question was already approved (chat)."
+    assert said == "This approval request was already approved (chat)."
 
 
 async def test_a_link_expires_with_its_question(store: Store) -> None:
@@ -206,7 +206,7 @@ async def test_five_wrong_secrets_make_a_link_void_also_for_the_right_one(
         for guess in ("", "x", key.secret[:-1], key.secret + "A", key.sha256):
             await refused(Links(store, approvals).opened(key.id, guess), "permission")
         said = await refused(Links(store, approvals).opened(key.id, key.secret))
-        assert "is void" in said
+        assert "no longer works" in said
         assert (await approvals.records.get(one.id) or one).status == "pending"
     assert ("voided", f"link phone: {MOST_WRONG} wrong answers") in await events(approvals)
 

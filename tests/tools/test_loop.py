@@ -20,6 +20,7 @@ from toolwire.tools.approvals import Approvals
 from toolwire.tools.contract import Asking, Decision
 from toolwire.tools.executor import Executor, Toolbox
 from toolwire.tools.loop import (
+    SPENT,
     Budget,
     Called,
     Conversation,
@@ -253,10 +254,7 @@ async def test_a_model_without_an_answer_is_stopped_when_the_budget_is_spent(
     one = talk("say unused", *[YES, Decision(True, picked=())] * 5, budget=Budget(rounds=2))
     one.conversation.model = Obstinate(silent)
     happenings = await one.turn()
-    assert (
-        happenings[-1] == Ended("budget", "the budget for tools in one turn is used up")
-        and notes.steps == ["search alpha"] * 2
-    )
+    assert happenings[-1] == Ended("budget", SPENT) and notes.steps == ["search alpha"] * 2
     one.whole()
 
 
@@ -276,7 +274,7 @@ async def test_a_model_that_takes_too_long_is_stopped_and_its_text_is_kept(talk:
     happenings = await one.turn()
     assert isinstance(happenings[-1], Ended) and (happenings[-1].why, happenings[-1].words) == (
         "budget",
-        "the time for one turn is used up",
+        "The answer reached its time limit.",
     )
     assert one.messages[-1] == {"role": "assistant", "content": "So far."}
 

@@ -122,9 +122,13 @@ def compared(
         rounds.append((mine, measured(browsing, partial(read, address=address, seconds=took))))
         own, other = counts(mine for mine, _ in rounds), counts(plain for _, plain in rounds)
         ratio = max(own, LEAST_MS) / max(other, LEAST_MS)
-    spread = " and ".join(f"{min(column):.0f} to {max(column):.0f}" for column in zip(*rounds, strict=True))
-    times = f"longest task {own:.0f} ms, of a plain page {other:.0f} ms, ratio {ratio:.1f}"
-    print(f"outcomes: {name}: {times}; in {len(rounds)} rounds {spread}; 0: none of 50 ms")
+    our_range, plain_range = (
+        f"{min(column):.0f} to {max(column):.0f} ms" for column in zip(*rounds, strict=True)
+    )
+    print(
+        f"outcomes: {name}: longest task {own:.0f} ms ({our_range} in {len(rounds)} rounds), on the plain "
+        f"page {other:.0f} ms ({plain_range}); 0 ms means that no task took 50 ms"
+    )
     return ratio
 
 

@@ -36,7 +36,7 @@ WRONG_S = 0.5
 """The delay before the answer to a wrong secret."""
 NOT_VALID = "This link is not valid. Open it again from the message, or decide in the inbox."
 NOT_AS_SHOWN_HERE = "This is not the call that the page showed, so nothing was decided. Reload the page."
-VOID = "This link is void, because somebody tried it with wrong secrets. Decide in the inbox."
+VOID = "This link no longer works, because somebody tried wrong secrets. Decide in the inbox."
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class Links:
             raise ToolwireError("permission", NOT_VALID)
         approval = await self._approvals.records.get(link.approval_id)
         if approval is None or approval.token != link.approval_token:
-            raise ToolwireError("gone", "This question no longer exists.")
+            raise ToolwireError("gone", "This approval request no longer exists.")
         if approval.status == "pending" and self._clock() < approval.expires_at:
             if not has_ended(approval.requester):
                 return link, approval
@@ -128,7 +128,7 @@ class Links:
         if decision.approved and not link.approves:
             raise ToolwireError("permission", "This button can only deny. Open the link, or use the inbox.")
         if not decision.is_plain:
-            raise ToolwireError("permission", "A link decides about this call alone, as it was shown.")
+            raise ToolwireError("permission", "A link can only approve or deny this call, as it was shown.")
         if decision.approved and link.kind not in _IN_MESSAGES and not is_as_shown(approval, shown):
             raise ToolwireError("conflict", NOT_AS_SHOWN_HERE)
         key = LinkKey(secret, link.by, link.id)
@@ -147,6 +147,6 @@ def over(approval: Approval) -> str:
     """Returns how a question ended, for a person who opens its link."""
     if approval.status in ("approved", "denied"):
         by = one_line(approval.decided_by or "", 80)
-        return f"This question was already {approval.status}{f' ({by})' if by else ''}."
+        return f"This approval request was already {approval.status}{f' ({by})' if by else ''}."
     nothing = "nothing was shared" if approval.stage == "share" else "the call did not run"
-    return f"This question has expired without a decision, so {nothing}."
+    return f"This approval request has expired, so {nothing}."

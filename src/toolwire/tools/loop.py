@@ -27,6 +27,7 @@ from toolwire.wire.chat.encode import usage_object
 
 Message = dict[str, Any]
 REPEATED = "The model repeated itself without end, so Toolwire ended the answer."
+SPENT = "The answer reached its limit for tool calls or for the size of their results."
 LEAST_S = 30.0
 """The minimum time that the model has for its last answer, even if the budget is spent."""
 
@@ -149,7 +150,7 @@ class Conversation:
                             yield happening
                 calls = answer.calls() if self.executor is not None else ()
             except TimeoutError:
-                ended = Ended("budget", "the time for one turn is used up", answer.usage)
+                ended = Ended("budget", "The answer reached its time limit.", answer.usage)
             except ModelFailed as error:
                 ended = Ended("failed", str(error), answer.usage)
             finally:  # also when the turn is stopped
@@ -157,7 +158,7 @@ class Conversation:
                 self.messages += [message] if message is not None else []
             spent += time.monotonic() - started
             if ended is None and last and (calls or not answer.said):
-                ended = Ended("budget", "the budget for tools in one turn is used up", answer.usage)
+                ended = Ended("budget", SPENT, answer.usage)
             elif ended is None and not calls:
                 why: Literal["length", "done"] = "length" if answer.finish == "length" else "done"
                 ended = Ended(why, REPEATED if answer.repeats else "", answer.usage)
