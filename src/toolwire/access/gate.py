@@ -236,7 +236,7 @@ class Gate:
         if not self.ring.needed:
             self.ring.check_known()
             if client is not None and not is_loopback(client[0]):
-                local = "Without keys only clients on this machine are served"
+                local = "Without API keys, this server serves only clients on the same machine"
                 raise ToolwireError("permission", f"{local}; set server.keys, or run toolwire keys add.")
             # A proxy on this machine connects from loopback even for remote clients.
             if any(map(_PROXY_SIGN.match, headers)):

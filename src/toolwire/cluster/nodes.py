@@ -316,12 +316,12 @@ def check(settings: Settings) -> None:
     problem = ""
     if server.workers > 1:
         if not hasattr(os, "fork"):
-            problem = "several workers need a system with fork; run several servers behind a load balancer"
+            problem = "several workers need a system with fork; run several servers and a load balancer"
         elif not store.redis:
             problem = "several workers find each other through Redis; set store.redis, "
             problem += 'e.g. "redis://127.0.0.1:6379/0"'
         elif store.url in IN_MEMORY:
-            problem = "several workers need a store that they share; store.url is a store in memory"
+            problem = "several workers need a store that they share, but store.url is a store in memory"
     if problem:
         raise ConfigError(f"server.workers: {problem}")
     if store.redis and not server.node_secret:

@@ -124,7 +124,8 @@ class Probe(AbstractAsyncContextManager["Probe"]):
                 await self._collect(request, collected)
         except TimeoutError:
             collected.late = True
-            collected.trouble = f"no {'end' if collected.status else 'answer'} after {self.limit_s:g} s"
+            what = "the answer did not end" if collected.status else "there was no answer"
+            collected.trouble = f"{what} within {self.limit_s:g} s"
         except aiohttp.ClientConnectorError as error:
             collected.trouble = f"could not connect: {connection_error(error)}; is the server running?"
         except (aiohttp.ClientError, OSError, ValueError) as error:

@@ -68,11 +68,11 @@ class CallbackServer(LoopbackServer):
         if not self._accepts(request):
             return _error(401, "unauthenticated", "Unauthorized")
         if request.path.lstrip("/") != METHOD or request.method != "POST":
-            return _error(404, "unimplemented", "This server has CallCustomTool only.")
+            return _error(404, "unimplemented", "This server has only the method CallCustomTool.")
         try:
             call = parse(await request.read())
         except Malformed as error:
-            return _error(400, "invalid_argument", f"The request is {error}.")
+            return _error(400, "invalid_argument", f"The request cannot be read: it is {error}.")
         arguments, call_id = call.get("args"), call.get("toolCallId")
         handler = self._agents.get(str(call.get("agentId") or ""))
         if handler is None:

@@ -184,7 +184,8 @@ class HostedSource:
         provider = self.options.provider
         if provider not in LISTINGS:
             others = " or ".join(LISTINGS)
-            raise ValueError(f"model: the models of {provider} are not listed; name one, or use {others}")
+            problem = f"Toolwire cannot list the models of {provider}; name a model, or use {others}"
+            raise ValueError(f"model: {problem}")
 
     async def names(self) -> Sequence[str]:
         provider = self.options.provider

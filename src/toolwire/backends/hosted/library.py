@@ -172,7 +172,7 @@ def _provider(
     taken = inspect.signature(provider_class.__init__).parameters
     refused = [name for name in given if name not in taken]
     if refused:
-        problem = f"The provider {options.provider} does not take {' and '.join(refused)}."
+        problem = f"The provider {options.provider} does not support the settings: {', '.join(refused)}."
         raise unavailable(problem)
     return provider_class(**given)
 

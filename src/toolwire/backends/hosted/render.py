@@ -80,7 +80,8 @@ def _image(part: ImagePart, provider: Provider) -> Content:
     if part.url.startswith("data:"):
         return inline(part.url)
     if not provider.image_urls:
-        raise ToolwireError("unsupported_value", "This model takes images only inline.")
+        message = "This model does not take image URLs; send the image itself as a data: URL."
+        raise ToolwireError("unsupported_value", message)
     return ImageUrl(part.url)
 
 
@@ -108,7 +109,7 @@ def _other(part: OtherPart, provider: Provider) -> Content:
         if isinstance(audio, Mapping):
             return inline(f"data:audio/{audio.get('format', 'wav')};base64,{audio.get('data', '')}")
     kind = "".join(letter for letter in part.kind if letter.isalnum() or letter == "_")[:40]
-    problem = f"This model does not take content of type {kind!r} as it was sent."
+    problem = f"This model does not take content of type {kind!r} in this form."
     raise ToolwireError("unsupported_value", problem)
 
 

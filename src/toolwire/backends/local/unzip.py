@@ -47,7 +47,8 @@ def member(blocks: Iterable[bytes], name: str) -> Iterator[bytes]:
             pass
         if flags & _SIZE_FOLLOWS:
             source.skip_descriptor()
-    raise DamagedArchive(f"it holds no {name}" if signature == b"PK\x01\x02" else "it is not a ZIP archive")
+    is_archive = signature == b"PK\x01\x02"
+    raise DamagedArchive(f"it does not contain {name}" if is_archive else "it is not a ZIP archive")
 
 
 class _Source:

@@ -156,7 +156,7 @@ class AnswerReader:
         except ValueError:
             return self.fail(Failure("backend", "The upstream server's answer is not JSON."))
         if chunk.error is None and not chunk.choices:
-            return self.fail(Failure("backend", "The upstream server's answer holds no choices."))
+            return self.fail(Failure("backend", "The upstream server's answer contains no choices."))
         self._take(chunk, out, rough)
         return out if self.ended else out + self._end()
 

@@ -236,6 +236,6 @@ class _DecodedReply:
         self._more = bool(self._waiting) or len(block) == BLOCK
         self._bytes_out += len(block)
         if self._bytes_out > ALWAYS_ALLOWED + EXPANSION * self._bytes_in:
-            grows = f"The upstream server's compressed answer grows more than {EXPANSION} times."
+            grows = f"Decompressed, the upstream server's answer grows more than {EXPANSION} times."
             raise ToolwireError("backend", grows)
         return block

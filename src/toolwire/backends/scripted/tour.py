@@ -270,7 +270,7 @@ _COMMENTS: dict[str, Callable[[_Did], str]] = {
     "note_write": _after_overwrite,
 }
 END = (
-    "**That was the tour.** Of the web pages, Inbox lists every decision, and Wire shows every byte of a "
+    "**That was the tour.** On the web pages, Inbox lists every decision, and Wire shows every byte of a "
     "conversation. To use a real model with your own notes, run `toolwire serve` and open Settings, or run "
     "`toolwire chat --vault ~/notes`."
 )
