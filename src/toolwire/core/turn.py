@@ -194,10 +194,7 @@ class Constraint:
     closing: str
     """The marker after a call."""
     required: bool
-    """Whether the answer consists of one or more calls, without text.
-
-    If not, the answer is text that may contain calls.
-    """
+    """Whether the answer must consist of calls, without text. If not, it is text that may contain calls."""
     calls: int = 1
     """The maximum number of calls in one answer."""
     begun: str = ""

@@ -28,14 +28,14 @@ FRESH_S = 30.0
 """How many seconds a server's list of models counts as current."""
 FIRST_LOOK_S = 1.0
 OPENED = 64
-"""How many models of servers stay open.
+"""How many backends are kept for the models of servers.
 
-If more are open, the gateway closes the least recently requested of those that no turn uses.
+If there are more, the gateway closes the least recently requested of those that no turn uses.
 """
 LONGEST_NAME = 200
 LONGEST_REASON = 500
 RETIRE_S = 600.0
-"""How many seconds a removed model stays open at most, while turns still use it."""
+"""How many seconds the backend of a removed model is kept at most, while turns still use it."""
 RETIRE_LOOK_S = 0.2
 
 
@@ -78,7 +78,7 @@ class Catalog:
         self._looking: asyncio.Task[None] | None = None
         self._opened: OrderedDict[str, Backend] = OrderedDict()
         self.users: set[User] = set()
-        """The turns that are running. Their models stay open, even if they are removed."""
+        """The turns that are running. Their backends are kept, even if the models are removed (`RETIRE_S`)."""
         self._leaving: set[asyncio.Task[None]] = set()
         self._retiring: set[asyncio.Task[None]] = set()
 
@@ -96,7 +96,7 @@ class Catalog:
             self._looked = 0.0
 
     def remove(self, id: str) -> None:
-        """Removes a model. It is closed when no turn uses it any more, or after `RETIRE_S` seconds."""
+        """Removes a model. Closes its backend when no turn uses it any more, or after `RETIRE_S` seconds."""
         self.kinds.pop(id, None)
         self._names.pop(id, None)
         self.unavailable.pop(id, None)

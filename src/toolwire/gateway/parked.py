@@ -246,7 +246,7 @@ class Parking:
         return park is not None and not park.busy and bool(_split(turn.items, park.calls)[1])
 
     def _answered(self, turn: Turn, key_id: str) -> Park | None:
-        """Returns the parked run whose results this history contains; None if there is no such run.
+        """Returns the parked run whose tool results this history contains; None if there is no such run.
 
         If there are several, the last result decides. A parked run of another key is not returned.
         """

@@ -303,7 +303,7 @@ class Run:
     # --- which source is read ---
 
     def _first(self, choice: int, refusal: Failure | None) -> tuple[RunSource, Stages]:
-        """Returns the first source of the turn. `refusal`: why the queue did not admit the turn."""
+        """Returns the first `RunSource` of the turn with its stages. `refusal`: why the queue refused it."""
         assert self.plan is not None
         served = self.served
         if refusal is None and served is not None and served.approved is not None:
@@ -345,7 +345,7 @@ class Run:
     async def _instead(
         self, source: RunSource, failure: Failure, stages: Stages
     ) -> tuple[tuple[RunSource, Stages] | None, Batch]:
-        """Returns another run, with its stages, for a run that failed before its first event.
+        """Replaces a run that failed before its first event: returns another run with its `Stages`.
 
         If no other run is possible, returns None and a batch with the failure.
         """
@@ -359,7 +359,7 @@ class Run:
     async def _replacement(
         self, source: RunSource, failure: Failure, stages: Stages
     ) -> tuple[RunSource, Stages] | Failure:
-        """Returns another run after a failure, with its stages, or the failure that the client gets."""
+        """Returns another run with its `Stages` after a failure, or the failure that the client gets."""
         assert self.turn is not None
         plan, choice = stages.plan, stages.choice
         if source.claim is not None and failure.kind != "timeout":  # the run died while it was parked
@@ -474,7 +474,7 @@ class Run:
         return Answer(headers(self), stream=Opened(first, blocks))
 
     def _commit(self, on_slow: OnSlow | None) -> None:
-        """Starts the stream without its first block, because this block is late.
+        """Sends the headers of a stream whose first block is late.
 
         From now on, a failure is sent in the stream and not as an HTTP error.
         """

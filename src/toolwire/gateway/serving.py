@@ -24,7 +24,7 @@ Following = tuple[RunSource, Stages]
 
 
 async def go_on(run: Run, source: RunSource, stages: Stages, taken: TakenCalls) -> Following:
-    """Returns the next source, with its stages, when the answer continues after `source`."""
+    """Returns the `RunSource` that follows `source` in an answer that continues, with its `Stages`."""
     served = run.served
     assert served is not None
     if isinstance(source, ServedSource):

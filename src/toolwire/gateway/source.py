@@ -119,7 +119,7 @@ class RunSource:
         """
         self.number, self.live, self.claim = number, live, claim
         self.is_silent = True
-        """Whether the run has produced no event yet, so that another source may replace it."""
+        """Whether the run has produced no event yet, so that another run may replace it."""
         self.is_complete = self.is_parked = False
         self.batches = batches
         """The batches of the run. If `is_plain`, the loop may read them directly, without `pull`."""
@@ -155,7 +155,7 @@ class RunSource:
             raise
 
     def ended_by(self, error: Exception) -> Batch | None:
-        """Returns the last batch of a run that raised `error`; None if the grace time ended the run."""
+        """Returns the last batch of a run that raised `error`; None if `error` is `GraceOver`."""
         if isinstance(error, GraceOver):
             return None
         if isinstance(error, StopAsyncIteration):
@@ -224,7 +224,7 @@ async def nothing() -> AsyncGenerator[Batch, None]:
 
 
 def failed(failure: Failure) -> RunSource:
-    """Returns a source that contains only this failure, for a turn that the queue refused."""
+    """Returns a `RunSource` that contains only this failure, for a turn that the queue refused."""
 
     async def run() -> AsyncGenerator[Batch, None]:
         yield [failure]

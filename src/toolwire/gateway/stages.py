@@ -48,7 +48,10 @@ class Writer(Protocol):
 
 
 class Stages:
-    """The stages of one choice under one plan. Call `begin` before the batches of each run."""
+    """The steps from a backend's events to the client's bytes, for one choice under one plan.
+
+    Call `begin` before the batches of each run.
+    """
 
     def __init__(
         self,
@@ -95,7 +98,7 @@ class Stages:
         self._required = RequiredCall(self.plan, self._used) if is_judged else None
         self._text: list[str] = []
         self.names: dict[str, str] = {}
-        """The names of the calls by the client's call ids. Filled only for a run that may park."""
+        """The names of the calls by the client's call ids. Filled only for a run that may be parked."""
         self._finished = False
         self._settle()
 
@@ -147,7 +150,7 @@ class Stages:
                 yield [Text(event.text[start : start + SLICE])]
 
     def stop(self) -> bytes:
-        """Ends a run that was silent for the grace time after its calls. Returns its last bytes."""
+        """Ends a run that was silent for `tools.stop_grace_ms` after its calls. Returns its last bytes."""
         assert self.policy is not None  # a rule set the grace time
         self.policy.stop()
         return self._send([])
@@ -171,7 +174,7 @@ class Stages:
 
     @property
     def said(self) -> str:
-        """The text of this response. Collected only for a run that may park."""
+        """The text of this response. Collected only for a run that may be parked."""
         return "".join(self._text)
 
     @property

@@ -2,9 +2,9 @@
 
 - Recording never changes a turn. An error in this module is logged, and the turn continues.
 - The contents of recent turns are in memory, up to a maximum number of bytes and of turns. Above a limit, the
-  journal drops the oldest turn of the key that uses the most, so that one key does not displace the turns of
-  others. One line per turn, without messages, is written to disk. With `journal.contents = "disk"`, whole
-  turns are written too; with "off" there is no journal.
+  journal drops the oldest turn of the API key with the most bytes or turns, so that one key does not displace
+  the turns of others. One line per turn, without messages, is written to disk. With
+  `journal.contents = "disk"`, whole turns are written too; with "off" there is no journal.
 - The line of a turn is a `TurnRecord` (`journal_files.py`). `_record` fills it in from the turn's `Trace`,
   in which the gateway records the turn while it runs, and from its `TurnSummary`.
 - The event loop never waits for a disk: a separate thread formats and writes.
@@ -183,11 +183,11 @@ class Journal:
         self._bytes_by_key[trace.caller.key_id] += size
 
     def _make_room(self, growing: Trace | None = None) -> None:
-        """Drops turns of the key that uses the most, until the journal is within its limits.
+        """Drops turns of the API key with the most turns or bytes, until the journal is within its limits.
 
         Turns that have ended are dropped first, then running turns. `growing` is the running turn that needs
-        the room. If it belongs to the key that uses the most, no running turn is dropped; the caller stops
-        recording `growing` instead.
+        the room. If it belongs to that key, no running turn is dropped; the caller stops recording `growing`
+        instead.
         """
         if self._max_age_s:
             self._forget_before(time.time() - self._max_age_s)

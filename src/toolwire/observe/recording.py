@@ -326,7 +326,7 @@ def _compute(recording: Recording, turn: Turn) -> None:
 
 
 class _Computing:
-    """The plans and stages of a recorded turn."""
+    """Computes the plans of a recorded turn, and the events of its answer."""
 
     def __init__(self, recording: Recording, turn: Turn) -> None:
         request = recording.request
