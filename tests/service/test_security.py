@@ -291,7 +291,7 @@ def test_without_keys_requests_through_an_untrusted_proxy_are_refused() -> None:
     ):
         assert gate.identify({own: b"1"}, ("127.0.0.1", 1)).key_id == ""
     for real in ("203.0.113.9", ""):  # the client's address as a trusted proxy reports it, or none
-        with pytest.raises(ToolwireError, match="only clients on this machine"):
+        with pytest.raises(ToolwireError, match="only clients on the same machine"):
             gate.identify({}, (real, 0))
 
 

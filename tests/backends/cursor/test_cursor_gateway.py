@@ -674,7 +674,7 @@ FAILURES: dict[str, tuple[list[dict[str, Any]], str, str]] = {
         "overloaded",
         "busy",
     ),
-    "broken stream": ([{"drop": True}], "backend_cut", "broke off"),
+    "broken stream": ([{"drop": True}], "backend_cut", "too early"),
 }
 
 
