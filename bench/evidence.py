@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:1] = [str(ROOT)]
 
+from bench.__main__ import EXPLAINED  # noqa: E402
 from bench.report import Row, machine, markdown, today  # noqa: E402
 
 PAGE = ROOT / "docs" / "evidence.md"
@@ -42,6 +43,8 @@ class Reading(NamedTuple):
 class Section:
     """A section of the page, and how its figures are made.
 
+    `about` explains on the page what the command tests or measures.
+
     `command` and `quick` (the short version) are arguments for Python, which runs in the checkout. `left` is
     the file that the command writes. `read` gets the content of this file: parsed if it is JSON, otherwise as
     text.
@@ -57,6 +60,7 @@ class Section:
     """Environment variables: a value for `command` and one for `quick`."""
     must: bool = False
     """If True, a missed target is a failure. If False, the page only reports that some were missed."""
+    about: str = ""
 
 
 # --- readers ---
@@ -69,7 +73,7 @@ def read_fuzz(data: Any) -> Reading:
         f"{data['seed']}: {len(failures)} failed"
     )
     failed = {name: sum(failure["law"] == name for failure in failures) for name in data["laws"]}
-    lines = ["| law | says | cases | failed |", "|---|---|---|---|"]
+    lines = ["| law | what must hold | cases | failed |", "|---|---|---|---|"]
     lines += [
         f"| {name} | {data['says'].get(name, '')} | {count:,} | {failed[name]} |"
         for name, count in data["laws"].items()
@@ -88,7 +92,7 @@ def read_dialects(data: Any) -> Reading:
     missing) as a complete call.
     """
     lines = [
-        "| dialect | texts | calls read back | texts cut | cuts | read as text | as truncated | as "
+        "| dialect | texts | calls read back | texts cut | cuts | read as text | read as truncated | read as "
         "complete | failed |",
         "|" + "---|" * 9,
     ]
@@ -135,6 +139,10 @@ def read_tables(data: Any) -> Reading:
     return Reading(data["figures"], None, "\n\n".join([*tables, notes]))
 
 
+OUTCOMES = "outcomes: "
+"""The beginning of a line that a test prints for the page."""
+
+
 def read_tests(data: str) -> Reading:
     """Reads pytest's XML report, which includes the lines that a test printed."""
     suite = ElementTree.fromstring(data).find("testsuite")
@@ -147,17 +155,17 @@ def read_tests(data: str) -> Reading:
         for kind in ("skipped", "failure", "error")
         for note in suite.iter(kind)
     ]
-    notes += [
-        line
+    printed = [
+        line.removeprefix(OUTCOMES)
         for out in suite.iter("system-out")
         for line in (out.text or "").splitlines()
-        if line.startswith("outcomes:")
+        if line.startswith(OUTCOMES)
     ]
-    figures = f"{ran} ran, {lost} failed, in {float(suite.get('time', '0')):,.0f} s" if ran else "skipped"
+    figures = f"{ran} test{'s' * (ran != 1)} ran, {lost} failed" if ran else "skipped"
     return Reading(
         "; ".join([figures, *notes]),
         lost == 0 if ran else None,
-        "\n".join(f"- `{note}`" for note in notes if note),
+        "\n".join([*(f"- `{note}`" for note in notes if note), *(f"- {line}" for line in printed)]),
     )
 
 
@@ -200,7 +208,9 @@ PROXY = WORK / "proxy.json"
 BFCL = WORK / "bfcl.json"
 
 
-def tested(name: str, title: str, file: str, which: str, variables: Mapping[str, tuple[str, str]]) -> Section:
+def tested(
+    name: str, title: str, file: str, which: str, variables: Mapping[str, tuple[str, str]], about: str
+) -> Section:
     """Returns a section for tests that have a long version.
 
     `variables` enable the long version. The time limit is long enough for the long version.
@@ -208,7 +218,7 @@ def tested(name: str, title: str, file: str, which: str, variables: Mapping[str,
     left = WORK / f"{name}.xml"
     report = ("--timeout=1800", "-o", "junit_logging=system-out", f"--junitxml={left}")
     command = ("-m", "pytest", "-q", f"tests/{file}", "-k", which, *report)
-    return Section(name, title, command, command, left, read_tests, variables, must=True)
+    return Section(name, title, command, command, left, read_tests, variables, True, about)
 
 
 SECTIONS: tuple[Section, ...] = (
@@ -220,15 +230,21 @@ SECTIONS: tuple[Section, ...] = (
         FIRST,
         read_steps,
         must=True,
+        about="""\
+In an empty folder: clone the repository, run `make serve`, install the package `openai` in a separate
+environment, and run a program that lets the model call a tool.""",
     ),
     Section(
         "fuzz",
-        "Random cases of the laws",
+        "The laws with random input",
         ("fuzz/run.py", "--cases", "1000000", "--jobs", JOBS, "--json", str(FUZZ)),
         ("fuzz/run.py", "--cases", "20000", "--jobs", JOBS, "--json", str(FUZZ)),
         FUZZ,
         read_fuzz,
         must=True,
+        about="""\
+The tests check [the laws of the design](architecture.md#the-laws) with random input. Each row is one property
+that must hold.""",
     ),
     Section(
         "dialects",
@@ -238,6 +254,11 @@ SECTIONS: tuple[Section, ...] = (
         DIALECTS,
         read_dialects,
         must=True,
+        about="""\
+A *dialect* is a format in which models write calls. First, random calls are written in each dialect, the
+text is split into chunks at random, and the scanner must read the same calls back. Then texts are cut off at
+every position. A call that was cut off must be read as text or as a truncated call. It may be read as
+complete only if nothing but its closing markup is missing.""",
     ),
     Section(
         "scanner",
@@ -246,6 +267,7 @@ SECTIONS: tuple[Section, ...] = (
         ("-m", "bench", "scanner", "--quick", "--json", str(SCANNER)),
         SCANNER,
         read_rows,
+        about=EXPLAINED["scanner"],
     ),
     Section(
         "gateway",
@@ -254,6 +276,7 @@ SECTIONS: tuple[Section, ...] = (
         ("-m", "bench", "gateway", "--quick", "--json", str(GATEWAY)),
         GATEWAY,
         read_rows,
+        about=EXPLAINED["gateway"],
     ),
     tested(
         "codex-park",
@@ -261,6 +284,9 @@ SECTIONS: tuple[Section, ...] = (
         "backends/codex/test_codex_gateway.py",
         "long_park",
         {"TOOLWIRE_LONG_PARK_S": ("360", "5")},
+        """\
+Codex calls a tool, and the client sends the result six minutes later. The same run must continue
+([parked turns](parked.md)).""",
     ),
     tested(
         "codex-kills",
@@ -268,6 +294,9 @@ SECTIONS: tuple[Section, ...] = (
         "backends/codex/test_codex_gateway.py",
         "kill_9",
         {"TOOLWIRE_KILL_ROUNDS": ("50", "3")},
+        """\
+In 50 rounds, all processes of Codex are killed at a random moment of a tool loop. The client must get an
+answer or one clear error, and the next request must work.""",
     ),
     tested(
         "claude-code",
@@ -275,6 +304,9 @@ SECTIONS: tuple[Section, ...] = (
         "conform/test_claude_code.py",
         "claude",
         {"TOOLWIRE_CLAUDE_CODE": ("all", "few")},
+        """\
+The real Claude Code works on files through Toolwire, with scripted models and with Codex. The tests check
+what its tools did, what arrived at the gateway, and what Claude Code answered.""",
     ),
     Section(
         "codex-bench",
@@ -283,15 +315,19 @@ SECTIONS: tuple[Section, ...] = (
         ("-m", "bench", "codex", "--quick", "--json", str(CODEX)),
         CODEX,
         read_rows,
+        about=EXPLAINED["codex"],
     ),
     Section(
         "local-calls",
-        "Required calls of the embedded model, over varied schemas",
+        "Required calls of the embedded model, with 200 different schemas",
         ("-m", "bench.local_calls", "--count", "200", "--json", str(LOCAL_CALLS)),
         ("-m", "bench.local_calls", "--count", "10", "--json", str(LOCAL_CALLS)),
         LOCAL_CALLS,
         read_rows,
         must=True,
+        about="""\
+Each request has one tool with its own schema, and requires a call of this tool. The same requests also go to
+llama.cpp's own tool calling, with the same model.""",
     ),
     Section(
         "local",
@@ -300,6 +336,7 @@ SECTIONS: tuple[Section, ...] = (
         ("-m", "bench", "local", "--quick", "--json", str(LOCAL)),
         LOCAL,
         read_rows,
+        about=EXPLAINED["local"],
     ),
     Section(
         "bfcl",
@@ -308,6 +345,10 @@ SECTIONS: tuple[Section, ...] = (
         ("-m", "bench.bfcl", "--per", "1", "--json", str(BFCL)),
         BFCL,
         read_tables,
+        about="""\
+BFCL is a public collection of test cases for tool calls. The table shows how many cases of each category are
+right; in the category *irrelevance*, no tool fits, and a call is wrong. The tasks at the end are about a
+small vault of notes.""",
     ),
     tested(
         "cursor-park",
@@ -315,13 +356,19 @@ SECTIONS: tuple[Section, ...] = (
         "backends/cursor/test_cursor_gateway.py",
         "long_park",
         {"TOOLWIRE_LONG_PARK_S": ("330", "5")},
+        """\
+An agent of Cursor calls a tool, and the client sends the result 330 seconds later. The same run must
+continue. Cursor's bridge is replaced by a script.""",
     ),
     tested(
         "cursor-sdk-park",
-        "Cursor's own client on the scripted bridge, parked",
+        "Cursor's own client with the scripted bridge, and parked calls",
         "backends/cursor/test_cursor_contract.py",
         "parallel_parked",
         {"TOOLWIRE_LONG_PARK_S": ("330", "5")},
+        """\
+Toolwire's tests replace Cursor's bridge by a script. This test shows that Cursor's official client works
+with the script: two calls run in parallel, and their results come after 330 seconds.""",
     ),
     tested(
         "cursor-rounds",
@@ -329,6 +376,8 @@ SECTIONS: tuple[Section, ...] = (
         "backends/cursor/test_cursor_life.py",
         "rounds_of",
         {"TOOLWIRE_CURSOR_ROUNDS": ("100", "5")},
+        """\
+In 100 rounds, a bridge is started, and then closed, cancelled or killed. No process or folder may remain.""",
     ),
     tested(
         "cursor-memory",
@@ -336,6 +385,8 @@ SECTIONS: tuple[Section, ...] = (
         "backends/cursor/test_cursor_life.py",
         "memory_does",
         {"TOOLWIRE_CURSOR_TURNS": ("500", "60")},
+        """\
+Toolwire's memory must not grow over 500 turns of a Cursor agent.""",
     ),
     tested(
         "acp-rounds",
@@ -343,6 +394,9 @@ SECTIONS: tuple[Section, ...] = (
         "backends/acp/test_acp_life.py",
         "rounds_of_starts",
         {"TOOLWIRE_ACP_ROUNDS": ("100", "5")},
+        """\
+In 100 rounds, an agent is started and ends in one of four ways: by itself, by a kill, by the client, or
+because Toolwire closes it. No process or folder may remain.""",
     ),
     tested(
         "acp-memory",
@@ -350,6 +404,8 @@ SECTIONS: tuple[Section, ...] = (
         "backends/acp/test_acp_life.py",
         "memory_is_flat",
         {"TOOLWIRE_ACP_TURNS": ("500", "60")},
+        """\
+Toolwire's memory must not grow over 500 tool loops of an agent, most of them in a new session.""",
     ),
     tested(
         "acp-park",
@@ -357,6 +413,9 @@ SECTIONS: tuple[Section, ...] = (
         "backends/acp/test_acp_real.py",
         "opencode_parks",
         {"TOOLWIRE_ACP_PARK_S": ("330", "5")},
+        """\
+The real OpenCode, with a scripted model, calls tools; the clients send the results 330 seconds later. The
+same runs must continue, with chat completions and with Responses.""",
     ),
     Section(
         "proxy",
@@ -365,6 +424,7 @@ SECTIONS: tuple[Section, ...] = (
         ("-m", "bench", "proxy", "--quick", "--json", str(PROXY)),
         PROXY,
         read_rows,
+        about=EXPLAINED["proxy"],
     ),
     Section(
         "vault",
@@ -373,6 +433,7 @@ SECTIONS: tuple[Section, ...] = (
         ("-m", "bench", "vault", "--quick", "--json", str(VAULT)),
         VAULT,
         read_rows,
+        about=EXPLAINED["vault"],
     ),
     tested(
         "web",
@@ -380,6 +441,10 @@ SECTIONS: tuple[Section, ...] = (
         "web/test_smooth.py",
         "stays_smooth",
         {"TOOLWIRE_SMOOTH_ROUNDS": ("15", "1")},
+        """\
+In a real browser, a long answer arrives in the chat, and a long turn is opened on the wire page. The test
+measures the longest task that blocks the page. On a plain page that only shows the same text, the longest
+task may be at most three times shorter.""",
     ),
     Section(
         "faults",
@@ -389,6 +454,9 @@ SECTIONS: tuple[Section, ...] = (
         FAULTS,
         read_rows,
         must=True,
+        about="""\
+Two nodes behind nginx serve streams of tool loops, while one fault after the other happens. Every request
+must end with the right answer, or with one clear error that a fault explains.""",
     ),
     tested(
         "web-axe",
@@ -396,6 +464,9 @@ SECTIONS: tuple[Section, ...] = (
         "web/test_axe.py",
         "axe",
         {"TOOLWIRE_AXE_LOOKS": ("4", "1")},
+        """\
+axe-core checks web pages for accessibility. It must find no violation on any page of Toolwire, in the light
+and the dark theme, on a wide screen and on a phone.""",
     ),
     tested(
         "vault-kills",
@@ -403,6 +474,9 @@ SECTIONS: tuple[Section, ...] = (
         "vault",
         "killed",
         {"TOOLWIRE_KILL_ROUNDS": ("200", "3")},
+        """\
+A process is killed at a random moment while it writes notes or builds the index of a vault, 200 times each.
+Every note must have its old or its new content, and the next build must complete the index.""",
     ),
     Section(
         "hostile",
@@ -411,6 +485,9 @@ SECTIONS: tuple[Section, ...] = (
         ("-m", "bench.hostile", "--seconds", "5", "--json", str(HOSTILE)),
         HOSTILE,
         read_rows,
+        about="""\
+Ten honest clients run tool loops, first alone and then beside 340 hostile clients. These send or read slowly,
+send nothing, leave connections half open, or send too many requests.""",
     ),
     Section(
         "one-hostile",
@@ -419,6 +496,10 @@ SECTIONS: tuple[Section, ...] = (
         ("-m", "bench.one_hostile", "--seconds", "2", "--rounds", "1", "--json", str(ONE_HOSTILE)),
         ONE_HOSTILE,
         read_rows,
+        about="""\
+Four clients run tool loops while another client is hostile: it floods a WebSocket, or uses its key to fill
+memory or to flood the server with requests. The server has no limits. The results compare times with those
+without a hostile client.""",
     ),
     tested(
         "soak",
@@ -426,13 +507,20 @@ SECTIONS: tuple[Section, ...] = (
         "service/test_soak.py",
         "soak",
         {"TOOLWIRE_SOAK_S": ("600", "20")},
+        """\
+Fifty clients run tool loops for ten minutes; some of them disconnect in the middle of an answer. Memory must
+stay flat, and no task, parked run, connection or process may be left at the end.""",
     ),
     tested(
         "schema-fuzz",
-        "Requests drawn from OpenAI's schema, and random bytes to the decoders",
+        "Random requests from OpenAI's schema, and random bytes for the decoders",
         "service/test_schema_fuzz.py",
         "no_",
         {"TOOLWIRE_FUZZ_REQUESTS": ("10000", "100"), "TOOLWIRE_FUZZ_INPUTS": ("1000000", "10000")},
+        """\
+Random requests that follow OpenAI's schema go to a running server. None may cause an error of the server
+itself. Random bytes go to the decoders of requests, which must accept or refuse them. Memory must not
+grow.""",
     ),
 )
 
@@ -461,7 +549,6 @@ def run(section: Section, quick: bool) -> tuple[dict[str, Any], str]:
     ]
     line = {
         "name": section.name,
-        "title": section.title,
         "figures": reading.figures,
         "verdict": verdict,
         "date": today(),
@@ -473,47 +560,59 @@ def run(section: Section, quick: bool) -> tuple[dict[str, Any], str]:
 
 # --- the page ---
 
-_BLOCK = re.compile(r"<!-- evidence (\{.*?\}) -->\n(.*?)(?=\n<!-- evidence |\Z)", re.S)
+_DETAILS = re.compile(r"^<!-- details of ([\w-]+) -->\n(.*?)^<!-- end of details -->$", re.M | re.S)
+_LINES = re.compile(r"^<!-- the lines of the table, for bench/evidence.py\n(.*?)^-->$", re.M | re.S)
+_OWN_VERSION = re.compile(r"toolwire ([^,]+), ")
 INTRODUCTION = """# Evidence
 
-This page records the results of the long versions of Toolwire's tests and measurements. The table has one row
-for each of them, and a section below for the details. The command in a row repeats only this row; `make
-evidence` repeats all rows. A target is a limit for a measured figure; *some missed* means that at least one
-figure is outside its limit."""
+> **What you get:** the results of long tests and measurements of Toolwire, such as a million random cases, or
+> clients that are killed at random moments.
+>
+> **Use it when** you want to know how a guarantee was tested, or want to repeat a test.
+
+Each row of the table has a section below, with the command that repeats it. `make evidence` repeats all of
+them. A *target* is a limit for a measured figure; *some missed* means that at least one figure is outside its
+limit."""
 
 
 def existing(page: Path) -> dict[str, tuple[dict[str, Any], str]]:
     """Returns the sections that the page already has, by name.
 
-    A section consists of its line in the table of contents, and its block of the page.
+    A section consists of its line in the table, and of its details as Markdown.
     """
-    if not page.exists():
-        return {}
-    found = [(json.loads(head), body) for head, body in _BLOCK.findall(page.read_text())]
-    return {head["name"]: (head, [*body.split("\n\n", 2), "", ""][2].strip()) for head, body in found}
+    text = page.read_text() if page.exists() else ""
+    details = {name: body.strip() for name, body in _DETAILS.findall(text)}
+    lines = [json.loads(line) for found in _LINES.findall(text) for line in found.splitlines()]
+    return {line["name"]: (line, details.get(line["name"], "")) for line in lines}
 
 
 def compose(sections: Sequence[tuple[dict[str, Any], str]]) -> str:
-    out = [
-        INTRODUCTION,
-        "",
-        "| what | figures | verdict | when | took | command |",
-        "|---|---|---|---|---|---|",
-    ]
-    for head, _ in sections:
-        out.append(
-            f"| {head['title']} | {head['figures']} | {head['verdict']} | {head['date']} | "
-            f"{head['seconds']} s | `{head['command']}` |"
-        )
+    abouts = {section.name: section.about for section in SECTIONS}
+    titles = {section.name: section.title for section in SECTIONS}
+    machines = {_OWN_VERSION.sub("", head["machine"]) for head, _ in sections}
+    out = [INTRODUCTION, ""]
+    if len(machines) == 1:
+        out += [f"All of this ran on {machines.pop()}.", ""]
+        machines = set()
+    out += ["| what | result | verdict |", "|---|---|---|"]
+    out += [f"| {titles[head['name']]} | {head['figures']} | {head['verdict']} |" for head, _ in sections]
     for head, details in sections:
+        found = _OWN_VERSION.search(head["machine"])
+        own = f" with Toolwire {found[1]}" if found else ""
+        where = f", on {head['machine']}" if machines else ""
         out += [
             "",
-            f"<!-- evidence {json.dumps(head, ensure_ascii=False)} -->",
-            f"## {head['title']}",
+            f"## {titles[head['name']]}",
             "",
-            f"Run {head['date']} on {head['machine']}.",
+            *([abouts[head["name"]], ""] if abouts[head["name"]] else []),
         ]
-        out += ["", details]
+        out += [f"Run {head['date']}{own}, in {head['seconds']} s{where}:", ""]
+        out += ["```text", head["command"], "```"]
+        if details:
+            marks = f"<!-- details of {head['name']} -->", "<!-- end of details -->"
+            out += ["", marks[0], "", details, "", marks[1]]
+    lines = [json.dumps(head, ensure_ascii=False) for head, _ in sections]
+    out += ["", "<!-- the lines of the table, for bench/evidence.py", *lines, "-->"]
     return "\n".join(out).rstrip() + "\n"
 
 

@@ -95,8 +95,8 @@ def walk(source: str, scratch: Path) -> dict[str, Any]:
     report = json.loads(done.stdout)
     steps = {
         "git clone": cloned - begun,
-        "make serve, until it listens": listening - cloned,
-        "the user's own environment with openai": installed - listening,
+        "make serve, until the server listens": listening - cloned,
+        "install the package openai": installed - listening,
         "first tool call": report.pop("call_s"),
         "answer that uses the result": report.pop("answer_s"),
     }

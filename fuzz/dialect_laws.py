@@ -225,9 +225,12 @@ def _told_call(case: Case, text: str, cut: Written | None, read: list[list[Any]]
 CALLS = ("calls", "prose", "cuts")
 LAWS: dict[str, Law] = {
     "round_trip": Law(
-        draw_calls, judge_round_trip, "calls of a dialect are read back exactly, and so is the prose", CALLS
+        draw_calls, judge_round_trip, "calls and prose in any dialect are read back exactly", CALLS
     ),
     "cut_off": Law(
-        draw_cut, judge_some_cuts, "a call that was cut off is never completed; the reason is length", CALLS
+        draw_cut,
+        judge_some_cuts,
+        "a call that was cut off is never completed; the finish reason is length",
+        CALLS,
     ),
 }

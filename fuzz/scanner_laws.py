@@ -378,10 +378,13 @@ def judge_custom_input(case: Case) -> None:
 SCANNED = ("text", "cuts", "quoted")
 LAWS: dict[str, Law] = {
     "scanner_splits": Law(
-        draw_text, judge_splits, "however a text is cut, it gives the same text and calls", SCANNED
+        draw_text,
+        judge_splits,
+        "however a text is split into chunks, the text and the calls are the same",
+        SCANNED,
     ),
     "scanner_one_shot": Law(
-        draw_text, judge_one_shot, "a whole text gives the same events as its stream", SCANNED
+        draw_text, judge_one_shot, "a text that is read at once gives the same events as in chunks", SCANNED
     ),
     "scanner_nothing_lost": Law(
         draw_text, judge_nothing_lost, "every character is text or belongs to a call or a marker", SCANNED
@@ -391,8 +394,8 @@ LAWS: dict[str, Law] = {
     ),
     "tools_off": Law(draw_text, judge_off, "without tools the text is unchanged", SCANNED),
     "json_verbatim": Law(draw_json, judge_verbatim, "strict JSON is unchanged"),
-    "json_repaired": Law(draw_jsonish, judge_repaired, "repaired JSON is strict JSON, however it is cut"),
-    "json_in_string": Law(draw_jsonish, judge_string, "JSON in a JSON string is unescaped once"),
+    "json_repaired": Law(draw_jsonish, judge_repaired, "repaired JSON is strict JSON, however it is split"),
+    "json_in_string": Law(draw_jsonish, judge_string, "JSON inside a JSON string is unescaped exactly once"),
     "custom_input": Law(
         draw_input, judge_custom_input, "a custom tool's input is unchanged as a function's argument"
     ),

@@ -392,27 +392,30 @@ def judge_obsidian(case: Case) -> None:
 RUN, PIECES, RAW = ("runs", "cuts"), ("calls", "order"), ("raw",)
 LAWS: dict[str, Law] = {
     "chat_encoder": Law(
-        draw_chat_run, judge_chat_run, "any run gives a legal chat stream, which adds up to its body", RUN
+        draw_chat_run, judge_chat_run, "any run gives a valid chat stream, which adds up to its body", RUN
     ),
     "responses_encoder": Law(
         draw_responses_run,
         judge_responses_run,
-        "any run gives a legal Responses stream, which adds up to its body",
+        "any run gives a valid Responses stream, which adds up to its body",
         RUN,
     ),
     "messages_encoder": Law(
         draw_responses_run,
         judge_messages_run,
-        "any run gives a legal Messages stream, which adds up to its body",
+        "any run gives a valid Messages stream, which adds up to its body",
         RUN,
     ),
     "aggregator": Law(
-        draw_fragments, judge_aggregator, "the arguments of a call add up, however they are split", PIECES
+        draw_fragments,
+        judge_aggregator,
+        "the arguments of a call are complete, however they are split",
+        PIECES,
     ),
     "assembler": Law(
         draw_fragments,
         judge_assembler,
-        "calls come out whole, one at a time, however their pieces are mixed",
+        "calls come out complete and one at a time, however their fragments are mixed",
         PIECES,
     ),
     "decode_chat": Law(
@@ -431,9 +434,12 @@ LAWS: dict[str, Law] = {
         RAW,
     ),
     "sse_reader": Law(
-        draw_bytes, judge_sse_reader, "however bytes are cut, the same events are read", ("raw", "cuts")
+        draw_bytes, judge_sse_reader, "however bytes are split, the same events are read", ("raw", "cuts")
     ),
     "obsidian_xml": Law(
-        draw_record, judge_obsidian, "a call written as XML is found again", ("value", "before", "behind")
+        draw_record,
+        judge_obsidian,
+        "a call that is written as XML can be read back",
+        ("value", "before", "behind"),
     ),
 }

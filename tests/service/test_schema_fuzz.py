@@ -91,7 +91,8 @@ def test_no_request_of_the_schema_is_answered_with_500(tmp_path: Path) -> None:
 
         every()
         growth, log = server.rss_mb() - sender.warm_mb, server.logged()
-    counted = f"{sum(sender.statuses.values()):,} requests: {dict(sorted(sender.statuses.items()))}"
+    counted = ", ".join(f"{count:,} × HTTP {status}" for status, count in sorted(sender.statuses.items()))
+    counted = f"{sum(sender.statuses.values()):,} requests: {counted}"
     print(f"outcomes: {counted}; memory {growth:+.1f} MB after the first fifth")
     assert 200 in sender.statuses or REQUESTS < 50
     assert "Traceback" not in log
@@ -243,9 +244,10 @@ def test_no_bytes_crash_a_decoder_or_leak_memory() -> None:
         except Exception as error:
             raise AssertionError(f"{decode.__name__}, input {number}: {error!r}\n{data!r}") from error
     growth = own_mb() - warm_mb
+    counted = f"{outcomes['read']:,} accepted, {outcomes['refused']:,} refused"
     print(
-        f"outcomes: {INPUTS:,} inputs to {len(DECODERS)} decoders: {dict(outcomes)}; memory {growth:+.1f} "
-        "MB after the first fifth"
+        f"outcomes: {INPUTS:,} inputs to {len(DECODERS)} decoders: {counted}; memory {growth:+.1f} MB after "
+        "the first fifth"
     )
     assert min(outcomes["read"], outcomes["refused"]) > INPUTS // 20
     assert growth < GROWTH_MB

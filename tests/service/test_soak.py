@@ -77,14 +77,21 @@ async def test_memory_stays_flat_and_nothing_is_left_over(tmp_path: Path) -> Non
     turns, left = sum(len(loop.times) for loop in loops), sum(loop.left for loop in loops)
     size = f"{sizes[0]:.0f} MB after {WARM_S:.0f} s, {sizes[-1]:.0f} MB at the end"
     print(
-        f"outcomes: {turns:,} tool loops, {left:,} clients left in the middle; {size}, rising {rise:+.1f} "
-        f"MB; before {before}, after {after}"
+        f"outcomes: {turns:,} tool loops, {left:,} clients disconnected in the middle. Memory: {size}, trend "
+        f"{rise:+.1f} MB. Resources before: {listed(before)}; afterwards: {listed(after)}"
     )
     assert [wrong for loop in loops for wrong in loop.wrong] == []
     assert all(loop.times for loop in loops)
     assert after == before
     assert rise < FLAT_MB
     assert "Traceback" not in log
+
+
+def listed(held: Held) -> str:
+    return (
+        f"tasks {held.tasks}, parked runs {held.parks}, requests in queues {held.in_line}, file descriptors "
+        f"{held.descriptors}, child processes {held.children}"
+    )
 
 
 def fill_journal(folder: Path) -> None:

@@ -352,7 +352,9 @@ def test_a_killed_writer_leaves_the_old_or_the_new_note_and_no_temporary_files(t
     root = tmp_path / "vault"
     root.mkdir()
     left = kill_while_writing(root, KILL_ROUNDS, 5)
-    print(f"outcomes: {KILL_ROUNDS} writers killed, {left} unfinished files removed; no note was half")
+    print(
+        f"outcomes: {KILL_ROUNDS} writers killed, {left} unfinished files removed; no note was half-written"
+    )
 
 
 @pytest.mark.process

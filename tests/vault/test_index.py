@@ -514,7 +514,8 @@ def kill_while_building(root: Path, cache: Path, rounds: int, seed: int) -> int:
 def test_an_index_is_completed_after_its_builder_was_killed(root: Path, tmp_path: Path) -> None:
     middle = kill_while_building(root, tmp_path / "cache", KILL_ROUNDS, 3)
     print(
-        f"outcomes: {KILL_ROUNDS} builders killed, {middle} of them at work; the index was whole after each"
+        f"outcomes: {KILL_ROUNDS} builders killed, {middle} of them before they were done; each index was "
+        "completed afterwards"
     )
     assert middle > 0
     with Vault(root) as vault, Index(vault, tmp_path / "cache") as index:

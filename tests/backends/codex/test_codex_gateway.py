@@ -377,7 +377,7 @@ async def test_kill_9_at_random_moments_gives_an_answer_or_one_clear_error(
                     outcome = "error in the stream"
         except ToolwireError as error:
             assert error.failure.message
-            outcome = "http error"
+            outcome = "HTTP error"
         outcomes[outcome] = outcomes.get(outcome, 0) + 1
         await killing
         async with asyncio.timeout(30):  # the next request works on a new worker
@@ -393,7 +393,7 @@ async def test_kill_9_at_random_moments_gives_an_answer_or_one_clear_error(
     assert sum(outcomes.values()) == rounds and len(table.gateway.parking) == 0
     await table.gateway.close()
     assert _codexes() <= others
-    print("outcomes:", json.dumps(outcomes))
+    print("outcomes:", ", ".join(f"{count} × {outcome}" for outcome, count in outcomes.items()))
 
 
 def _codexes() -> set[str]:
