@@ -78,7 +78,7 @@ class Catalog:
         self._looking: asyncio.Task[None] | None = None
         self._opened: OrderedDict[str, Backend] = OrderedDict()
         self.users: set[User] = set()
-        """The turns that are running. Their backends are kept, even if the models are removed (`RETIRE_S`)."""
+        """The turns that are running. Their backends are kept for `RETIRE_S` if their models are removed."""
         self._leaving: set[asyncio.Task[None]] = set()
         self._retiring: set[asyncio.Task[None]] = set()
 
