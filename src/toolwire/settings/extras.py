@@ -1,4 +1,4 @@
-"""Shell commands that fit how this Toolwire was installed: to add an extra, and to run Toolwire itself.
+"""Shell commands that fit this installation: to add an extra, and to run Toolwire itself.
 
 If this Toolwire did not come from a package index, the commands never install a package called `toolwire`
 from an index, because that may be another program. pip and pipx add packages to an environment, so these

@@ -88,9 +88,9 @@ def _calls(entry: Chunk) -> list[dict[str, Any]]:
 
 
 def _split(chunks: list[Chunk]) -> tuple[list[Chunk], list[Chunk], list[Chunk]]:
-    """Returns three lists of chunks: with calls in the second, all other chunks in the first and third.
+    """Splits the chunks into those before the finish reason, those with calls, and the rest.
 
-    The third list begins with the chunk that has the finish reason.
+    The first and third list contain no calls. The third begins with the chunk that has the finish reason.
     """
     rest = [entry for entry in chunks if not _calls(entry)]
     ends = [
@@ -154,7 +154,7 @@ def _legacy(choice: dict[str, Any]) -> None:
 
 
 def _interleaved(chunks: list[Chunk]) -> list[Chunk]:
-    """Reorders the chunks: first the first chunk of every call, then the second of every call, and so on."""
+    """Reorders the chunks of calls: the first chunk of every call, then the second of each, and so on."""
     before, of_calls, after = _split(chunks)
     queues: dict[int, list[Chunk]] = {}
     for entry in of_calls:

@@ -1,4 +1,4 @@
-"""`Library` (an open vault), and the tools that list what is in a vault: folders, tags, tasks and more."""
+"""`Library` (an open vault), and the tools that list a vault's folders, tags, tasks and more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sends the answer of a turn: a whole body, or a stream with its head, blocks, keep-alive comments and end.
+"""Sends the answer of a turn: a whole body, or a stream of blocks with keep-alive comments.
 
 The head of a stream is sent with the first block, or earlier if the model is slow.
 """

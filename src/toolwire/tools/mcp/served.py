@@ -1,6 +1,6 @@
-"""MCP servers that clients of the Responses API may use. Implements `ServedTools` of `gateway/served.py`.
+"""The MCP servers that clients of the Responses API may use.
 
-A client may use two kinds of servers:
+Implements `ServedTools` of `gateway/served.py`. A client may use two kinds of servers:
 
 - a server in the settings with `api = true`, which the client names by its label;
 - a server that `[mcp] urls` allows, which the client names by a `server_url`.

@@ -1,4 +1,4 @@
-"""All configured MCP servers: their tools, which of them are offered, and what is wrong with the others.
+"""All configured MCP servers: their tools, and which of these tools are offered.
 
 A server is started when its tools are first needed. A server that fails or is slow never affects the others.
 """

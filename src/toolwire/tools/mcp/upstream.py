@@ -1,4 +1,4 @@
-"""One MCP server: a connection that is opened when it is first needed, and opened again after it was lost.
+"""One MCP server. Connects when the server is first needed, and again after a lost connection.
 
 - A call is sent once. It is never repeated, whatever happens to the connection (law 11 in
   `docs/architecture.md`).
