@@ -1,7 +1,7 @@
 """Changes notes in two steps: plans a change, which can be shown, and applies the plan.
 
-- A plan has the hash of the note that it was made from. If the note has changed since, the plan is refused,
-  so that the change in between is not lost.
+- A plan contains the hash of the note that it was made from. If the note has changed since then, the
+  plan is refused, so that this change is not lost.
 - A note is replaced as a whole: a new file is written beside it, synced, and renamed. If the process is
   killed, either the old or the new note exists, never half of one. Creating a note never replaces another.
 - Line ends, byte order mark and mode stay as they were. An edit changes no other byte of the note.
@@ -106,7 +106,7 @@ class Edits:
         return self._change(raw, before, text)
 
     def plan_edit(self, path: str, edits: Sequence[Edit], base_sha256: str | None = None) -> Change:
-        """Plans replacements in an existing note, in their order. Each old text must occur exactly once."""
+        """Plans replacements in a note, in the given order. Each old text must occur exactly once."""
         self.check_edit(path, edits)
         raw = self._raw(path, base_sha256)
         if raw is None:
@@ -181,7 +181,7 @@ class Edits:
         Raises `PathRefused` if the note has changed since the plan was made.
         """
         names = self.vault.policy.segments(change.path, extensions=SEARCHED)
-        if _sha(change.content) != change.after_sha256:  # only what was shown is written (law 11)
+        if _sha(change.content) != change.after_sha256:  # write only what the person was shown
             raise PathRefused(change.path, "the content is not what was planned", "changed")
         made: list[tuple[int, str]] = []
         try:
@@ -203,7 +203,7 @@ class Edits:
     def _folder_for(self, names: tuple[str, ...], change: Change, made: list[tuple[int, str]]) -> int:
         """Returns a descriptor of the note's folder. For a new note, creates the folder if necessary.
 
-        Appends each created folder to `made`: the descriptor of the parent, and the name.
+        Appends to `made`, for each created folder, the descriptor of its parent and its name.
         """
         if not change.creates:
             return self.vault.open_folder(names[:-1], change.path)[0]
@@ -292,7 +292,7 @@ class Edits:
 def clean_leftovers(vault: Vault) -> int:
     """Removes the temporary files of killed processes and returns their number.
 
-    Files that are being written are locked and stay.
+    Keeps files that another process is still writing; these files are locked.
     """
     removed = 0
     for _, folder in vault.folders():

@@ -2,7 +2,8 @@
 
 A link leads to the note at the link's path, relative to the root or else to the folder of the linking note.
 If there is no such note, the link leads to the note whose path ends with the link's path and that is nearest
-to the root, as with Obsidian's shortest links. All results are sorted and have at most `most` entries.
+to the root, as with Obsidian's shortest links. A link that begins with `./` or `../` is only relative to the
+folder of the linking note. All results are sorted and have at most `most` entries.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class Graph:
         return self.index.ask(question)
 
     def tags(self, most: int = MOST) -> list[Row]:
-        """Returns all tags with their numbers of notes, the most used first. Ignores case."""
+        """Returns all tags, each with the number of its notes, the most used first. Ignores case."""
         asked = "SELECT min(tag) AS tag, count(*) AS notes FROM tags GROUP BY key"
         return self._rows(f"{asked} ORDER BY notes DESC, key LIMIT ?", most)
 
@@ -187,7 +188,7 @@ _DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
 
 
 def daily_path(vault: Vault, day: date) -> str:
-    """Returns the path of a day's note, by Obsidian's setting or its default.
+    """Returns the path of a day's note, as Obsidian's settings or defaults define it.
 
     The note may not exist yet.
     """
@@ -201,7 +202,7 @@ def daily_path(vault: Vault, day: date) -> str:
 def _daily_settings(vault: Vault) -> dict[str, Any]:
     """Reads `.obsidian/daily-notes.json`. Toolwire reads no other hidden file of a vault.
 
-    Returns an empty dict if there is none.
+    Returns an empty dict if the file is missing or cannot be used.
     """
     try:
         folder, _ = vault.open_folder((".obsidian",), ".obsidian")

@@ -37,9 +37,9 @@ T = TypeVar("T")
 
 _GENERATION = re.compile(r"index-[0-9a-f]{16}\.db")
 FORGOTTEN_S = 7 * 24 * 3600.0
-"""The age in seconds at which another index of the same vault, for other patterns, is removed.
+"""An index that was made for other patterns of the same vault is removed at this age in seconds.
 
-Such an index may contain notes that are excluded now.
+It may contain notes that the patterns exclude now.
 """
 LOOK_S = 0.05
 
@@ -367,8 +367,8 @@ async def watch(
 async def stoppable(refresh: Callable[[], T], stop: threading.Event) -> T:
     """Runs `refresh` in a thread and returns its result.
 
-    If the caller is cancelled, this sets `stop` and waits until `refresh` has returned. `refresh` notices
-    `stop` at the next note.
+    If the caller is cancelled, this sets `stop` and waits until `refresh` has returned. `refresh` must check
+    `stop` often, for example at each note.
     """
     work = asyncio.ensure_future(asyncio.to_thread(refresh))
     try:

@@ -1,9 +1,9 @@
 """Parses a note: frontmatter, headings, chunks, tags, aliases, links and tasks.
 
 Parsing takes linear time and never fails. The rules are Obsidian's. Code (fenced blocks and spans) contains
-no headings, tags, links or tasks. A tag begins after white space and has a character that is not a digit.
-`[[Note#Heading|alias]]` and `[alias](Note.md)` are links; with a `!` before them they are embeds. Links in
-properties count too.
+no headings, tags, links or tasks. A tag begins after white space and has at least one character that is not a
+digit. `[[Note#Heading|alias]]` and `[alias](Note.md)` are links; with a `!` before them they are embeds.
+Links in properties count too.
 
 Chunks cover the whole text without a gap: one for each heading and one for the text before the first heading.
 A long chunk is split between lines. Lines count from 1 and end in `\\n`.
@@ -48,7 +48,7 @@ class NoteChunk(NamedTuple):
 class Link(NamedTuple):
     """A link.
 
-    `target`: as written, without heading and alias; empty for a link within the note.
+    `target`: the target as written, but without heading and alias; empty for a link within the note.
     """
 
     target: str
@@ -157,7 +157,7 @@ def _blank(text: str) -> str:
 def _without_spans(text: str) -> str:
     """Replaces inline code by spaces.
 
-    Inline code is between two runs of equally many backticks in one paragraph.
+    Inline code begins and ends with the same number of backticks, in one paragraph.
     """
     runs = list(_TICKS.finditer(text))
     if len(runs) < 2:
@@ -231,7 +231,7 @@ def _chunks(text: str, headings: list[Heading], lines: _Lines) -> list[NoteChunk
 def _cut(
     text: str, headings: tuple[str, ...], start: int, end: int, line: int, found: list[NoteChunk]
 ) -> None:
-    """Adds the text from `start` to `end` to `found`: as one chunk, or if long, split between lines."""
+    """Adds the text from `start` to `end` to `found`, in chunks that end between lines."""
     while True:
         stop = end
         if end - start > CHUNK and len(found) < MOST_CHUNKS - 1 - MOST_CHUNKS // 2:
@@ -291,9 +291,9 @@ def _tasks(plain: str, start: int, lines: _Lines) -> list[Task]:
 
 
 def link_key(name: str) -> str:
-    """Returns the target of a link for comparison.
+    """Returns the target of a link in a form that can be compared.
 
-    The heading, the alias and a note's extension are removed, and case is ignored.
+    Removes the heading, the alias and a note's extension, and ignores case.
     """
     target = key(name.split("|")[0].split("#")[0].strip().removeprefix("/"))
     return target if extension(target) not in NOTES else target[: target.rfind(".")]

@@ -1,15 +1,15 @@
 """Opens the files of a vault so that no path leads out of the vault. POSIX only.
 
-The vault is opened once, as the descriptor of its folder. Every file is opened from there, name by name.
+The vault is opened once, as the descriptor of its folder. A path is followed from there, one name at a time.
 
 - Each folder is opened relative to the one before it (`openat`) with O_NOFOLLOW, so no step leaves the vault,
   even if an entry is replaced meanwhile.
 - An entry must be a regular file. This is checked before it is opened, because opening a device can have side
   effects, and again afterwards.
 - Opening never waits, for example for the other end of a pipe (O_NONBLOCK).
-- If a folder has no entry with exactly the given name, the name means the only entry that is equal after
-  Unicode normalization (NFC): macOS stores decomposed names (NFD), but models write composed names. Results
-  contain the names as on disk.
+- If a folder has no entry with exactly the given name, names are compared after Unicode normalization (NFC),
+  because macOS stores decomposed names (NFD), but models write composed names. Exactly one entry must then be
+  equal. Results contain the names as on disk.
 - Only the vault's descriptor stays open after a call.
 """
 
@@ -56,7 +56,7 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """The bytes of a file and its status after reading.
+    """The bytes of a file, and the status that the file had after it was read.
 
     `settled`: the file did not change while it was read.
     """
@@ -71,8 +71,8 @@ class Raw:
 class NoteText:
     """The text of a file, or some of its lines.
 
-    `text` has `\\n` between lines and no byte order mark. `size` and `sha256` are those of the whole file's
-    bytes. Lines count from 1. `truncated`: requested lines after `end_line` were left out.
+    `text` has `\\n` between lines and no byte order mark. `size` and `sha256`: the size and the hash of the
+    whole file. Lines count from 1. `truncated`: the end of the requested text was left out.
     """
 
     path: str
@@ -86,7 +86,7 @@ class NoteText:
 
 
 def decoded(path: str, data: bytes) -> str:
-    """Returns the text of a file with its own line ends and no byte order mark.
+    """Returns the text of a file without a byte order mark. Line ends stay as they are.
 
     Raises `PathRefused` if the file is binary or not UTF-8.
     """
@@ -265,7 +265,8 @@ class Vault:
     ) -> NoteText:
         """Returns the text of a file, or its lines from `start_line` to `end_line`.
 
-        A text of more than `max_bytes` is cut after the last line that fits, or else within its first line.
+        A text of more than `max_bytes` is cut after the last line that fits. If not even the first line
+        fits, the text is cut within this line.
         """
         first = 1 if start_line is None else start_line
         if first < 1 or (end_line is not None and end_line < first):
@@ -322,9 +323,10 @@ class Vault:
         yield from self._inside("", fd, skip or (lambda refused: None))
 
     def _inside(self, prefix: str, fd: int, skip: Skip) -> Iterator[tuple[str, int]]:
-        """Yields a folder and everything in it, each with the descriptor of its folder.
+        """Yields the paths of a folder and of everything in it, each with a descriptor.
 
-        The paths of folders end with a slash.
+        The path of a folder ends with a slash and comes with the folder's own descriptor. The path of a file
+        comes with the descriptor of the folder that contains the file.
         """
         try:
             yield prefix, fd

@@ -22,7 +22,7 @@ NOTES = (".md", ".markdown")
 SEARCHED = (*NOTES, ".txt")
 """The extensions of files that are indexed and may be written."""
 READABLE = (*SEARCHED, ".canvas", ".base")
-"""Extensions of files that may be read and listed, with Obsidian's canvases and bases."""
+"""The extensions of files that may be read and listed, including Obsidian's canvases and bases."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +192,7 @@ class PathPolicy:
             if refused is not None:
                 raise PathRefused(path, refused)
         if len(names) > self.limits.depth:
-            raise PathRefused(path, f"a path must not be deeper than {self.limits.depth} folders")
+            raise PathRefused(path, f"a path must not have more than {self.limits.depth} segments")
         if not folder and extension(names[-1]) not in extensions:
             raise PathRefused(path, f"only these files are served: {', '.join(extensions)}", "type")
         if not (self.open_to(path) if folder else self.covers(path)):
@@ -204,7 +204,7 @@ class PathPolicy:
         return self._excluded is None or not self._excluded.fullmatch(key(path))
 
     def covers(self, path: str) -> bool:
-        """Whether the patterns include a file and do not exclude it."""
+        """Whether a file with this path is included, and not excluded, by the patterns."""
         included = self._included is None or self._included.fullmatch(key(path)) is not None
         return included and self.open_to(path)
 

@@ -5,9 +5,9 @@
 - A refresh walks the vault and the table of notes side by side, both ordered by path, and keeps neither list
   in memory. A file is read again if its time, size or inode differs from the table, or if the file changed
   shortly before it was read.
-- The full-text table stores no text. To delete a row, the same code computes the row's words again from the
-  table `texts`. `FORMAT` and the fingerprint of a sample note show when that code has changed. The index is
-  then rebuilt.
+- The full-text table stores no text. To delete a row from it, Toolwire computes the row's words again from
+  the table `texts`. This works only as long as the code that computes the words does not change. `FORMAT` and
+  the fingerprint of a sample note show such a change, and the index is then rebuilt.
 - The id of a full-text row consists of the note's id and the chunk's number.
 """
 
@@ -33,10 +33,10 @@ FORMAT = 3
 BATCH = 4000
 FLUSH = 200
 HELD = 2_000_000
-"""Rows are written when they belong to `FLUSH` notes or have this many characters."""
+"""Collected rows are written when they have this many characters or belong to `FLUSH` notes."""
 PAGE = 1000
 RACY_NS = 1_000_000_000
-"""If a file changed less than this before it was read, the next refresh reads it again.
+"""If a file changed less than one second before it was read, the next refresh reads it again.
 
 The file may have changed again after it was read, with the same time stamp.
 """
@@ -145,7 +145,7 @@ class Refresh:
 
 
 Progress = Callable[[int, int], None]
-"""A function that is called with the number of files seen and the total."""
+"""A function that is called with the number of files seen and the number of all files."""
 Cancelled = Callable[[], bool]
 
 
@@ -223,7 +223,7 @@ class Refresher:
             self.progress(seen, max(1, seen))
 
     def _flush(self) -> None:
-        """Writes the rows that were collected for the index. One write of many rows is faster."""
+        """Writes the collected rows: one write of many rows is faster than many writes."""
         for table, rows in self.rows.items():
             if rows:
                 self.connection.executemany(_INSERT[table], rows)

@@ -127,7 +127,7 @@ def hit(connection: sqlite3.Connection, row: int, patterns: Patterns, score: flo
 
 
 def _marked(preview: str, patterns: Patterns) -> tuple[str, ...]:
-    """Returns the texts in a preview that match, each once. A match in a word is extended to the word."""
+    """Returns the texts in a preview that match, each once. A match inside a word becomes the whole word."""
     compared = folded(preview)
     found: dict[str, None] = {}
     for pattern in patterns:
@@ -170,10 +170,10 @@ def beginning(text: str) -> int:
 
 
 def excerpt(text: str, compared: str, start: int, stop: int, patterns: Patterns) -> tuple[str, int]:
-    """Returns the best piece of `text` between `start` and `stop`, for a preview.
+    """Returns a preview: the best piece of `text` between `start` and `stop`.
 
-    Also returns the position of the best match in this piece. `compared`: the text without case and accents
-    (`folded`), in which the patterns are searched.
+    Also returns the position in `text` of the best match in this piece. `compared`: the text without case and
+    accents (`folded`), in which the patterns are searched.
     """
     best = _best_match(compared, start, stop, patterns)
     if best is None:  # found by title, tags or headings: show the beginning of the chunk
@@ -198,8 +198,8 @@ def excerpt(text: str, compared: str, start: int, stop: int, patterns: Patterns)
 def _best_match(compared: str, start: int, stop: int, patterns: Patterns) -> tuple[int, int] | None:
     """Returns the match that the preview should show first, or None if nothing matches.
 
-    It is the match with the most different patterns in the `WIDTH * 3 // 4` characters from its start. Among
-    equals, it is the one with the most matches in these characters.
+    Matches are compared by the `WIDTH * 3 // 4` characters from their start: first by how many different
+    patterns match there, then by how many matches there are.
     """
     matches: list[tuple[int, int, int]] = []
     for number, pattern in enumerate(patterns):

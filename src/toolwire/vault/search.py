@@ -6,15 +6,11 @@ The search looks for, in this order, until it has enough notes:
    as part of the chunk.
 2. All words in one chunk, where the last word may be the beginning of a longer word.
 3. All words in one note, in different chunks.
-4. If nothing is found: the text of a query with one term in the names of notes, then any of the words
-   (`relaxed`).
+4. If nothing is found so far and the query has only one term: notes whose names contain this term.
+5. If nothing is found so far: notes with any of the words (`relaxed`).
 
-Terms without words (signs, emoji) are compared with the stored texts. Results are ordered by step, rank and
+Terms without words (signs, emoji) are searched in the stored texts. Results are ordered by step, rank and
 path, so that the same index gives the same answer.
-
-For a word in half of the rows or more, FTS5 uses `FLOOR` as the idf (inverse document frequency). If all
-words are that frequent, the ranks are tiny but still ordered by the columns' weights. The score is computed
-with `LEAST_IDF` instead of `FLOOR`.
 """
 
 from __future__ import annotations
@@ -40,24 +36,24 @@ MOST_RESULTS = 50
 MOST_ROWS = 6_000
 """How many matching rows a search ranks.
 
-If more rows match, the search ranks at most this many of the rows that match in title, aliases, headings or
-tags, and a quarter as many of all matching rows.
+If more rows match, the search ranks two selections: at most `MOST_ROWS` of the rows that match in title,
+aliases, headings or tags, and at most `MOST_ROWS // 4` of all matching rows.
 """
 MOST_CANDIDATES = 2000
 MOST_SCANNED = 500
 HALF = 8.0
-"""The strength of a rank that gives half of the highest score."""
+"""A match of this strength (see `_Search._score`) gets half of the highest score of its search step."""
 FLOOR = 1e-6
 """The idf that FTS5 uses for a word that is in half of the rows or more."""
 LEAST_IDF = 0.25
 """The idf (inverse document frequency) in the score of a word that is in half of the rows or more.
 
-With `FLOOR` instead, every score in a small vault would be zero.
+With the idf of FTS5 (`FLOOR`), every score in a small vault would be zero.
 """
 MOST_OF_A_WORD = 2.2
 """The highest possible rank of a word with idf 1: FTS5's k1 + 1."""
 STEPS = {"chunk": 1.0, "prefix": 0.9, "note": 0.7, "scan": 0.7, "name": 0.6, "filter": 0.5, "any": 0.5}
-"""The weight of each step in the score."""
+"""The weight of each search step in the score."""
 
 
 def search(
@@ -86,7 +82,7 @@ class _Search:
         self.query = query
         self.limit = limit
         self.order: dict[int, tuple[int, float, str]] = {}
-        """By note: its best row, the rank of this row, and the step that found the note."""
+        """For each note found: its best row, the rank of this row, and the step that found the note."""
         self.total = 0
         self.relaxed = False
         self.hint = ""
@@ -156,9 +152,9 @@ class _Search:
         return len(self.order) < self.limit
 
     def _ranked(self, match: str, step: str, verified: bool = True) -> None:
-        """Adds notes in the order of their best chunks until the answer is full.
+        """Adds notes in the order of their best chunks until there are `limit` notes.
 
-        `match`: an FTS5 expression. `verified`: adds only notes that contain the query's literal texts.
+        `match`: an FTS5 expression. `verified`: add only notes that contain the query's literal texts.
         """
         if not match:
             return
@@ -202,7 +198,7 @@ class _Search:
     def _across(self, query: Query) -> None:
         """Adds notes that match all groups of the query, no matter in which of their chunks.
 
-        A group is terms that are joined by `OR`. Checks only the notes that match the rarest group.
+        A group consists of terms that are joined by `OR`. Checks only the notes that match the rarest group.
         """
         matches = [expression((group,)) for group in query.groups]
         counted = sorted((self._count(match), match) for match in matches if match)

@@ -1,14 +1,14 @@
-"""Splits texts and search queries into words as the index does (FTS5's `unicode61`).
+"""Splits texts and search queries into words as the full-text index does (FTS5's `unicode61`).
 
-A word is a run of letters and digits. Case and the accents of Latin letters are ignored. Scripts without
-spaces (Chinese, Japanese, Thai, …, and Korean with its particles) are indexed letter by letter and searched
-as a phrase of letters, so that any part of a text is found, even a short one.
+A word is a run of letters and digits. Case and the accents of Latin letters are ignored. Chinese, Japanese,
+Thai and other text without spaces is indexed letter by letter and searched as a phrase of letters, so that
+any part of it is found. Korean is treated as such text too, because its words have particles attached.
 
 A query has words, "phrases", `-without`, `tag:` or `#tag`, `path:` and `OR`; any text is a valid query. Terms
 that are joined by `OR` form a group. A note matches if it matches at least one term of every group. A term is
-a sequence of words: `node.js` is the phrase "node js". A term with a meaningful sign (`C++`, `$x`, `->`) is
-looked up by its words, and then the texts are compared letter by letter. A term without words is only
-compared.
+a sequence of words: `node.js` is the phrase "node js". A term with a meaningful sign, such as `C++` or `$x`,
+is first looked up by its words; the notes that are found must then contain the term itself, with its signs. A
+term without words, such as `->`, is searched in the stored texts.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _TOKEN = re.compile(f"[{UNSPACED}]|[^\\W_{UNSPACED}]+")
 
 
 class _Fold(dict[int, int]):
-    """Maps a code point to the code point as which it is compared. Filled on demand."""
+    """Maps a code point to the code point without case and accent. Filled on demand."""
 
     def __missing__(self, code: int) -> int:
         letter = chr(code)
@@ -57,20 +57,20 @@ def storable(text: str) -> str:
 
 
 def composed(text: str) -> str:
-    """Returns the text as it is indexed: a letter and its accent are one character (NFC)."""
+    """Returns the text in the form that is indexed: a letter and its accent are one character (NFC)."""
     return text if text.isascii() else unicodedata.normalize("NFC", text)
 
 
 def folded(text: str) -> str:
     """Returns the text as it is compared: without case and accents.
 
-    The length stays the same, so that a position means the same in both texts.
+    The length stays the same, so that a position in the result is also the position in `text`.
     """
     return text.lower() if text.isascii() else text.translate(_FOLD)
 
 
 def indexed(text: str) -> str:
-    """Returns the text as the index stores it: without case and accents (`folded`).
+    """Returns the text as FTS5 splits it into words: without case and accents (`folded`).
 
     Letters of scripts without spaces (Chinese, Thai, …) are set apart by spaces. Signs are left out, because
     FTS5's old Unicode tables treat newer signs, such as emoji, as letters.
@@ -88,7 +88,7 @@ def tokens(text: str) -> list[str]:
 MOST_LETTERS = 1000
 MOST_TERMS = 32
 PREFIX_LETTERS = 3
-"""If a query's last word has fewer letters, it counts as a prefix only if nothing else is found."""
+"""A last word with fewer letters is searched as a prefix only if the query finds nothing else."""
 _PART = re.compile(r'(-(?=[\w"#]))?(?:(tag|path|file|folder):)?(?:"([^"]*)(?:"|\Z)|(\S+))', re.I)
 _WRAPPING = ".,;:!?\"'`’‘“”«»()[]{}…、。，！？「」"
 _MEANINGFUL = re.compile(rf"[^\w\s{re.escape(_WRAPPING)}\-–—/]")
@@ -99,8 +99,8 @@ _MEANINGFUL = re.compile(rf"[^\w\s{re.escape(_WRAPPING)}\-–—/]")
 class Term:
     """One term of a query.
 
-    `words`: the words as the index has them. `literal`: a text that the note must contain, without case and
-    accents (`folded`), or empty. `prefix`: the last word may be the beginning of a longer word.
+    `words`: the words as they are in the index. `literal`: a text that the note must contain, without case
+    and accents (`folded`), or empty. `prefix`: the last word may be the beginning of a longer word.
     """
 
     words: tuple[str, ...]
