@@ -33,7 +33,7 @@ from toolwire.core.turn import Message, TextPart, ToolSpec, Turn
 from toolwire.testing.upstream import FakeUpstream, Reply, answer, chunk
 
 TOOLS = (ToolSpec("look"), ToolSpec("read_note"))
-LIMITS = "The upstream server's tool calls cannot be put in order within the limits of memory."
+LIMITS = "The upstream server's tool calls need too much memory until they can be sent in order."
 
 
 def turn(stream: bool = True) -> Turn:

@@ -91,7 +91,7 @@ class LoopbackServer(ABC):
 def content(parts: Iterable[Part]) -> list[dict[str, Json]]:
     """Returns a tool's result as MCP content: texts and inline images.
 
-    A part of any other kind becomes a text that describes it.
+    Any other image becomes a placeholder text. Any other part becomes its JSON, as text.
     """
     out: list[dict[str, Json]] = []
     for part in parts:

@@ -31,7 +31,7 @@ class CodexOptions:
     workers: int = 1
     """The maximum number of app-server processes that run at the same time."""
     tools: Literal["parked", "replay", "emulated"] = "parked"
-    """The tool calling strategy, if the installed version allows it."""
+    """The tool calling strategy. Versions of Codex without native tools always use `emulated`."""
     provider: dict[str, Any] | None = None
     """A Responses provider other than OpenAI: base_url, env_key (the name of a variable), name."""
     settle_ms: int = 150

@@ -160,7 +160,7 @@ class LibraryModel:
 
 
 def _is_spoken(turn: Turn, able: Capabilities) -> bool:
-    """Whether the client's request is sent unchanged, because the provider has the API of the client."""
+    """Whether the client's own request is sent, because the provider has the API that the client uses."""
     return turn.body is not None and turn.api in able.speaks
 
 

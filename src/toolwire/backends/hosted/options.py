@@ -52,7 +52,7 @@ class Provider:
     """Whether the provider enforces only schemas with `additionalProperties: false` in every object."""
     client: bool = False
     speaks: frozenset[Api] = frozenset()
-    """The APIs that the provider itself has. A client's request to such an API is sent on unchanged."""
+    """The APIs that the provider itself has. A client's own request to such an API goes to the provider."""
 
 
 PROVIDERS: dict[str, Provider] = {

@@ -52,7 +52,7 @@ class RepetitionGuard:
         return found
 
     def _step(self, end: int) -> bool:
-        """Handles one character, which is the last one before the position `end`."""
+        """Handles the character before the position `end`. Returns True if the answer should end."""
         text = self._text
         self._position += 1
         if text[max(0, end - 3) : end] == _FENCE:

@@ -81,11 +81,11 @@ HELD_LIMIT = 8 * 1024 * 1024
 CALLS_LIMIT = 64 * 1024 * 1024
 """The maximum number of characters of all calls together."""
 CUT_OFF = "The upstream server's answer broke off before it was complete."
-NOT_WHOLE = "The upstream server sent a chunk that is not whole JSON."
+NOT_WHOLE = "The upstream server sent a chunk that is not complete JSON."
 LATE_ARGUMENTS = "The upstream server sent arguments of a tool call after the call had ended."
 ERROR_AS_REASON = "The upstream server reported an error and ended its answer."
 ENDED_EARLY = "The upstream server ended its answer before it was complete."
-TOO_LARGE = "The upstream server's tool calls cannot be put in order within the limits of memory."
+TOO_LARGE = "The upstream server's tool calls need too much memory until they can be sent in order."
 TOO_DEEP = "The upstream server's answer is nested too deeply."
 MOST_TOKENS = 2**53 - 1
 _NUMBERED = re.compile(r"(.+):\d{1,9}", re.DOTALL)
