@@ -40,19 +40,20 @@ a token. It sends the arguments of a call as they arrive (*eager*), or when they
 “`<` × 1 M” measure texts that are made to be expensive, here a million times `<`: the cost per character must
 not grow with the length. A *dialect* is a format in which models write calls.""",
     "gateway": """\
-*CPU* is the CPU time that all processes of a gateway need for a request. A *plain* request is not streamed. A
-*paced* stream has 200 chunks, 10 ms apart; a *burst* has 200 chunks without pauses. 32 requests run at the
-same time, except in the rows *one by one*. *Just started* means that the gateway was not warmed up. A *delay*
-is the time that the gateway adds.""",
+The *relay* only copies bytes between client and model server (the *upstream*). *CPU* is the CPU time that all
+processes of a gateway need for a request. A *plain* request is not streamed. A *paced* stream has 200 chunks,
+10 ms apart; a *burst* has 200 chunks without pauses. 32 requests run at the same time, except in the rows
+*one by one*. *Just started* means that the gateway was not warmed up. A *delay* is the time that the gateway
+adds.""",
     "path": """\
 The CPU time of a request inside the gateway, without HTTP server, HTTP client and system calls. The cost of a
 part is the difference when this part is switched off.""",
     "codex": """\
 Both sides use the same Codex binary and the same simulated model. One side is a small JSON-RPC client of
 Codex, the other is an HTTP client of Toolwire. *First token* is the time to the first token, *wall time* the
-time until all turns have ended. *Resampled* is the range of the ratio when the measured pairs
-are drawn again at random (5 % of the draws are below it, and 5 % above). If the target is inside the range,
-it is neither clearly met nor clearly missed.""",
+time until all turns have ended. *Resampled* is the range of the ratio when the measured pairs are drawn again
+at random (5 % of the draws are below it, and 5 % above). If the target is inside the range, it is neither
+clearly met nor clearly missed.""",
     "local": """\
 Both sides use the same model file. The *result* is Toolwire's speed, divided by the speed of llama.cpp's
 server.""",

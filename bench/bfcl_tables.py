@@ -46,8 +46,8 @@ def share(results: Sequence[Mapping[str, Any]]) -> str:
 
 
 def speeds(measured: Measured) -> Table:
-    head = ["model", "writes", "reads", "peak memory"]
-    table = [[*head, *(f"first call, {number} tools" for number in TOOLS)]]
+    head = ["model", "writes", "reads the prompt", "peak memory"]
+    table = [[*head, *(f"first call, {number} tool{'s' * (number > 1)}" for number in TOOLS)]]
     for name, data in measured.items():
         one = data["resources"][""]
         times = [" / ".join(map(in_seconds, one["first_call"][str(number)])) for number in TOOLS]

@@ -443,8 +443,8 @@ same runs must continue, with chat completions and with Responses.""",
         {"TOOLWIRE_SMOOTH_ROUNDS": ("15", "1")},
         """\
 In a real browser, a long answer arrives in the chat, and a long turn is opened on the wire page. The test
-measures the longest task that blocks the page. On a plain page that only shows the same text, the longest
-task may be at most three times shorter.""",
+measures the longest task that blocks the page. It may take at most three times as long as on a plain page
+that only shows the same text. (Times below 50 ms count as 50 ms.)""",
     ),
     Section(
         "faults",
@@ -456,7 +456,9 @@ task may be at most three times shorter.""",
         must=True,
         about="""\
 Two nodes behind nginx serve streams of tool loops, while one fault after the other happens. Every request
-must end with the right answer, or with one clear error that a fault explains.""",
+must end with the right answer, or with one clear error that a fault explains. A row of a fault shows how many
+seconds after its end everything worked again, how long it lasted, and how the requests ended in the meantime.
+*Cut* means that the connection broke off, and *in-band* that the error was part of a stream.""",
     ),
     tested(
         "web-axe",
@@ -498,8 +500,8 @@ send nothing, leave connections half open, or send too many requests.""",
         read_rows,
         about="""\
 Four clients run tool loops while another client is hostile: it floods a WebSocket, or uses its key to fill
-memory or to flood the server with requests. The server has no limits. The results compare times with those
-without a hostile client.""",
+memory or to flood the server with requests. The server has no limits. *Time* is the time of a tool loop.
+Beside a hostile client, the results are ratios to the results without one.""",
     ),
     tested(
         "soak",
@@ -519,8 +521,8 @@ stay flat, and no task, parked run, connection or process may be left at the end
         {"TOOLWIRE_FUZZ_REQUESTS": ("10000", "100"), "TOOLWIRE_FUZZ_INPUTS": ("1000000", "10000")},
         """\
 Random requests that follow OpenAI's schema go to a running server. None may cause an error of the server
-itself. Random bytes go to the decoders of requests, which must accept or refuse them. Memory must not
-grow.""",
+itself. Random bytes go to the decoders of requests, which must accept or refuse them. The memory in use must
+not grow.""",
     ),
 )
 

@@ -27,6 +27,15 @@ from doubles.watched import Watched
 
 KEYS = tuple(f"honest-{number}" for number in range(10))
 """The API keys of the honest clients, whose loops are timed: one key for each client."""
+NAMES = {
+    "dribbles_head": "send the headers byte by byte",
+    "dribbles_body": "send the body byte by byte",
+    "says_nothing": "send nothing",
+    "half_open": "close their sending side",
+    "never_reads": "never read the answer",
+    "floods": "send one request after the other",
+    "pipelines": "send thousands of requests at once",
+}
 COUNTS = {
     "dribbles_head": 100,
     "dribbles_body": 50,
@@ -197,7 +206,7 @@ def _rows(calm: Part, hostile: Part, before: float, left: int, traced: int) -> l
 
 
 def _notes(calm: Part, hostile: Part, descriptors: int) -> list[str]:
-    who = ", ".join(f"{count} × {name}" for name, count in COUNTS.items())
+    who = ", ".join(f"{count} {NAMES[name]}" for name, count in COUNTS.items())
     busy = " and ".join(
         f"{part.cpu_s / part.seconds:.0%} {name}"
         for name, part in (("of the time without hostile clients", calm), ("with them", hostile))

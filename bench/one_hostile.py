@@ -149,15 +149,7 @@ def rows_of(parts: dict[str, Part]) -> list[Row]:
             else:
                 ratio = most / least if most is not None and least else None
                 sense: Sense = "at most" if kind == "time" else ""
-                rows.append(
-                    Row(
-                        f"beside {name}: {kind}, p99, compared with no hostile client",
-                        ratio,
-                        shown,
-                        sense,
-                        TIMES_CALM,
-                    )
-                )
+                rows.append(Row(f"beside {name}: {kind}, p99", ratio, shown, sense, TIMES_CALM))
     wrong = sum(len(loop.wrong) for part in parts.values() for loop in part.loops)
     return [*rows, Row("wrong answers to other clients", wrong, "", "at most", 0, "")]
 

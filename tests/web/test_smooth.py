@@ -229,7 +229,7 @@ def test_the_inspector_stays_smooth_on_a_turn_of_many_frames(site: Any, browse: 
             page.get_by_role("tab", name=name).click()
         page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
-    assert compared(f"{FRAMES:,} frames in the inspector", browsing, inspect, plain(shown)) <= MOST
+    assert compared(f"{FRAMES:,} frames on the wire page", browsing, inspect, plain(shown)) <= MOST
 
 
 def test_the_measure_sees_a_page_that_is_not_smooth(browse: Any, site: Any, plain: Any) -> None:

@@ -393,7 +393,7 @@ async def test_kill_9_at_random_moments_gives_an_answer_or_one_clear_error(
     assert sum(outcomes.values()) == rounds and len(table.gateway.parking) == 0
     await table.gateway.close()
     assert _codexes() <= others
-    print("outcomes:", ", ".join(f"{count} × {outcome}" for outcome, count in outcomes.items()))
+    print("outcomes:", ", ".join(f"{outcome}: {count}" for outcome, count in outcomes.items()))
 
 
 def _codexes() -> set[str]:
