@@ -137,7 +137,7 @@ SPELLED: tuple[tuple[str, str], ...] = (
     ("ä" * 130 + ".md", "longer than 255"),
     ("a/" * 520 + "x.md", "longer than 1024"),
     ("é/" * 400 + "x.md", "longer than 1024"),
-    ("a/" * 40 + "x.md", "deeper"),
+    ("a/" * 40 + "x.md", "more than"),
     ("Notes", "only these files"),
     ("top", "only these files"),
     ("top.md.exe", "only these files"),
