@@ -188,7 +188,7 @@ async def test_a_model_that_makes_no_call_is_reported_and_fails_no_check() -> No
     rows = {row["id"]: row for row in json.loads(done.stdout)["checks"]}
     assert done.returncode == 1  # this fake always uses the same ids
     assert rows["chat.parallel"]["result"] == "not-run"
-    assert rows["chat.parallel"]["seen"] == "the model would not make two calls in one turn, in 3 attempts"
+    assert rows["chat.parallel"]["seen"] == "the model did not make two calls in one turn, in 3 attempts"
     assert rows["chat.stream.index"]["result"] == "not-run"
     assert asked < 40
 
@@ -319,7 +319,8 @@ CHECKED = ("--only", "chat.stream.index,chat.stream.names-once,chat.body.finish"
 async def test_a_rate_limit_is_waited_for() -> None:
     async with FakeUpstream(busy_from(1, 3, **{"retry-after": "0.1"})) as upstream:
         done = await run(upstream.base_url, *CHECKED)
-    assert done.returncode == 0 and done.stderr == "toolwire: HTTP 429: busy; waiting 0.1 s as asked\n" * 2
+    waits = "toolwire: busy (HTTP 429): waiting 0.1 s, as Retry-After says\n"
+    assert done.returncode == 0 and done.stderr == waits * 2
     assert "3 of 3 checks pass" in done.stdout
 
 

@@ -127,7 +127,7 @@ class ConformEngine:
         if question.done is None or not best.ok or best.hollow:
             return best
         attempts = len(question.variants)
-        wanting = f"the model would not {question.wants}, in {attempts} attempts"
+        wanting = f"the model did not {question.wants}, in {attempts} attempts"
         return replace(best, wanting=wanting, attempts=attempts)
 
 

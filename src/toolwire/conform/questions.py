@@ -62,7 +62,7 @@ from toolwire.core.turn import Api
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question to the endpoint. `wants` completes the sentence "the model would not …"."""
+    """A question to the endpoint. `wants` completes the sentence "the model did not …"."""
 
     name: str
     build: Build
@@ -108,7 +108,7 @@ def _shared(api: Api) -> list[Question]:
     text_and_call: dict[str, Any] = {
         "variants": _choices(auto, auto, required),
         "done": said_and_called,
-        "wants": "write and call in one turn",
+        "wants": "write a text and make a call in one turn",
     }
     repeat: dict[str, Any] = {
         "variants": ({}, {}),
