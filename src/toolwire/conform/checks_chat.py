@@ -33,10 +33,10 @@ CHAT = [
     ),
     Check(
         "chat.body.finish",
-        "finish_reason is tool_calls if there are calls, and only then; if tool_choice names the tool, it "
-        "may be stop",
+        "finish_reason is tool_calls if there are calls, and only then; if tool_choice names the tool, "
+        "stop is allowed, too",
         f"{COMPLETION}; vllm-project/vllm#53269, vllm-project/vllm#49496; ollama#9092",
-        "agents that rely on it stop before the tool runs",
+        "agents that rely on finish_reason stop before the tool runs",
         _BODIES,
         say.wire("untruthful_finish"),
     ),
@@ -151,10 +151,10 @@ CHAT = [
     ),
     Check(
         "chat.stream.finish",
-        "finish_reason is tool_calls if there are calls, and only then; if tool_choice names the tool, it "
-        "may be stop",
+        "finish_reason is tool_calls if there are calls, and only then; if tool_choice names the tool, "
+        "stop is allowed, too",
         f"{CHUNK}; vllm-project/vllm#53269, vllm-project/vllm#49496; ollama#9092",
-        "agents that rely on it stop before the tool runs",
+        "agents that rely on finish_reason stop before the tool runs",
         _STREAMS,
         say.wire("untruthful_finish"),
     ),

@@ -66,7 +66,7 @@ HTTP = [
         "http.errors.no-key",
         "if a key is required, a request without one returns HTTP 401 or 403 with OpenAI's error object",
         f"{SCHEMAS}Error; Obsidian Copilot reads 401 and 403 as a wrong key",
-        "the client cannot show its user that the key is wrong",
+        "the client cannot report to its user that the key is wrong",
         ("http.without-key",),
         say.needs_key,
     ),

@@ -247,7 +247,7 @@ MESSAGES = [
         "messages.errors.no-key",
         "if a key is required, a request without one returns HTTP 401 or 403 with Anthropic's error object",
         f"{SDK}AuthenticationError",
-        "the client cannot show its user that the key is wrong",
+        "the client cannot report to its user that the key is wrong",
         asks("messages", "without-key"),
         say.needs_key,
     ),
