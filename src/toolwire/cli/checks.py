@@ -267,7 +267,7 @@ async def _vault(settings: Settings) -> Findings:
 async def _mcp(settings: Settings) -> Findings:
     """Checks the settings, the programs and the rules of MCP servers, without starting the servers.
 
-    A rule is a problem if it has no effect on the tools that were last agreed to.
+    A rule is a problem if it has no effect on any tool that the person last agreed to.
     """
     from toolwire.tools.mcp.known import known_tools
     from toolwire.tools.mcp.policy import Policy

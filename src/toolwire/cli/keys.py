@@ -87,7 +87,7 @@ async def _add(records: KeyRecords, arguments: argparse.Namespace) -> Output:
     limits = {name: getattr(arguments, name) for name in LIMITS if getattr(arguments, name) is not None}
     for name, value in limits.items():
         if value < 0:
-            raise ConfigError(f"{_option(name)}: expected a number from 0, got {value}")
+            raise ConfigError(f"{_option(name)}: expected 0 or a larger number, got {value}")
     return _created(*await records.add(arguments.name, scopes, limits))
 
 

@@ -184,7 +184,7 @@ class Gateway:
 
 
 def _found(arguments: argparse.Namespace) -> Gateway | None:
-    """Returns the gateway at --url; without --url, the one that runs on this machine, or None."""
+    """Returns the gateway at --url. Without --url, returns the one on this machine, or None."""
     if arguments.url:
         root = arguments.url.rstrip("/").removesuffix("/v1")
         if urlsplit(root).scheme not in ("http", "https") or not urlsplit(root).hostname:
@@ -351,7 +351,7 @@ def run_client(command: Sequence[str], environment: Mapping[str, str]) -> int:
             early.append(number)
 
     def ignored(number: int, frame: FrameType | None) -> None:
-        """Does nothing. The handler is not SIG_IGN, because the client would inherit that."""
+        """Does nothing. The handler is not SIG_IGN, because the client would inherit SIG_IGN."""
 
     handlers = {**dict.fromkeys(FORWARDED, passed_on), **dict.fromkeys(AT_TERMINAL, ignored)}
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}

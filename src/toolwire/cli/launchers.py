@@ -44,9 +44,9 @@ class Target:
 class Setup:
     """How a client is started.
 
-    `environment`: variables to set, or to remove if the value is None. `files`: texts by their path in the
-    temporary folder. `copies` and `links`: the person's files to copy or to link to, by their path in the
-    temporary folder.
+    `environment`: variables to set, or to remove if the value is None. `files`, `copies` and `links` describe
+    the content of a temporary folder. Their keys are paths in this folder; their values are the text of the
+    file, or the person's file to copy or to link to.
     """
 
     arguments: Sequence[str] = ()
@@ -78,7 +78,7 @@ class Launcher:
     setup: Callable[[Target, Mapping[str, str]], Setup]
     """Returns the setup for a target and the person's environment."""
     own_models: str = ""
-    """The name of a model that the client requests by itself; "": it requests none."""
+    """A model that the client requests by its own name for it; "" if there is no such model."""
 
     @property
     def path(self) -> str | None:
@@ -139,7 +139,7 @@ def _claude(target: Target, environ: Mapping[str, str]) -> Setup:
 
 
 def _codex(target: Target, environ: Mapping[str, str]) -> Setup:
-    """Passes each setting of the Connect page's config.toml as an argument.
+    """Passes each setting of the config.toml on the web page Connect as an argument.
 
     An argument takes precedence over the person's own config.toml.
     """
@@ -158,7 +158,7 @@ def _leaves(table: Mapping[str, Any], before: str = "") -> list[tuple[str, Any]]
 
 
 def _opencode(target: Target, environ: Mapping[str, str]) -> Setup:
-    """Passes the Connect page's opencode.json, with every model, in OPENCODE_CONFIG_CONTENT.
+    """Passes the opencode.json on the web page Connect, with every model, in OPENCODE_CONFIG_CONTENT.
 
     This variable takes precedence over all configuration files.
     """

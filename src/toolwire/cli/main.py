@@ -119,7 +119,8 @@ def run_serve(arguments: argparse.Namespace) -> int:
             logs.say(f"toolwire: {line}", event="unavailable", model=model.id, reason=model.problem)
     first_run = settings.models is DEFAULT_MODELS
     announce = _show_found if first_run else None
-    offered = with_discovered(settings) if first_run else settings  # else the server discovers later
+    # If it is not the first run, the server discovers models later.
+    offered = with_discovered(settings) if first_run else settings
     return serve(offered, announce=announce, lifeline=arguments.lifeline)
 
 
@@ -340,7 +341,7 @@ def _main(given: list[str]) -> int:
         if arguments.debug or (isinstance(error, BrokenPipeError) and _broken_outputs()):
             raise
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-            _flush()  # reports the error if it was the disk of the output that is full
+            _flush()  # if the disk of stdout is full, this reports the error and exits
         _report(_one_line(error), getattr(arguments, "log_format", "text"))
         return USAGE_ERROR
 
@@ -364,7 +365,7 @@ def _broken_outputs() -> list[TextIO]:
     broken = []
     for stream in (sys.stdout, sys.stderr):
         poll = select.poll()
-        poll.register(stream, 0)  # no events are requested, but errors are always reported
+        poll.register(stream, 0)  # `poll` reports errors even if no events are requested
         if poll.poll(0):
             broken.append(stream)
     return broken

@@ -146,13 +146,14 @@ def _check(arguments: argparse.Namespace) -> None:
             f"--wait: expected more than 0 and less than {arguments.lifetime:g} seconds (--lifetime)"
         )
     if arguments.wait is not None and arguments.inbox is False:
-        raise ConfigError("--wait: only for questions in the inbox, which --no-inbox turns off")
+        raise ConfigError("--wait: applies only to questions in the inbox, which --no-inbox turns off")
     for name in ("host", "port", "bearer"):
         if not arguments.http and getattr(arguments, name) is not None:
             raise ConfigError(f"--{name}: only with --http")
     for name in OF_COMMAND:
         if not arguments.command and getattr(arguments, name) is not None:
-            raise ConfigError(f"--{name}: only for a server whose command follows --; else edit [mcp.NAME]")
+            also = "for a server of the settings, edit [mcp.NAME]"
+            raise ConfigError(f"--{name}: only for a server whose command follows --; {also}")
 
 
 # --- which servers

@@ -1,7 +1,8 @@
 """Reads JSON as models write it and turns it into strict JSON, in one pass.
 
 `JsonFlow` takes chunks of any size and returns strict JSON. Strict input passes verbatim, slice by slice
-(laws 6 and 7). Common mistakes are repaired on the way, without changing anything that was already sent:
+(laws 6 and 7 in docs/architecture.md). Common mistakes are repaired on the way, without changing anything
+that was already sent:
 
     control character in a string     escaped                  single-quoted string      double-quoted
     unknown escape, e.g. \\d           the backslash doubled     unquoted key              quoted
@@ -59,7 +60,7 @@ class JsonFlow:
         self.out: list[str] = []
         self.issues: list[str] = []
         self.nested = False
-        """Whether the value contains an object."""
+        """Whether an object is nested inside the value."""
         self._stack: list[str] = []
         self._quote = '"'
         self._word = ""
@@ -241,7 +242,7 @@ class JsonFlow:
     def _string(self, buffer: str, position: int, end: int) -> int:
         """Continues to read inside a string and returns the new position.
 
-        If the chunk ends inside an escape, returns `~position` instead, where `position` is that of the
+        If the chunk ends inside an escape, returns `~start` instead, where `start` is the position of the
         escape.
         """
         run = _DOUBLE_RUN if self._quote == '"' else _SINGLE_RUN

@@ -1,4 +1,4 @@
-"""Repairs the arguments from servers with native tools, so that they are one JSON object.
+"""Repairs the arguments of a server's own tool calls, so that they are one JSON object.
 
 `NativeArguments` takes chunks of any size and returns what can be sent. A valid JSON object passes verbatim.
 These deviations are repaired; the text after the arrow is sent instead:
@@ -8,10 +8,15 @@ These deviations are repaired; the text after the arrow is sent instead:
     a JSON string that contains an object → the object
     mistakes that `JsonFlow` repairs      → strict JSON
 
-Anything else passes unchanged. Little is held back: `{` until the next character shows that the object is not
-empty, an empty object until something follows or the call ends, a comma until the next token, and a JSON
-string until it is complete. Text that was sent is never changed later (law 6), and it makes no difference how
-the text is cut into chunks (law 4).
+Anything else passes unchanged. Text is sent at once, except for:
+
+- `{` at the beginning: held back until the next character shows whether the object is empty
+- an empty object: held back until more text arrives or the call ends
+- a comma: held back until the next token
+- a JSON string: held back until it is complete
+
+Text that was sent is never changed later, and it makes no difference how the text is cut into chunks (laws 6
+and 4 in docs/architecture.md).
 """
 
 from __future__ import annotations
@@ -24,7 +29,7 @@ NULL = "null_arguments"
 EMPTY_FIRST = "empty_object_first"
 ENCODED = "encoded_twice"
 MOST_LAYERS = 3
-"""The maximum number of JSON strings inside each other that are decoded."""
+"""The maximum number of times that arguments are decoded, if they are a JSON string in a JSON string."""
 MOST_EMPTY = 8
 """The maximum number of empty values (`{}` or null) before the arguments."""
 _NULLS = ("null", "None")

@@ -1,8 +1,8 @@
 """Where a call may begin: at a marker, but not in code or in a quotation of the request.
 
-A marker may have a placeholder, for the request's token or for the name of a declared tool. The search
-pattern matches any token and any name, so the openers of a set of dialects are prepared once, and a request
-only fills in its token.
+An opener is a marker and the shape of the block that follows it. A marker may have a placeholder: for the
+random token of the request, or for the name of a declared tool. The search pattern matches any token and any
+name. So the openers of a set of dialects are prepared once, and only the token is filled in for each request.
 """
 
 from __future__ import annotations
@@ -84,9 +84,9 @@ class Openers:
         return bool(self.table)
 
     def hold_back(self, buffer: str, start: int) -> int:
-        """Returns the position from which the buffer's end may be the beginning of a marker.
+        """Returns the position where an incomplete marker at the end of the buffer may begin.
 
-        Returns the buffer's length if there is no such beginning.
+        Returns the buffer's length if the buffer does not end with an incomplete marker.
         """
         tail = len(buffer)
         found = self.may_begin(buffer, start if tail - start <= self._reach else tail - self._reach)
@@ -108,7 +108,7 @@ _BY_TOOL = {dialect.name for dialect in DIALECTS.values() for one in dialect.ope
 def openers_of(dialects: tuple[str, ...], nonce: str | None, names: Iterable[str]) -> Openers:
     """Returns the openers of these dialects, with placeholders filled in.
 
-    `names`: the names of the declared tools. If `nonce` is None, the sentinel dialect is left out.
+    `names`: the names of the declared tools. If `nonce` is None, the dialect `sentinel` is left out.
     """
     tools = () if _BY_TOOL.isdisjoint(dialects) else tuple(filter(_PLAIN.match, names))
     if nonce is None or not _PLAIN.match(nonce):
@@ -169,7 +169,7 @@ def _fill(opener: Opener, nonce: str) -> Opener:
     return replace(opener, marker=opener.marker.replace(NONCE, nonce), block=block)
 
 
-# --- quotations (law 12) ---
+# --- quotations (law 12 in docs/architecture.md) ---
 #
 # A block that is part of the request's input is a quotation, not a call. A note may reach the model as JSON,
 # as HTML, in a block quote, with other line ends or in several parts, and come back as plain text. So the
@@ -225,7 +225,7 @@ class Quotations:
     def __init__(self, texts: Iterable[str], words: Collection[str]) -> None:
         """`words`: parts of markers.
 
-        A text that contains a block contains a part of a marker, a brace or an encoded character.
+        Only a text with such a part, a brace or an encoded character can contain a call.
         """
         self._texts = [text for text in texts if "{" in text or _ENCODED.search(text) or _has(text, words)]
         self._read: str | None = None

@@ -1,8 +1,9 @@
 """Describes tools to a model without native tool calling, and writes the history as text.
 
-The instructions come from the turn's tools, tool choice, parallel calls and output format. The prompt teaches
-the dialect `sentinel`, whose marker contains a token that is new in each request (law 12). So nothing that
-the model read elsewhere (a note, a web page, an earlier answer) can be mistaken for a call.
+The instructions depend on the request's tools, tool choice, parallel calls and output format. The prompt
+teaches the dialect `sentinel`, whose marker contains a token that is new in each request (law 12 in
+docs/architecture.md). So nothing that the model read elsewhere (a note, a web page, an earlier answer) can be
+mistaken for a call.
 """
 
 from __future__ import annotations
@@ -39,10 +40,10 @@ BARE = ""
 """Used instead of a dialect's name if the whole answer is one call as JSON."""
 
 MARKUP = ("<tool_call:", "</tool_call:", "<tool_result", "</tool_result")
-"""How the markup that the prompt teaches begins, up to the token.
+"""The beginnings of the markup that the prompt teaches, without the random token.
 
-Models copy the token with mistakes. A constrained decoder excludes the markup from text, so that what begins
-like a call becomes one.
+A constrained decoder forbids these beginnings in ordinary text, so that whatever begins like a call becomes a
+call. They contain no token, because models copy the token with mistakes.
 """
 
 
@@ -59,7 +60,7 @@ class Form:
 
     @property
     def opening(self) -> str:
-        """The marker that begins a call in the sentinel dialect."""
+        """The marker that begins a call in the dialect `sentinel`."""
         return f"<tool_call:{self.nonce}>\n"
 
     @property
@@ -125,9 +126,9 @@ def tools_prompt(
 ) -> str:
     """Returns the instructions for calling tools.
 
-    `tools`: the tools that may be called now. `held`: the decoder is constrained to the form, so few rules
-    are needed. The list of tools comes first, and the random token of the call marker as late as possible:
-    the text before the token is the same in every turn, so a server can cache this text.
+    `tools`: the tools that may be called now. `held`: the decoder is constrained to the form, so one rule is
+    enough. The list of tools comes first, and the random token of the call marker as late as possible: the
+    text before the token is the same in every request, so a server can cache this text.
     """
     block = form.dialect != BARE
     token = " " + _TOKEN.format(nonce=form.nonce) if form.dialect == "sentinel" else ""
@@ -172,7 +173,7 @@ def output_prompt(output: OutputFormat) -> str:
 def retry_prompt(choice: ToolChoice, issues: Sequence[str], form: Form | None) -> str:
     """Returns the message that asks again for a required call or a corrected strict call.
 
-    `issues`: why a strict call was not accepted. `form` is None if the tools are native.
+    `issues`: why a strict call was not accepted. `form` is None if the backend has its own tool calling.
     """
     what = f"the tool {choice.name}" if choice.name else "one of the tools"
     if form is None:
@@ -187,7 +188,10 @@ def retry_prompt(choice: ToolChoice, issues: Sequence[str], form: Form | None) -
 
 
 def prefill(choice: ToolChoice, form: Form) -> str:
-    """Returns the beginning that the answer must have, or "". For backends that can continue a text."""
+    """Returns how an answer with a required call must begin; "" if the form has no such beginning.
+
+    Used for backends that can continue a text.
+    """
     if form.dialect != "sentinel":
         return ""
     if choice.name:
@@ -271,7 +275,7 @@ def _join(parts: list[Part]) -> tuple[Part, ...]:
 def transcript(turn: Turn, prompts: Iterable[str], form: Form) -> tuple[Message, ...]:
     """Returns the whole request as messages with alternating roles.
 
-    `prompts` follow the client's system text.
+    `prompts`: instructions to add after the client's system text.
     """
     head: list[Part] = [TextPart(turn.instructions)] if turn.instructions else []
     groups: list[tuple[Role, list[Part]]] = []

@@ -1,10 +1,13 @@
 """The scanner finds tool calls in a model's text, which arrives in chunks of any size.
 
-A marker (`openers.py`) begins a *candidate*: a block that may be a call. The opener's shape selects the
-grammar, which reads the block and calls `open_call`, `write` and `close_call`. A candidate that breaks its
-grammar before a known tool's name is text. If it has at most `RESCAN` characters, scanning resumes one
-character after its start, so that a call inside it is found (law 5). A longer candidate becomes text as a
-whole and is not scanned again, so that the cost stays linear (law 7).
+A marker (`openers.py`) begins a *candidate*: a block that may be a call. The shape of the block, which the
+marker determines, selects the grammar. The grammar reads the block and calls `open_call`, `write` and
+`close_call`. A candidate that breaks its grammar before a known tool's name is text:
+
+- If it has at most `RESCAN` characters, scanning resumes one character after its start, so that a call inside
+  it is found (law 5 in docs/architecture.md).
+- A longer candidate becomes text as a whole and is not scanned again, so that the cost stays linear (law 7).
+
 Recovery dialects, which the prompt does not teach, are ignored in code and in quotations of the request (law
 12). The cuts between chunks make no difference (law 4).
 """
@@ -129,7 +132,7 @@ class ToolCallParser(Scan):
         self._finished = True
         self.ended = True
         self.reason = reason
-        for _ in self._machine:  # it no longer yields once the end is known
+        for _ in self._machine:  # a generator that knows the end of the text no longer yields
             break
         return self._taken()
 
@@ -212,7 +215,7 @@ class ToolCallParser(Scan):
 
     def _scan(self) -> Generator[None, None, None]:
         while True:
-            while self._thought_may_open:  # `opening` finds none if thoughts are not separated
+            while self._thought_may_open:  # `opening` returns None if thoughts are not separated
                 markers = yield from opening(self)
                 if markers is None:
                     self._thought_may_open = False
@@ -283,7 +286,7 @@ class ToolCallParser(Scan):
             self._fence.feed(text)
 
     def hold_back(self) -> int:
-        """Returns the position from which the buffer's end may be the beginning of a marker."""
+        """Returns the position where an incomplete marker at the end of the buffer may begin."""
         return self._openers.hold_back(self.buffer, self.position) if self._scanning else len(self.buffer)
 
     def call_may_open(self, stop: int) -> bool:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from toolwire.emulate.scanner import ToolCallParser
 
 Mentions = Callable[[str], bool]
-"""A function that says whether the request's own messages contain this text."""
+"""A function that returns whether the request's own messages contain a text."""
 _WHITE = re.compile(r"\s*")
 
 
@@ -167,9 +167,9 @@ def _trimmed(text: str) -> str:
 
 
 def _partial(buffer: str, closer: str) -> int:
-    """Returns the position from which the buffer's end may be the beginning of the closer.
+    """Returns the position where an incomplete closer at the end of the buffer begins.
 
-    Returns the buffer's length if there is no such beginning.
+    Returns the buffer's length if the buffer does not end with an incomplete closer.
     """
     for size in range(min(len(closer) - 1, len(buffer)), 0, -1):
         if buffer.endswith(closer[:size]):

@@ -1,4 +1,4 @@
-"""The tools of one request: resolves the names of tools, offers custom tools as functions."""
+"""The tools of one request: finds tools by name, and offers custom tools as functions."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ class Unwrap:
                 text = decoder.finish()
                 if text:
                     out.append(CallArgs(event.index, text))
-                # Invalid arguments without an object around them are the input itself.
+                # Invalid arguments that do not begin with `{"input":"` are the input itself.
                 bare = event.status == "invalid" and not decoder.started
                 out.append(CallEnd(event.index, "repaired", event.issues) if bare else event)
             else:

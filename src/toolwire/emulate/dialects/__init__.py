@@ -43,7 +43,7 @@ def select(names: Iterable[str] | None) -> list[Dialect]:
 # model's family was trained on, because models often write this one in spite of the prompt. The data comes
 # from the families' chat templates.
 
-# The first row whose pattern is found in the model's name decides. Narrow rows come before wide ones.
+# The first row whose pattern is found in the model's name decides, so more specific patterns come first.
 FAMILIES: tuple[tuple[str, str], ...] = (
     (r"qwen-?3[._-]?[5-9]|qwen3?[._-]?coder|qwen3-next|nemotron-?3|step-?3\.5|mimo|seed-?oss", "qwen_xml"),
     (r"glm-?4|glm-?5|chatglm", "glm"),
@@ -80,8 +80,8 @@ def family_of(model: str) -> str | None:
 def dialects_of(model: str, chosen: Sequence[str] | None) -> tuple[str, ...]:
     """Returns the dialects to look for in a model's text.
 
-    These are the `chosen` dialects from the settings. If none are chosen, they are `DEFAULT` and the dialect
-    of the model's family.
+    These are the dialects that the settings name (`chosen`). If the settings name none, they are those in
+    `DEFAULT` and the dialect of the model's family.
     """
     if chosen:
         return tuple(chosen)

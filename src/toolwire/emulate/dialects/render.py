@@ -124,8 +124,8 @@ _ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;",
 _PLAIN_KEY = re.compile(r"[^<>\n\"'\s][^<>\n\"']*(?<!\s)\Z|[^<>\n\"'\s]\Z")
 _XML_NAME = re.compile(r"[A-Za-z_][\w.-]*\Z", re.ASCII)
 
-# Per dialect: the opening tags of a call, one parameter, and the closing tags. `{typed}` is a value after an
-# attribute that says whether it is text.
+# For each dialect: the opening tags of a call, one parameter, and the closing tags. `{typed}` is an attribute
+# that says whether the value is text, then the value.
 _TAGGED = {
     "qwen_xml": (
         "<tool_call>\n<function={name}>\n",
@@ -171,7 +171,7 @@ def _is_plain(text: str, is_string: bool) -> bool:
 
 
 def _value(value: Any, is_string: bool) -> str:
-    """Returns what to write between tags: a string's text if it is unambiguous, else JSON."""
+    """Returns what to write between tags: the text of an unambiguous string, otherwise JSON."""
     plain = isinstance(value, str) and "<" not in value and _is_plain(value, is_string)
     return value if plain else _no_angle(value)
 

@@ -14,7 +14,7 @@ from typing import Protocol
 NONCE = "{nonce}"
 """Placeholder for the request's token in the markers of the dialect `sentinel`."""
 TOOL = "{tool}"
-"""Placeholder for a tool's name. A marker that contains it counts once for each declared tool."""
+"""Placeholder for a tool's name. A marker that contains it becomes one marker for each declared tool."""
 
 _ENVELOPE = frozenset({"name", "arguments", "parameters", "type", "id", "function"})
 
@@ -32,7 +32,7 @@ class JsonBlock:
     exact: bool = False
     """Whether to accept only the keys in `known_keys`, and to require arguments.
 
-    For markers that may also be part of ordinary JSON, such as `{`.
+    Used for markers that may also be part of ordinary JSON, such as `{`.
     """
     known_keys: frozenset[str] = _ENVELOPE
     separators: str = ","
@@ -42,7 +42,7 @@ class JsonBlock:
     open_ended: bool = False
     """Whether models seldom write the closer.
 
-    Arguments that are not valid JSON then end with their line.
+    If so, arguments that are not valid JSON end at the end of their line.
     """
     first: str = "{["
 
@@ -72,7 +72,7 @@ class TagBlock:
     key_tags: tuple[str, str] | None = None
     """The tags that close the key and open the value.
 
-    For dialects in which the key is text after `parameter_tag`.
+    Used for dialects in which the key is text after `parameter_tag`.
     """
     tag_starts: tuple[str, ...] = ("<",)
     tag_end: str = ">"
@@ -80,9 +80,9 @@ class TagBlock:
     """The tags around arguments that are one JSON object."""
     attribute_entities: bool = False
     parameter_start: str = ""
-    """How every parameter tag begins. If a value contains this text, its closing tag may be missing.
+    """How every parameter tag begins; empty if the closing tag contains the parameter's name.
 
-    Empty if the closing tag contains the parameter's name.
+    If a value contains this text, the value's closing tag may be missing.
     """
     not_inside: tuple[str, ...] = ()
     """Texts that cannot be part of a value: if one is found, a tag is missing.
@@ -123,7 +123,7 @@ class PythonBlock:
     exact: bool = False
     """Whether to accept only a list of Python calls, and to hold each call until it is complete.
 
-    For markers that ordinary text may contain too.
+    Used for markers that ordinary text may contain too.
     """
     call_close: str = ")"
     first: str = "[{_" + string.ascii_letters
@@ -165,7 +165,7 @@ class HeadedBlock:
     open_ended: bool = False
     """Whether models seldom write the closer.
 
-    Arguments that are not valid JSON then end with their line.
+    If so, arguments that are not valid JSON end at the end of their line.
     """
     first: str = ""
 
@@ -202,7 +202,7 @@ class Dialect:
     """One format of calls.
 
     `recovery`: the prompt does not teach this format. A block in this format is not a call if it is in code
-    or is copied from the request (law 12). `note`: which models write this format.
+    or is copied from the request. `note`: which models write this format.
     """
 
     name: str

@@ -39,8 +39,9 @@ class Envelope:
         self.complete = False
         self.object = True  # whether the arguments are an object
         self.issues: list[str] = []
-        self.other = False  # whether it has a key that is not in `known_keys`
-        # Whether the arguments contain objects, so that a missing brace may be one of theirs.
+        self.other = False  # whether the object has a key that is not in `known_keys`
+        # Whether objects are nested inside the arguments. A missing closing brace may then be that of such an
+        # object.
         self.nested = False
 
 

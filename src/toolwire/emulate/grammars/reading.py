@@ -1,9 +1,9 @@
 """The scanner as grammars see it, and the steps that grammars are built from.
 
 A step is a generator. It reads the scanner's buffer and yields when it needs more text. It decides nothing
-before it has all characters that matter, so the cuts between chunks make no difference (law 4). It does not
-yield once the end of the text is known. If a grammar consumes text but makes no call, the scanner sends that
-text as part of the answer, because it knows where the block began.
+before it has all characters that matter, so the cuts between chunks make no difference (law 4 in
+docs/architecture.md). A step no longer yields when the end of the text is known. If a grammar consumes text
+but makes no call, the scanner sends that text as part of the answer, because it knows where the block began.
 """
 
 from __future__ import annotations
@@ -23,13 +23,11 @@ from toolwire.emulate.tools import ToolRegistry
 
 Reading = Generator[None, None, Any]
 
-# Results of steps. OK: the step is complete. CUT: the text ended first. FAIL: the grammar does not allow this
-# text. CLOSED: the step has already closed the call.
 OK, CUT, FAIL, CLOSED = "ok", "cut", "fail", "closed"
 """How a step ended.
 
-OK: it has read what it looked for. CUT: the text ended first. FAIL: the text is something else. CLOSED: the
-step has already closed the call.
+OK: the step has read what it looked for. CUT: the text ended first. FAIL: the grammar does not allow this
+text. CLOSED: the step has already closed the call.
 """
 
 LONGEST = 512  # maximum length of a name, a key or a tag
@@ -66,9 +64,9 @@ class ScanLimits:
 class OpenCall:
     """The call that is being read.
 
-    `held`: the call's events are held back until the call is complete. `parts`: the arguments of such a call
-    so far. `refused`: such a call becomes text at its end. `sent`: at least one piece of arguments has been
-    written.
+    `held`: the call's events are held back until the call is complete. `parts`: the arguments of a
+    held call so far. `refused`: no declared tool has this name, so the held call becomes text when it ends.
+    `sent`: at least one piece of arguments has been written.
     """
 
     tool: ToolSpec

@@ -35,9 +35,9 @@ from toolwire.emulate.grammars.tag_values import attribute, declared, parameter,
 
 
 def tag_block(scan: Scan, block: TagBlock) -> Reading:
-    """Reads calls one after another and the wrapper's closer.
+    """Reads calls one after another, and the closing tag of the wrapper around them.
 
-    Returns False if there is no call, or if the dialect has a closer and the closer is missing.
+    Returns False if there is no call, or if the dialect has a wrapper and its closing tag is missing.
     """
     if block.bare_name:
         return (yield from named_call(scan, block))

@@ -72,9 +72,11 @@ def value_text(
     Returns True if the value is closed, False if the text ended first, and None if it is uncertain where the
     value ends.
 
-    A value whose closer is missing certainly ends in one case: its last line contains no tag, and the next
-    line begins with the tag of another declared parameter or with the closing tags of the call and its
-    wrapper.
+    If the closer is missing, the end is certain only if the last line of the value contains no tag, and one
+    of these follows:
+
+    - a new line that begins with the tag of another declared parameter
+    - the closing tag of the call, and after it the closing tag of the wrapper or the end of the text
     """
     value = _Value(scan, block, key, given, emit)
     while True:
@@ -125,7 +127,7 @@ class _Value:
     def next_mark(self) -> tuple[str, int]:
         """Returns the next tag that matters and its position; ("", -1) if there is none.
 
-        Searches each character once (law 7).
+        Searches each character once, so that the cost stays linear.
         """
         scan, positions = self._scan, self._positions
         stop = len(scan.buffer)
@@ -165,7 +167,7 @@ class _Value:
     def ends_at_call(self) -> Reading:
         """Whether the value ends at the call's closing tag. Returns None if uncertain.
 
-        The value ends there if the wrapper's closing tag follows.
+        The value ends there if the wrapper's closing tag or the end of the text follows.
         """
         scan, block = self._scan, self._block
         while True:
@@ -186,8 +188,7 @@ class _Value:
     def ends_at_parameter(self) -> Reading:
         """Whether the value ends at a parameter's tag. Returns None if uncertain.
 
-        The value ends there if the tag is on its own line and names a declared parameter that is not given
-        yet.
+        The value ends there if the tag begins a line and names a declared parameter that is not given yet.
         """
         scan, block = self._scan, self._block
         key = None
@@ -290,7 +291,7 @@ def _is_malformed(scan: Scan, key: str, kind: str | None, raw: str) -> bool:
 
 
 def repaired(text: str) -> JsonFlow | None:
-    """Returns the flow after it has read the text, or None if the text is not one JSON value."""
+    """Returns a `JsonFlow` that has read the text, or None if the text is not one JSON value."""
     flow = JsonFlow()
     stop = flow.run(text, 0)
     flow.finish()

@@ -1,9 +1,10 @@
 """Narrows a client's JSON schema to one that decoders enforce and whose values are finite.
 
 - Sound: every value of the narrowed schema is valid for the client's schema. Where a grammar cannot express a
-  keyword, it allows fewer values (`uniqueItems`: one item; `if`: its `then` branch; open objects: the named
-  properties). The check of the complete call covers the rest: a `not` that is no list of values, patterns
-  with lookaround, and distinct items whose values are not listed.
+  keyword, the narrowed schema allows fewer values. For `uniqueItems`, it allows one item, or as many as
+  `minItems` requires; for `if`, only the `then` branch; for open objects, only the named properties. A few
+  keywords are exceptions, such as patterns with lookaround, and a `not` that does not list values. Only the
+  check of the complete call covers these.
 - Finite: strings, arrays, free-form objects, digits and recursion end at `SchemaLimits`.
 - Any input is accepted: keywords of the wrong type, broken references and unsatisfiable schemas never raise.
 
@@ -61,7 +62,7 @@ class SchemaLimits:
 DEFAULT = SchemaLimits()
 MOST_NODES = 4000
 DEEPEST = 48
-_ARRAY_INDEX = re.compile(r"[0-9]{1,9}\Z")  # of a JSON pointer
+_ARRAY_INDEX = re.compile(r"[0-9]{1,9}\Z")  # an array index in a JSON pointer
 
 # Formats that llguidance knows, with a maximum length; 0 if the format itself limits the length.
 FORMATS = {

@@ -30,7 +30,7 @@ White space is fixed, so that a model cannot write it without end. Unknown keywo
 MOST_CALLS = 64
 ANY = "/(?s:.*)/"
 WORDS = r"/(?s:[^<\s].*)/"
-"""Text that begins with neither white space nor `<`, with which markers begin."""
+"""A pattern of text that begins with neither white space nor `<`. Markers begin with `<`."""
 ANY_OBJECT: Schema = {"type": "object"}
 ANSWER, ARGUMENTS = "answer", "arguments"
 """Names of the grammar rules that contain a schema.
@@ -158,7 +158,7 @@ _MOST_ISSUES = 3
 
 
 def _refuse(uri: str) -> Any:
-    # To follow a reference out of the schema would allow a client to make the gateway send requests.
+    # A reference to another document would allow a client to make the gateway send requests.
     raise ValueError("a schema may only refer to its own definitions")
 
 
