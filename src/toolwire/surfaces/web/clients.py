@@ -263,7 +263,7 @@ _IN_ENVIRONMENT = GuideStep(
 
 
 def _one_command(id: str) -> GuideStep:
-    note = "This command sets everything below for the client that it starts. Your files do not change."
+    note = "Use this command instead of the steps below. It does not change your client's own settings."
     return GuideStep(
         "In one command", code=f"toolwire launch {id} --model «model»\n", language="sh", note=note
     )
@@ -353,7 +353,7 @@ CLIENTS: tuple[ClientGuide, ...] = (
             _one_command("opencode"),
             GuideStep("opencode.json", code=OPENCODE_JSON, language="json"),
             _IN_ENVIRONMENT,
-            GuideStep("Then", code='opencode run --model toolwire/«model» "hello"\n', language="sh"),
+            GuideStep("Then run", code='opencode run --model toolwire/«model» "hello"\n', language="sh"),
         ),
     ),
     ClientGuide(
@@ -374,7 +374,7 @@ CLIENTS: tuple[ClientGuide, ...] = (
                 note="Toolwire drops Codex's hosted tools (web_search). The Wire page lists what it dropped.",
             ),
             _IN_ENVIRONMENT,
-            GuideStep("Then", code='codex exec "hello"\n', language="sh"),
+            GuideStep("Then run", code='codex exec "hello"\n', language="sh"),
         ),
     ),
     ClientGuide(

@@ -239,7 +239,7 @@ class RoundTrip:
             ended = answered.finish or "nothing"
             raise Failed(f"The call arrived, but the response ended with {ended} instead of {expected}.")
         arguments, first = _quoted(call["arguments"]), f"{answered.first_ms:.0f} ms"
-        ended = f"The response ended with {expected}."
+        ended = f"The response ended with “{expected}”."
         return f"The model called {NAME} with {arguments}. First bytes after {first}. {ended}"
 
     async def _answer(self) -> str:

@@ -174,8 +174,8 @@ class Page {
     }
     const about =
       'The test sends this server the requests that the client would send: a CORS preflight if the client ' +
-      'runs in a browser, a request for the list of models, a question with a harmless tool, and the result ' +
-      'of the tool. The test does not use your notes.'
+      'runs in a browser, a request for the list of models, a question with a harmless tool, and the ' +
+      'result of the tool. The test does not use your notes.'
     const heading = h('h3', null, 'Does it work?')
     const words = h('div', { class: 'grow tester-text' }, heading, h('p', { class: 'muted small' }, about))
     return h(

@@ -85,10 +85,10 @@ export function grantEntry(grant, { revoked, showError }) {
       h(
         'dl',
         { class: 'facts' },
-        fact('Covers', grant.target ? [target, covers ? ` (${covers})` : ''] : covers),
+        fact('Covers', covers, ' ', grant.target ? target : ''),
         fact('Model', h('span', { class: 'mono' }, visible(grant.model || 'any'))),
         fact('Vault or server', h('span', { class: 'mono' }, visible(grant.source || 'none'))),
-        fact('Since', when(grant.created_at)),
+        fact('Granted', when(grant.created_at)),
         fact('Lasts', LASTS[grant.lasts]),
       ),
     ),

@@ -167,7 +167,7 @@ export function healthSection(page) {
 function lastFailure({ last }) {
   if (!last || last.ok) return null
   const turn = last.turn
-    ? h('a', { href: `/ui/wire/${encodeURIComponent(last.turn)}` }, 'Show the turn')
+    ? h('a', { href: `/ui/wire/${encodeURIComponent(last.turn)}` }, 'Show this request')
     : null
   return h(
     'p',

@@ -71,8 +71,8 @@ export function signIn(done) {
       'p',
       { class: 'hint' },
       h('code', null, 'toolwire open --print'),
-      ' prints a link instead. A browser that is signed in by one of these two commands can approve calls ' +
-        'only after you enter your approval code there, a password that you set on the Settings page.',
+      ' prints a link instead. After one of these two commands, the browser can approve calls only if you ' +
+        'enter your approval code, a password that you set on the Settings page.',
     ),
     h(
       'p',
@@ -80,8 +80,8 @@ export function signIn(done) {
       'The link that ',
       h('code', null, 'toolwire serve'),
       ' prints when it starts also signs you in. A browser that opens this link can approve calls from the ' +
-        'chat on these pages without the code. If another browser is already signed in, you can create a ' +
-        'link on its Settings page.',
+        'chat on these pages without the code. You can also create a link on the Settings page of a ' +
+        'browser that is already signed in.',
     ),
   )
   const byKey = h(

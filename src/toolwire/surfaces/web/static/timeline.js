@@ -307,7 +307,7 @@ export class Timeline {
     canvas.append(group)
     if (before) parkedBox(canvas, left, before, top, y, ms(parkedBefore(turn)))
     if (after)
-      parkedBox(canvas, start + space + 8, after, top, y, turn.waits ? 'waits' : ms(parkedAfter(turn)))
+      parkedBox(canvas, start + space + 8, after, top, y, turn.waits ? 'still waits' : ms(parkedAfter(turn)))
     y = axis(canvas, y, layout)
     canvas.setAttribute('width', String(width))
     canvas.setAttribute('height', String(y))

@@ -62,7 +62,10 @@ function toolsPanel(turn) {
   const waited =
     after &&
     (after.to_ms === null ? 'still parked, until the results arrive' : ms(after.to_ms - after.from_ms))
-  const dialect = plan.dialect ? h('span', { class: 'badge' }, plan.dialect) : null
+  const about = 'The format in which the prompt asks the model to write calls'
+  const dialect = plan.dialect
+    ? h('span', { class: 'badge', title: about }, `dialect: ${plan.dialect}`)
+    : null
   return h(
     'section',
     { class: 'panel' },

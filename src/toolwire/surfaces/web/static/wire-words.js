@@ -13,8 +13,8 @@ const STRATEGIES = new Map([
   ],
   [
     'parked',
-    'When the agent calls a tool, the response ends with the call, and the agent’s run waits: it is parked. ' +
-      'The request that brings the result continues the run.',
+    'When the agent calls a tool, the response ends with the call, and the agent’s run waits: it is ' +
+      'parked. The request that brings the result continues the run.',
   ],
   [
     'constrained',
