@@ -106,8 +106,8 @@ RESPONSES = [
     ),
     Check(
         "responses.stream.nesting",
-        "one item ends before the next begins; each has the events item added, part added, deltas, text "
-        "done, part done, item done, in this order",
+        "one item ends before the next begins, and its events are in order; for a message: item added, part "
+        "added, deltas, text done, part done, item done",
         "BerriAI/litellm#27144 (done without deltas), BerriAI/litellm#21090; vllm-project/vllm#36435; "
         "mnfst/llm-gateway#1900",
         "openai-python raises an error: unfinished output items",
