@@ -64,8 +64,8 @@ def mcp_arguments(parser: argparse.ArgumentParser) -> None:
     lifetime = "seconds that an approval request waits for your decision; default 600"
     add("--lifetime", metavar="S", type=float, default=LIFETIME_S, help=lifetime)
     wait = (
-        "answer a call that has waited in the inbox for S seconds; to get your decision, the client then "
-        "sends the call again"
+        "if you have not decided after S seconds, answer the client so; it can then send the call again to "
+        "get your decision"
     )
     add("--wait", metavar="S", type=float, help=wait)
     add("--name", metavar="NAME", help="with a command: the server's name; default: derived from the command")

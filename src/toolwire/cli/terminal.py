@@ -61,14 +61,14 @@ def note_arguments(parser: argparse.ArgumentParser) -> None:
 def approvals_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     action = (
-        "list (default): show the pending approval requests; show, approve or deny a request; grants: show "
-        "the remembered approvals; revoke one of them; audit: show the log of decisions; code: set or change "
-        "your approval code"
+        "list (default): the pending approval requests; show, approve, deny: one of these requests; grants: "
+        "the remembered approvals; revoke: end one of these grants; audit: the log of decisions; code: set or "
+        "change your approval code"
     )
     add("action", nargs="?", choices=ACTIONS, default="list", help=action)
     add("id", nargs="?", metavar="ID", help="the id of a request or a grant, or the beginning of the id")
     add("--reason", metavar="TEXT", default="", help="deny: the reason, which the model reads")
-    pick = "approve: share only these: paths, numbers from the list that `show` prints, all or none"
+    pick = "approve: allow only these: paths or numbers from the list that `show` prints, or all, or none"
     add("--pick", metavar="WHICH", nargs="+", help=pick)
     add("--arguments", metavar="JSON", help="approve: run the call with these arguments instead")
     remember = (
