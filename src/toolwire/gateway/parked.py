@@ -7,9 +7,9 @@
   results of all calls. Results are matched by call id, never by argument text.
 - If results are missing, or the history, the tools or the tool choice differ, the run is cancelled and the
   turn is replayed: the backend starts a new run from the history in the request. The turn is also replayed if
-  the parked run no longer exists, because Toolwire cannot distinguish it from one that never existed.
-- If the results are sent to a model whose runs cannot be parked, the parked run is cancelled too, because the
-  client will not send the results again.
+  the parked run no longer exists.
+- If the client sends the results to another model, whose runs cannot be parked, the parked run is cancelled:
+  the client will not send them again.
 - If two requests continue the same run at the same time, the second gets 409, unless the client of the first
   has just disconnected.
 - A parked run has a time to live (`parked.ttl_s`), and a key has a limit of parked runs

@@ -106,7 +106,7 @@ class Recording:
 
     - `frames` (the raw output of the backend): a label and a text;
     - `batches` (the events of the backend's runs): the number of the run and some of its events;
-    - `events` (the events of the answer): the choice and one event;
+    - `events` (the events of the answer): the index of the choice, and one event;
     - `wire` (what the client received): a kind (`stream`, `body`, `error`) and the text.
     """
 

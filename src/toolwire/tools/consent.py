@@ -315,7 +315,7 @@ Lasts = Literal["until_revoked", "until_exit", "never"]
 
 
 class Proofs:
-    """Creates and checks the proofs of one process.
+    """Creates and checks the proofs of approvals and grants, for one process.
 
     `unproven`: approvals and grants need no proof (`approvals.command_line = "open"`).
     """

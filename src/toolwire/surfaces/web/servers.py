@@ -134,7 +134,7 @@ class ServersApi(PageApi):
         return await self.definitions(request)
 
     async def _renew(self, source: str) -> None:
-        """Lists a running server's tools again, so that tools that were agreed to are offered."""
+        """Reads a running server's list of tools again, and so offers tools that the person has just agreed to."""
         servers = self._web.tools.servers
         for one in servers.states() if servers is not None else ():
             settings = servers.settings(one.name) if servers is not None else None
@@ -260,7 +260,7 @@ async def saved_rule(web: Web, approval: Approval, rule: str) -> AsyncIterator[N
 
 
 async def change_rules(web: Web, name: str, *, add: str = "", remove: str = "") -> None:
-    """Saves a rule in the settings page's file, or removes one. The change applies at once."""
+    """Adds a rule to the file that the settings page writes, or removes one. The change applies at once."""
     if not any(one.name == name for one in web.settings.mcp.servers):
         raise ToolwireError("not_found", f"There is no MCP server {name[:80]}.")
     async with page_change(web) as (path, kept):

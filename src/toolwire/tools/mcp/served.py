@@ -260,11 +260,11 @@ class Named:
 
 
 class NamedServers:
-    """Servers that clients name by URL, each for one key and one set of headers.
+    """Connections to servers whose URL a client sent. Each API key and set of headers has its own connection.
 
     The `headers` and `authorization` of a client stay in memory, and are sent only to the server that the
     client named.
-    A connection is closed only while it is not used. A call of a tool that was listed before opens it again.
+    A connection is closed only while it is not used. The next call of one of the server's tools opens it again.
     """
 
     def __init__(self, store: Store, allowed: Allowed) -> None:
