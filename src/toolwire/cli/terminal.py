@@ -62,8 +62,8 @@ def approvals_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     action = (
         "list (default): the pending approval requests; show, approve, deny: one of these requests; grants: "
-        "the remembered approvals; revoke: end one of these grants; audit: the log of decisions; code: set or "
-        "change your approval code"
+        "the remembered approvals; revoke: end one of these grants; audit: the log of decisions; code: set "
+        "or change your approval code"
     )
     add("action", nargs="?", choices=ACTIONS, default="list", help=action)
     add("id", nargs="?", metavar="ID", help="the id of a request or a grant, or the beginning of the id")
