@@ -206,7 +206,7 @@ async def _keys(settings: Settings) -> Findings:
 
 
 async def _cursor(settings: Settings) -> Findings:
-    """Checks Cursor for every model that uses it. If no model does, checks the installed bridge."""
+    """Checks Cursor for every model that uses it. If no model does, checks the installed Cursor bridge."""
     from toolwire.backends.cursor import CursorOptions, inspect
 
     models = _of_backend(settings, "cursor")
@@ -299,7 +299,10 @@ async def _mcp(settings: Settings) -> Findings:
 
 
 async def _address(settings: Settings) -> Findings:
-    """Checks what `toolwire serve` checks before it listens: address, port, TLS files, proxies, nodes."""
+    """Checks what `toolwire serve` checks before it listens.
+
+    This is the address, the port, the TLS files, the trusted proxies, and the settings for several nodes.
+    """
     from toolwire.access.gate import Proxies
     from toolwire.cluster.nodes import check
     from toolwire.settings.load import check_exposure
@@ -341,7 +344,10 @@ async def _tracing(settings: Settings) -> Findings:
 
 
 async def _notices(settings: Settings) -> Findings:
-    """Checks the settings of each notice, without sending a message."""
+    """Checks the settings of each notice, without sending a message.
+
+    A notice is a message to a phone or a webhook that a call waits for approval.
+    """
     from toolwire.cli.notices import warnings
 
     for notice in settings.notices:

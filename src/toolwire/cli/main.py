@@ -178,10 +178,10 @@ def replay_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_replay(arguments: argparse.Namespace) -> int:
-    """Replays a recorded turn and prints the differences.
+    """Replays a recorded request and prints how the response would differ now.
 
-    Exit status 0: the client would receive the same response as when the turn was recorded; 1: it would
-    receive a different response; 2: the file cannot be read or replayed.
+    Exit status 0: the client would receive the same response as when the request was recorded; 1: the client
+    would receive a different response; 2: the file cannot be read or replayed.
     """
     import json
 

@@ -275,7 +275,7 @@ class FenceTracker:
 
     @property
     def inside(self) -> bool:
-        """Whether the text is in a fence (with its opening line) or in inline code."""
+        """Whether the current position is in a code fence, including its opening line, or in inline code."""
         if self._open is not None or self._span != self._ticks or self._carried not in (0, self._ticks):
             return True
         return self._phase in (_RUN, _INFO) and (self._count >= 3 or self._char == "~")

@@ -79,7 +79,7 @@ class _Nesting:
     def closes(self, char: str, due: int) -> bool:
         """Whether `char` closes the innermost container.
 
-        A `}` right after a key and its colon does not, because the value of the key is missing.
+        A `}` right after a key and its colon closes nothing, because the value of the key is missing.
         """
         return bool(self.stack) and char == self.stack[-1].closer and (due != _VALUE or char != "}")
 

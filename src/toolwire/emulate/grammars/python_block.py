@@ -165,7 +165,7 @@ def one_string(scan: Scan, emit: Emit) -> Reading:
             emit("\\n")
             scan.position += 1
         elif closer.startswith(scan.buffer[stop:]) and not scan.ended:
-            yield  # these quotes may become three
+            yield  # wait: more quotes may follow, so that there are three
         else:
             emit(escaped(quote))
             scan.position += 1

@@ -405,7 +405,8 @@ def cut_off(scan: Scan, *, with_rest: bool = False) -> str:
 def cut_name(scan: Scan, name: str) -> bool:
     """Handles a text that ends right after a tool's name. Returns whether the text was a call.
 
-    If the token limit cut the text off, the text was a truncated call. Otherwise, it was no call.
+    If the token limit cut the text off and the tool is known, the text was a truncated call. Otherwise, it was
+    no call.
     """
     if not scan.ended or scan.reason != "length" or scan.registry.resolve(name) is None:
         return False
@@ -415,7 +416,7 @@ def cut_name(scan: Scan, name: str) -> bool:
 
 
 def end_call(scan: Scan, read: str, closers: tuple[str, ...]) -> Reading:
-    """Ends the call after its arguments. Returns False if it turned out not to be a call.
+    """Ends the call after its arguments. Returns False if the block turns out not to be a call.
 
     `read`: how reading the arguments ended (OK, CUT, FAIL or CLOSED). `closers`: the texts that end the
     arguments if the arguments are not valid.

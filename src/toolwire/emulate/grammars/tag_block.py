@@ -124,7 +124,7 @@ def name_child(scan: Scan, block: TagBlock) -> Reading:
 
 
 def tag_arguments(scan: Scan, block: TagBlock) -> Reading:
-    """Reads the arguments and closes the call. Returns False if it turned out not to be a call."""
+    """Reads the arguments and closes the call. Returns False if the block turns out not to be a call."""
     read = yield from tag_members(scan, block)
     if read == FAIL:  # neither a parameter nor the end: the text ended inside a tag, or breaks the grammar
         read = cut_off(scan) if scan.ended else (yield from give_up(scan, (block.call_close,)))

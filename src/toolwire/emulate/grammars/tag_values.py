@@ -284,7 +284,7 @@ def declared(scan: Scan, key: str | None) -> Mapping[str, Any] | None:
 
 
 def _is_malformed(scan: Scan, key: str, kind: str | None, raw: str) -> bool:
-    """Whether a value must be JSON, by the model's type or by the schema, but cannot be read."""
+    """Whether a value that must be JSON, by the model's type or by the schema, is not JSON."""
     text = raw.strip()
     wanted = text[:1] in ("{", "[") and (declared(scan, key) or {}).get("type") in ("array", "object")
     return (kind is not None or wanted) and repaired(text) is None

@@ -387,7 +387,7 @@ def portable_pattern(pattern: str) -> str | None:
 def key_pattern(pattern: str) -> str | None:
     """Returns the pattern of an object's keys for llguidance; None if it cannot be used.
 
-    A pattern cannot be used if keys of any length match it, or if `rust_pattern` finds no equivalent.
+    A pattern cannot be used if it matches keys of unlimited length, or if `rust_pattern` finds no equivalent.
     """
     is_bounded = pattern[:1] == "^" and pattern[-1:] == "$" and not _UNBOUNDED.search(pattern)
     return rust_pattern(pattern) if is_bounded else None
