@@ -125,8 +125,8 @@ def thought(scan: ToolCallParser, markers: Markers) -> Reading:
 def held_thought(scan: ToolCallParser, closer: str) -> Reading:
     """Reads the rest of a thought, from a possible call on. Returns whether the thought closes.
 
-    If the thought closes, all of the text belongs to it. If the answer ends first, and no limit cut it off, the
-    text is scanned for calls.
+    If the thought closes, all of the text belongs to it. If the answer ends first, and no limit cut it off,
+    the text is scanned for calls.
     """
     held = _Held(scan)
     closed: bool = yield from until(scan, (closer,), len(closer) - 1, held.push)

@@ -139,7 +139,7 @@ class GemmaBlock:
     untyped: bool = False
     """Whether numbers and objects are in quotes too.
 
-    The tool's schema then decides the type of a value.
+    If so, the tool's schema decides the type of each value.
     """
     call_close: str = "}"
     first: str = "c"

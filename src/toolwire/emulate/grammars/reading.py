@@ -65,8 +65,8 @@ class OpenCall:
     """The call that is being read.
 
     `held`: the call's events are held back until the call is complete. `parts`: the arguments of a
-    held call so far. `refused`: no declared tool has this name, so the held call becomes text when it ends.
-    `sent`: at least one piece of arguments has been written.
+    held call so far. `refused`: the held call becomes text when it ends, because its tool is unknown or its
+    arguments cannot be repaired. `sent`: at least one piece of arguments has been written.
     """
 
     tool: ToolSpec
@@ -405,8 +405,8 @@ def cut_off(scan: Scan, *, with_rest: bool = False) -> str:
 def cut_name(scan: Scan, name: str) -> bool:
     """Handles a text that ends right after a tool's name. Returns whether the text was a call.
 
-    If the token limit cut the text off and the tool is known, the text was a truncated call. Otherwise, it was
-    no call.
+    If the token limit cut the text off and the tool is known, the text was a truncated call. Otherwise, it
+    was no call.
     """
     if not scan.ended or scan.reason != "length" or scan.registry.resolve(name) is None:
         return False

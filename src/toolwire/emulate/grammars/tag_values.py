@@ -229,7 +229,7 @@ def _is_quoted(scan: Scan, entities: bool) -> Reading:
 class _StringWriter:
     """Sends text as the inside of a JSON string.
 
-    At the end of a piece, holds back a newline, which may be markup, and an incomplete entity.
+    At the end of a piece, holds back a newline, which may be markup, or an incomplete entity.
     """
 
     def __init__(self, scan: Scan, block: TagBlock) -> None:
