@@ -80,8 +80,8 @@ async def _configured(settings: Settings) -> Findings:
 async def _model(catalog: Catalog, id: str, backend: Backend | None) -> Finding:
     """Checks one model of the settings.
 
-    `backend` is None if the option `model` is `*`: the entry then stands for a server, and the check lists
-    the models of that server.
+    In the settings, `model = "*"` means all models of a server. `backend` is then None, and the check lists
+    the models of the server.
     """
     subject, kind = f"model {id}", catalog.kind(id)
     try:

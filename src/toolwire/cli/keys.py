@@ -95,7 +95,8 @@ async def _rotate(records: KeyRecords, arguments: argparse.Namespace) -> Output:
     grace_s = _seconds(arguments.grace)
     active = [key for key in await _found(records, arguments.name) if key.revoked_at is None]
     if len(active) != 1:
-        problem = "several active keys match" if active else "there is no active key to rotate"
+        many = "several active keys match; use the id of one key"
+        problem = many if active else "there is no active key to rotate"
         raise ConfigError(f"key {arguments.name}: {problem}")
     old = active[0].id
     value, lines = _created(*await records.rotate(old, grace_s))
@@ -134,7 +135,7 @@ async def _revoke(records: KeyRecords, arguments: argparse.Namespace) -> Output:
     if not keys:
         raise ConfigError(f"key {arguments.name}: there is no active key with this name or id")
     if len({key.name for key in keys}) > 1:
-        raise ConfigError(f"key {arguments.name}: {len(keys)} keys match")
+        raise ConfigError(f"key {arguments.name}: {len(keys)} keys match; use the full id of one key")
     for key in keys:
         await records.revoke(key.id)
     ids = [key.id for key in keys]

@@ -184,7 +184,10 @@ class Gateway:
 
 
 def _found(arguments: argparse.Namespace) -> Gateway | None:
-    """Returns the gateway at --url. Without --url, returns the one on this machine, or None."""
+    """Returns the gateway at --url.
+
+    Without --url, returns the gateway that runs on this machine, or None if none runs.
+    """
     if arguments.url:
         root = arguments.url.rstrip("/").removesuffix("/v1")
         if urlsplit(root).scheme not in ("http", "https") or not urlsplit(root).hostname:

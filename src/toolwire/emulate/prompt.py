@@ -49,7 +49,7 @@ call. They contain no token, because models copy the token with mistakes.
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How calls are written in one turn.
+    """How calls are written in one request.
 
     A call is written in a dialect, or as a bare JSON object that is the whole answer. The prompt teaches this
     form, the history uses it, and the scanner looks for it.
@@ -292,6 +292,9 @@ def transcript(turn: Turn, prompts: Iterable[str], form: Form) -> tuple[Message,
 
 
 def text_only(turn: Turn, messages: tuple[Message, ...]) -> Turn:
-    """Returns the turn for a backend without tools. `messages`: the turn as `transcript` writes it."""
+    """Returns the request for a backend without tool calling.
+
+    `messages`: the request as `transcript` writes it.
+    """
     no_tools = replace(turn.tool_choice, mode="none", name=None, allowed=None)
     return replace(turn, instructions=None, items=messages, tools=(), tool_choice=no_tools)

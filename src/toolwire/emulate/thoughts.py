@@ -1,8 +1,8 @@
 """Separates reasoning that a model writes into its answer, such as `<think>…</think>`.
 
 A thought may begin at the start of the answer, or right after another thought or a call, with only white
-space between them. Anywhere else its markers are ordinary text, so an answer that only mentions `<think>`
-does not change. White space around a marker belongs to the markup.
+space between them. Anywhere else, the markers of a thought are ordinary text, so an answer that only mentions
+`<think>` does not change. White space around a marker belongs to the markup.
 
 A call inside a closed thought does not count: the model only considered it. Whether a thought is closed is
 known only when its closing marker arrives, so the text is held from the first possible call on. If the answer

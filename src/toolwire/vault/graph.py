@@ -222,7 +222,7 @@ def _daily_settings(vault: Vault) -> dict[str, Any]:
 def formatted(pattern: str, day: date) -> str:
     """Formats `day` with a pattern in the syntax of Moment.js, which Obsidian uses.
 
-    Other text in the pattern is kept.
+    Text that is no placeholder of this syntax is kept.
     """
     year, week, weekday = day.isocalendar()
     number_in_year = day.timetuple().tm_yday

@@ -17,7 +17,10 @@ from toolwire.emulate.grammars.tag_values import wants_string
 
 Schema = Mapping[str, Any]
 Render = Callable[[str, str, Schema], str]
-"""A function that writes a call: name, arguments as JSON text, the tool's schema → text in the dialect."""
+"""A function that writes a call as text of its dialect.
+
+It takes the tool's name, the arguments as JSON text, and the tool's schema.
+"""
 
 _dumps = partial(json.dumps, ensure_ascii=False)
 

@@ -38,7 +38,7 @@ class JsonBlock:
     separators: str = ","
     """Characters that may be between two objects."""
     separated: bool = False
-    """Whether another object must follow a separator."""
+    """Whether a separator must come before each further object."""
     open_ended: bool = False
     """Whether models seldom write the closer.
 
@@ -161,7 +161,7 @@ class HeadedBlock:
     wrapper_closers: tuple[str, ...] = ()
     """Further closers, each at most once and in any order. Any closer of the block may be missing."""
     call_openers: tuple[str, ...] = ()
-    """Every call except the first must begin with one of these."""
+    """Every call except the first must begin with one of these markers."""
     open_ended: bool = False
     """Whether models seldom write the closer.
 

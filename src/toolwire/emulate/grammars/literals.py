@@ -210,7 +210,7 @@ def note_repair(scan: Scan, *issues: str) -> None:
 
 
 def streamed(scan: Scan, parts: list[str], reading: Reading) -> Reading:
-    """Runs the step `reading`, which appends JSON to `parts`, and sends this JSON once per chunk.
+    """Runs the generator `reading`, which appends JSON to `parts`, and sends this JSON once per chunk.
 
     Returns the result of `reading`.
     """

@@ -206,7 +206,8 @@ def _has_required(scan: Scan, given: set[str]) -> bool:
 def key_between(scan: Scan, tags: tuple[str, str]) -> Reading:
     """Consumes a key and the tag that opens its value. Returns the key.
 
-    `tags`: the tag that closes the key and the tag that opens the value. Returns None if one is not found.
+    `tags`: the tag that closes the key and the tag that opens the value. Returns None if one of them is not
+    found.
     """
     key = yield from short_text(scan, tags[0])
     if key is None or "<" in key or "\n" in key or (yield from peek(scan)) != "<":

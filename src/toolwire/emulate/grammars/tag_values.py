@@ -299,7 +299,7 @@ def repaired(text: str) -> JsonFlow | None:
 
 
 def unescape(text: str) -> str:
-    """Decodes the entities of XML. Any other `&` stays an ampersand."""
+    """Decodes the entities of XML. Any other `&` stays as it is."""
     return _ENTITY.sub(_character, text) if "&" in text else text
 
 

@@ -43,7 +43,7 @@ ANSWER, ARGUMENTS = "answer", "arguments"
 
 
 def call_schema(constraint: Constraint, limits: SchemaLimits = DEFAULT) -> Schema:
-    """Returns one JSON schema of a call, `{"name": …, "arguments": …}`, of any of the tools."""
+    """Returns one JSON schema for a call of any of the tools: `{"name": …, "arguments": …}`."""
     definitions: Schema = {}
     calls: list[Schema] = []
     for index, tool in enumerate(constraint.tools):
@@ -87,7 +87,7 @@ def lark(
 
     `loose`: tools whose arguments may be any object. `answer`: the schema of an answer without a call; None
     if such an answer is text. `copies`: the model is so small that it copies its prompt. After tool results,
-    its text must begin with words, because the model would otherwise copy the last call.
+    the text of the answer must begin with words, because the model would otherwise copy the last call.
     """
     opening, quoted = constraint.opening, json.dumps(constraint.opening)
     heads = [constraint.head(tool) for tool in constraint.tools]

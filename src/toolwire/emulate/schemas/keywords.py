@@ -257,7 +257,7 @@ def distinct(listed: Iterable[Any]) -> list[Any]:
 LARGEST = 10**15 - 1
 """The largest number that every JSON reader keeps exactly."""
 FINEST = Fraction(1, 10**6)
-"""The step of numbers whose schema has no step. Without a step, a model can write digits without end."""
+"""The `multipleOf` of numbers whose schema has none. Otherwise, a model can write digits without end."""
 MOST_LISTED = 64
 
 
