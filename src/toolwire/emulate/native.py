@@ -139,7 +139,7 @@ class NativeArguments:
         return held
 
     def _decode_string(self, held: str) -> str:
-        """Returns the object inside a JSON string; if it contains no object, the string unchanged."""
+        """Returns the object inside a JSON string; if the string contains no object, returns it unchanged."""
         text = held[held.index('"') :].strip()
         try:
             inner = json.loads(text)

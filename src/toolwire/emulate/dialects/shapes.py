@@ -97,7 +97,7 @@ class ElementBlock:
     """A call as an XML element with the tool's name, such as `<read_note>…</read_note>`.
 
     The element contains the arguments: child elements, a YAML mapping or a JSON object. `children` is the
-    shape of the child elements. The opening tag is the marker of the opener.
+    shape of the child elements. The opening tag is the marker of the `Opener`.
     """
 
     children: TagBlock

@@ -209,9 +209,9 @@ def ends(block: JsonBlock | HeadedBlock, *closers: str) -> tuple[str, ...]:
 
 
 class StringFlow:
-    """Reads arguments that are a JSON string with JSON inside, after the opening quote.
+    """Reads arguments that are a JSON string with JSON inside.
 
-    Removes one level of escapes and passes the text to a `JsonFlow`.
+    Begins after the opening quote, removes one level of escapes, and passes the text to a `JsonFlow`.
     """
 
     failed = False

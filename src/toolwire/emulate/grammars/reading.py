@@ -53,20 +53,20 @@ class ScanLimits:
     """The scanner's limits in characters and calls. A block that exceeds a limit is text."""
 
     header: int = 65_536
-    """Characters from the marker to a known tool's name."""
+    """The maximum number of characters from the marker to a known tool's name."""
     held: int = 8_388_608
-    """Characters of a call that is held until it is complete; at least `header`."""
+    """The maximum number of characters of a call that is held until it is complete; at least `header`."""
     calls: int = 1024
-    """Calls in one answer. Further calls are text."""
+    """The maximum number of calls in one answer. Further calls are text."""
 
 
 @dataclass(slots=True)
 class OpenCall:
     """The call that is being read.
 
-    `held`: the call's events are held back until the call is complete. `parts`: the arguments of a
-    held call so far. `refused`: the held call becomes text when it ends, because its tool is unknown or its
-    arguments cannot be repaired. `sent`: at least one piece of arguments has been written.
+    `held`: the call's events are held back until the call is complete. `parts`: the arguments of a held call
+    so far. `refused`: the held call becomes text when it ends, because its tool is unknown or its arguments
+    cannot be repaired. `sent`: at least one piece of arguments has been written.
     """
 
     tool: ToolSpec

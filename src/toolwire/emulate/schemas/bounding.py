@@ -50,13 +50,13 @@ class SchemaLimits:
     """Maximum sizes for values whose schema sets no maximum."""
 
     string: int = 512
-    """Characters of a string."""
+    """The maximum number of characters of a string."""
     items: int = 8
-    """Items of an array."""
+    """The maximum number of items of an array."""
     keys: int = 8
-    """Keys of a free-form object."""
+    """The maximum number of keys of a free-form object."""
     depth: int = 3
-    """How often a schema may refer back to itself."""
+    """The maximum number of times that a schema may refer back to itself."""
 
 
 DEFAULT = SchemaLimits()

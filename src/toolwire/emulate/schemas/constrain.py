@@ -127,7 +127,7 @@ def json_lark(schema: Mapping[str, Any], limits: SchemaLimits = DEFAULT) -> str:
 def probes(grammar: str) -> tuple[str, dict[str, str]]:
     """Returns grammars that test whether llguidance accepts the schemas in `grammar`.
 
-    The first grammar tests all schemas at once, each of the other grammars tests one rule. In all of them,
+    The first grammar tests all schemas at once; each of the other grammars tests one rule. In all of them,
     the answer begins with a tilde (see `LocalModel.accepts`).
     """
     lines = {line.partition(":")[0]: line for line in grammar.splitlines() if ": %json " in line}
