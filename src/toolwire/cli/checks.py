@@ -106,7 +106,7 @@ async def _model(catalog: Catalog, id: str, backend: Backend | None) -> Finding:
 
 
 def _of_backend(settings: Settings, backend: str) -> dict[str, Any]:
-    """Returns the options of the settings' models with this backend, each under the key "model ID"."""
+    """Returns the options of all models with this backend. The keys have the form "model ID"."""
     from toolwire.backends.registry import check
 
     models = (one for one in settings.models if one.backend == backend and not one.problem)
@@ -346,7 +346,7 @@ async def _tracing(settings: Settings) -> Findings:
 async def _notices(settings: Settings) -> Findings:
     """Checks the settings of each notice, without sending a message.
 
-    A notice is a message to a phone or a webhook that a call waits for approval.
+    A notice informs a phone or a webhook that a call waits for approval.
     """
     from toolwire.cli.notices import warnings
 

@@ -78,7 +78,7 @@ class Launcher:
     setup: Callable[[Target, Mapping[str, str]], Setup]
     """Returns the setup for a target and the person's environment."""
     own_models: str = ""
-    """A model that the client requests by its own name for it; "" if there is no such model."""
+    """The name of a model that the client requests by default; "" if the client has no default model."""
 
     @property
     def path(self) -> str | None:

@@ -41,7 +41,7 @@ class Change:
     """A planned write.
 
     `before_sha256`: the hash of the note before the write; None for a new note. `content`: the exact bytes of
-    the file after the write. `diff`: a unified diff of the texts.
+    the file after the write. `diff`: a unified diff of the note's text before and after the write.
     """
 
     path: str

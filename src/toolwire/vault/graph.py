@@ -40,8 +40,8 @@ class Graph:
     def links(self, path: str, most: int = MOST) -> list[Row]:
         """Returns the links of a note, in the order of its text.
 
-        In each link, `path` is the path of the linked note or None. `attachment`: whether the target is a
-        file that is not a note.
+        In each link, `path` is the path of the linked note, or None if the vault has no such note.
+        `attachment`: whether the target is a file that is not a note.
         """
         asked = (
             "SELECT target, heading, alias, line, embed FROM links JOIN notes ON notes.id = note "

@@ -41,7 +41,7 @@ KINDS = (
     (stat.S_ISBLK, "a device, not a file", "type"),
 )
 GONE = (errno.ENOENT, errno.ESTALE, errno.ENOTDIR, errno.ELOOP)
-"""The errors of opening an entry that was removed or replaced after its name was read."""
+"""The errors that occur if an entry is opened that was removed or replaced after its name was read."""
 Skip = Callable[[PathRefused], None]
 
 

@@ -29,7 +29,7 @@ from toolwire.vault.policy import SEARCHED, PathRefused, extension, key
 from toolwire.vault.words import composed, indexed
 
 FORMAT = 3
-"""Increase this when `notes.py`, `frontmatter.py` or `words.py` reads any note differently."""
+"""Increase this if a change to `notes.py`, `frontmatter.py` or `words.py` alters how any note is read."""
 BATCH = 4000
 FLUSH = 200
 HELD = 2_000_000
@@ -115,7 +115,7 @@ def words_rows(path: str, text: str, note: Note) -> Iterator[tuple[str, str, str
 
 
 def fingerprint() -> str:
-    """Returns a hash that changes if the same note would get other rows in the full-text table."""
+    """Returns a hash that changes if the same note would get different rows in the full-text table."""
     rows = list(words_rows("a/b.md", _SAMPLE, parse(_SAMPLE)))
     return hashlib.sha256(repr((FORMAT, unicodedata.unidata_version, rows)).encode()).hexdigest()
 
@@ -239,7 +239,7 @@ class Refresher:
     def _known(self) -> Iterator[_Known]:
         """Yields the notes in the index, sorted by path.
 
-        Reads a page at a time, because the table changes meanwhile.
+        Reads at most `PAGE` rows at a time, because the table changes meanwhile.
         """
         page = f"SELECT {', '.join(_Known._fields)} FROM notes WHERE path > ? ORDER BY path LIMIT ?"
         rows: list[Any] = [("",)]

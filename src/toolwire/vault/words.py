@@ -35,7 +35,7 @@ _TOKEN = re.compile(f"[{UNSPACED}]|[^\\W_{UNSPACED}]+")
 
 
 class _Fold(dict[int, int]):
-    """Maps a code point to the code point without case and accent. Filled on demand."""
+    """Maps the code point of a letter to that of the letter without case and accent. Filled on demand."""
 
     def __missing__(self, code: int) -> int:
         letter = chr(code)
@@ -62,7 +62,7 @@ def composed(text: str) -> str:
 
 
 def folded(text: str) -> str:
-    """Returns the text as it is compared: without case and accents.
+    """Returns the text without case and accents, for comparisons.
 
     The length stays the same, so that a position in the result is also the position in `text`.
     """
