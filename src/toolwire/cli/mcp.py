@@ -234,8 +234,8 @@ async def _opened(
 ) -> AsyncIterator[ToolServer]:
     """Opens the store, the vault and the offered servers, and yields the `ToolServer` with their tools.
 
-    At the end, every running call is cancelled, every open question expires (except in the inbox with
-    --wait), and the offered servers end.
+    At the end, every running call is cancelled, and the offered servers end. Every open question expires,
+    except for questions in the inbox if --wait is used.
     """
     from toolwire.store.store import Store
     from toolwire.surfaces.mcp.server import ToolServer, Ways
