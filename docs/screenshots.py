@@ -230,7 +230,7 @@ async def elsewhere(folder: Path, vault: str) -> None:
             "qwen3-8b",
             "vault_tasks",
             {"folder": "Projects", "status": "open"},
-            Preview(summary="the text of open tasks, in Projects"),
+            Preview(summary="the text of open tasks in Projects"),
         ),
     )
     approvals, made = Approvals(store), []

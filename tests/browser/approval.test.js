@@ -306,6 +306,8 @@ describe('a question', () => {
     /** @param {Partial<Approval>} changes @returns {string} */
     const said = (changes) => h('p', null, lead([{ ...approval, ...changes }])).textContent ?? ''
     assert.equal(said({}), 'm in a web chat wants to use this tool:')
+    const forLink = JSON.parse(JSON.stringify({ ...approval, session: undefined })) // as the link's page gets it
+    assert.equal(h('p', null, lead([forLink])).textContent, 'm in a web chat wants to use this tool:')
     assert.match(
       said({ stage: 'share' }),
       /^The search is done\. Choose which results m in a web chat may see:$/,

@@ -15,7 +15,7 @@ const BADGES = new Map([
   ['failed', 'bad'],
   ['refused', 'warn'],
 ])
-const COLUMNS = ['When', 'Event', 'Tool', 'Model', 'Arguments', 'Result', 'Remark']
+const COLUMNS = ['When', 'Event', 'Tool', 'Model', 'Arguments hash', 'Result size, hash', 'Remark']
 
 /** @typedef {AuditRow & { id: string }} LogRow */
 
@@ -112,8 +112,8 @@ function drawRow(row) {
     cell('Event', h('span', { class: `badge ${BADGES.get(row.event) ?? ''}` }, row.event)),
     cell('Tool', h('span', { class: 'mono' }, visible(row.tool))),
     cell('Model', h('div', null, model, surface)),
-    cell('Arguments', hash('arguments', row.arguments_sha256)),
-    cell('Result', row.bytes ? result : null),
+    cell('Arguments hash', hash('arguments', row.arguments_sha256)),
+    cell('Result size, hash', row.bytes ? result : null),
     cell('Remark', row.note ? h('span', null, visible(row.note)) : null),
   )
 }

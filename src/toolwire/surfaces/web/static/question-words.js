@@ -52,7 +52,7 @@ export function lead(approvals, open) {
   /** @type {Map<string, Child[]>} by what is shown, so that nobody is named twice */
   const askers = new Map()
   for (const { model, session, place, scripted } of approvals) {
-    const where = session === open ? 'in this chat' : place
+    const where = open && session === open ? 'in this chat' : place
     const name = h('strong', { class: 'mono' }, visible(model))
     askers.set(`${model} ${where}`, [name, `${scripted ? ` (${scripted})` : ''} ${where}`])
   }
