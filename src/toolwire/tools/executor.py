@@ -73,7 +73,7 @@ class Toolbox:
         }
 
     def joined(self, tools: Iterable[Tool]) -> Toolbox:
-        """Returns a toolbox that also has these tools of MCP servers. They check arguments themselves."""
+        """Returns a toolbox that also has these tools of MCP servers, which check arguments themselves."""
         other = copy(self)
         other.tools = {**self.tools, **{tool.name: tool for tool in tools}}
         return other
@@ -230,7 +230,7 @@ class Executor:
                 log.exception("a call of the tool %s could not be planned", call.name)
             if isinstance(tool, Ruled):
                 asking = replace(asking, source=tool.source, pin=tool.pin)
-            await self.approvals.refused(asking, call.name, call.arguments, "the call does not fit the tool")
+            await self.approvals.refused(asking, call.name, call.arguments, "the call is not valid")
             return _failed(call, error)
 
     async def _denied(self, call: ToolCall, tool: Ruled, rule: str, asking: Asking) -> Outcome:
@@ -292,7 +292,7 @@ class Executor:
         return Outcome(call, result, "done", shared=shared, unread=ran.unread, raw=ran.raw, edited=edited)
 
     async def _unshared(self, call: ToolCall, tool: Tool, share: Approval, asking: Asking) -> Outcome:
-        """Returns the outcome of a call that ran, and whose result the person did not share."""
+        """Returns the outcome of a call that ran, but whose result the person did not share."""
         refused = await self._refused(call, share, asking)
         if tool.effect != "call":
             return refused
@@ -302,7 +302,7 @@ class Executor:
         notice = f"Tool execution cancelled: {call.name}"
         if approval.status == "refused":
             where = replace(asking, source=approval.source, pin=approval.pin)
-            await self.approvals.refused(where, call.name, call.arguments, "too many questions wait")
+            await self.approvals.refused(where, call.name, call.arguments, "too many requests wait")
             return Outcome(call, {"error": TOO_MANY}, "failed", f"Tool execution error: {TOO_MANY}")
         if approval.status == "pending":
             return Outcome(call, {"error": UNDECIDED.format(approval.id)}, "waiting", notice)

@@ -269,7 +269,7 @@ class ToolServer:
                 tool = toolbox.tools.get(name)
                 if isinstance(tool, Ruled):
                     asking = replace(asking, source=tool.source, pin=tool.pin)
-                await self._approvals.refused(asking, asked.name, written, "too many questions wait")
+                await self._approvals.refused(asking, asked.name, written, "too many requests wait")
                 return TOO_MANY
         gone = context.request.scope.get(GONE) if context.request is not None else None
         watching = asyncio.ensure_future(_cancel_if_gone(call, gone)) if gone is not None else None
