@@ -628,9 +628,9 @@ The columns:
 
 - `openai, native`, `openai, constrained`, `openai, emulated`: an OpenAI-compatible server, with the option
   `tools` set to `native`, `constrained` or `emulated`. The column `openai, constrained` shows vLLM, which can
-  constrain calls within text. Servers that cannot do this can constrain only a response that is nothing but a
-  call. For such servers, Toolwire constrains required and named calls, and emulates tools if `tool_choice` is
-  `auto`: [Servers](servers.md#how-tools-are-served).
+  constrain calls within text. Other servers can constrain a response only as a whole. For them, Toolwire
+  constrains required and named calls, and emulates tools if `tool_choice` is `auto`:
+  [Servers](servers.md#how-tools-are-served).
 - `local`: the [embedded model](local.md).
 - `hosted, Claude`, `hosted, Gemini`: [hosted providers](hosted.md). Some of their models support fewer
   fields; the report then lists these fields.
@@ -666,9 +666,9 @@ fields only to OpenAI's own servers, and to other servers only if you list them 
 [`pass_fields`](configuration.md#backend--openai): {code(sorted(PASSABLE))}. In a Responses request, Toolwire
 itself handles `store` and `metadata`.
 
-Log probabilities (`logprobs` and `top_logprobs`, or `message.output_text.logprobs` in `include`) belong to
-the model's tokens. The tables show them for a request without tools. Toolwire cannot return them in two
-cases, and the report then says `ignored`:
+For log probabilities (`logprobs` and `top_logprobs`, or `message.output_text.logprobs` in `include`), the
+tables show a request without tools. In two cases, Toolwire cannot return log probabilities, because they
+belong to the model's tokens, not to the text that the client receives. The report then says `ignored`:
 
 - The request has emulated or constrained tools, so Toolwire scans the text for calls.
 - Toolwire separates `<think>` reasoning from the text. In a stream, the headers may already have been sent
@@ -693,10 +693,10 @@ does not receive the reasoning that a client sends back, the report says `input.
 {tools_table()}
 
 If a backend supports only functions, Toolwire converts a custom tool into a function with one text parameter,
-and converts calls of this function back into calls of the custom tool. Agents do not support `strict`, so
-Toolwire declares every tool to them as not strict. If a model calls a tool that the request does not declare,
-Toolwire by default [sends the call as text](configuration.md#tools). With Codex, the model receives an error
-instead and continues.
+and converts calls of this function back into calls of the custom tool. Codex, Cursor and ACP agents do not
+support `strict`, so Toolwire declares every tool to them as not strict. If a model calls a tool that the
+request does not declare, Toolwire by default [sends the call as text](configuration.md#tools). With Codex,
+the model receives an error instead and continues.
 
 ## tool_choice
 
@@ -728,18 +728,19 @@ item of a conversation was a result before the repair, the last item is also a r
 ## JSON that is repaired
 
 Toolwire repairs the common mistakes in this table while it streams the arguments of a call. It never changes
-what it has already sent. If the arguments are invalid JSON in any other way, it depends on the kind of call
-what the client receives: an emulated call becomes plain text, and a native call is passed on unchanged.
+what it has already sent. If the arguments are invalid JSON in any other way, an emulated call becomes plain
+text, and a native call is passed on unchanged.
 
 {mistakes_table()}
 
 ## Dialects
 
 A dialect is a format in which models write tool calls as text. *Taught* means that Toolwire's prompt
-describes the format to the model. *Recovery* means that some models write the format by habit: [What counts
-as a call](emulation.md#what-counts-as-a-call). A dialect that is *on* is recognised in the text of every
-model. A dialect that is *off* is recognised only if the model's name shows that the model uses it (backend
-`openai`). If you set the option `dialects`, Toolwire recognises only the dialects in this list.
+describes the format to the model. *Recovery* means that some models write the format by habit, without such a
+description: [What counts as a call](emulation.md#what-counts-as-a-call). A dialect that is *on* is recognised
+in the text of every model. A dialect that is *off* is recognised only if the model's name shows that the
+model uses it (backend `openai`). If you set the option `dialects`, Toolwire recognises only the dialects in
+this list.
 
 {dialects_table()}
 
