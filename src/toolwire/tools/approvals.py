@@ -153,9 +153,10 @@ class Approvals:
         surface: Surface | None,
         wait_s: float | None,
     ) -> list[Approval]:
-        """Asks the questions that neither a rule nor a grant answers, and returns all of them.
+        """Returns these questions with their decisions.
 
-        `rules`: the ids of the questions that a rule answers, each with this rule.
+        Asks a person only the questions that neither a rule nor a remembered grant answers. `rules`: the rule
+        that answers a question, by the id of the question.
         """
         await self._forget()
         grants = await self.valid_grants() if len(rules) < len(approvals) else []
@@ -253,10 +254,10 @@ class Approvals:
     async def _kept(self, made: Approval, surface: Surface | None, wait_s: float) -> Approval:
         """Waits at most `wait_s` for the decision, and leaves the question pending if there is none.
 
-        An identical call, at the same time or later, finds the question again. A denial answers all calls
-        that wait for it. An approval counts only for the first call that uses it: one UPDATE in the store
-        marks it as used, so that two processes cannot both use it. A process also remembers which decisions
-        it has used, because other programs can change the store.
+        An identical call, at the same time or later, waits for the same question. A denial answers all calls
+        that wait for the question. An approval counts only for the first call that uses it: one UPDATE in the
+        store marks it as used, so that two processes cannot both use it. A process also remembers which
+        decisions it has used, because other programs can change the store.
         """
         until = asyncio.get_running_loop().time() + wait_s
         while True:
@@ -283,7 +284,7 @@ class Approvals:
         """Returns the question of an earlier, identical call, if no call has used its decision yet.
 
         An approval counts only with a proof that this process accepts. If the process that asked has ended,
-        this is usually the proof that the approval code was entered (`consent.py`).
+        this is usually a proof made with the approval code (`consent.py`).
         """
         for found in await self.records.kept(made, self._clock()):
             is_same = _content(found) == _content(made) and found.id not in self._taken

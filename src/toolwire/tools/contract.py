@@ -62,8 +62,8 @@ class Touched:
     """One thing that a call would share or change.
 
     `key`: a path, or the position in a list of results. `size`: how many bytes would be shared or written;
-    for a file to read, the size of the file. `missing`: whether the person cannot pick it, because it does
-    not exist or because of `reason`. `marked`: the texts in the snippet that match a search.
+    for a file to read, the size of the file. `missing`: whether the person cannot pick it: the file does not
+    exist, or `reason` says why. `marked`: the texts in the snippet that match a search.
     """
 
     key: str
@@ -267,7 +267,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Approval:
-    """A question to a person about a tool call, with the decision, as the store has it.
+    """A question to a person about a tool call, and the decision about it.
 
     `token`: with it, the process that asks can check that the question is its own and unchanged
     (`consent.Proofs.token`).
@@ -462,7 +462,10 @@ _PLACES = {
 
 
 def place_of(surface: str, here: bool = False) -> str:
-    """Returns where a question comes from, such as "via MCP". `here`: the same surface shows the question."""
+    """Returns where a question comes from, such as "via MCP".
+
+    `here`: whether the question is shown on the surface from which it comes.
+    """
     return _PLACES.get(surface, (f"in {surface}", f"in {surface}"))[here]
 
 

@@ -73,7 +73,10 @@ class Toolbox:
         }
 
     def joined(self, tools: Iterable[Tool]) -> Toolbox:
-        """Returns a toolbox that also has these tools of MCP servers, which check arguments themselves."""
+        """Returns a toolbox that also has these tools of MCP servers.
+
+        These tools check arguments themselves.
+        """
         other = copy(self)
         other.tools = {**self.tools, **{tool.name: tool for tool in tools}}
         return other

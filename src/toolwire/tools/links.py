@@ -123,7 +123,8 @@ class Links:
         """Decides a question by a link that `opened` has returned.
 
         `shown`: the token of the question as the link's page showed it. Only an approval on the page needs
-        it. Buttons and webhooks do not, because the process that asks wrote their messages itself.
+        this token. A button or webhook does not need the token, because the process that asks wrote the
+        message itself.
         """
         if decision.approved and not link.approves:
             raise ToolwireError("permission", "This button can only deny. Open the link, or use the inbox.")

@@ -2,8 +2,8 @@
 
 Text is streamed. A turn ends when the model answers without calls, when the budget of the turn is spent, or
 when the person stops the turn. A stopped turn keeps the text so far. The model gets the results of tools in
-messages with the role tool, between marks that are new for every result. The marks say that the text between
-them is data, not instructions (law 12 in `docs/architecture.md`).
+messages with the role `tool`, between marks that are new for every result. The marks say that the text
+between them is data, not instructions (law 12 in `docs/architecture.md`).
 """
 
 from __future__ import annotations

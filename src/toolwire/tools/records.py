@@ -105,10 +105,10 @@ class Records:
         return await self._store.run(work, "write")
 
     async def kept(self, like: Approval, now: float) -> list[Approval]:
-        """Returns earlier questions about calls that may be identical to the call of the question `like`.
+        """Returns earlier questions whose calls may be identical to the call of `like`.
 
-        Only questions that can outlive their calls are returned, and only until a call has used the decision.
-        The caller compares the arguments and the previews.
+        These are questions that may wait longer than their calls (`Approvals.ask` with `wait_s`), and whose
+        decisions no call has used yet. The caller compares the arguments and the previews.
         """
         same = ("owner", "surface", "model", "source", "pin", "tool", "stage")
         where = " AND ".join(f"{name} = ?" for name in same)

@@ -194,7 +194,7 @@ class Connection:
         return self._failed(f"{how.rstrip('.')}; the call {ran}", may_have_run=sent)
 
     async def refused(self, error: MCPError) -> UpstreamFailed:
-        """Returns the error of a call that the server or the SDK answered with an error."""
+        """Returns the error to raise for a call to which the server or the SDK answered with `error`."""
         if error.error.code == types.CONNECTION_CLOSED:
             await asyncio.sleep(0)
             if self.over:
@@ -291,7 +291,10 @@ class Connection:
             self._note_change()
 
     def _note_change(self) -> None:
-        """Discards the list of tools, so that it is requested again. Reports many changes at once as one."""
+        """Discards the list of tools, so that it is requested again.
+
+        Several changes within `COALESCE_S` are reported once.
+        """
         self.tools = None
         self.changes += 1
         if not self._coalescing:

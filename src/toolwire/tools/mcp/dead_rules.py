@@ -1,7 +1,8 @@
 """Reports rules that can never decide a call, and patterns on code or queries.
 
-Without these reports, a mistyped rule would be noticed only when it is needed. A pattern cannot tell what
-code does: a model can write code that does the same in other words. The module has no side effects.
+Without these reports, a mistyped rule would be noticed only when it is needed. A pattern does not show what
+code does: a model can write different code that does the same but does not match. The module has no side
+effects.
 """
 
 from __future__ import annotations
@@ -129,7 +130,7 @@ def _properties(schema: Any) -> Mapping[str, Any]:
 
 
 def _is_closed(schema: Any) -> bool:
-    """Whether the schema seems to name all arguments: nothing in it says that there are others."""
+    """Whether the schema seems to name all arguments: nothing in it allows other arguments."""
     if not isinstance(schema, Mapping) or any(key in schema for key in _OPEN):
         return False
     return schema.get("type", "object") == "object" and not schema.get("additionalProperties")

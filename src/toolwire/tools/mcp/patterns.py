@@ -137,7 +137,7 @@ def glob(written: str, letter: str = ".") -> str:
 def path_glob(written: str) -> re.Pattern[str]:
     """Returns a regular expression for the paths that a pattern matches, without a slash at the end.
 
-    `*` and `?` stay in a folder, `**` is any number of folders. `/a/**` covers `/a` too.
+    `*` and `?` match within one name, `**` matches any number of folders. `/a/**` also matches `/a`.
     """
     runs: list[list[str]] = [[]]
     for name in written.rstrip("/").split("/")[1:]:

@@ -2,7 +2,7 @@
 
 The first list of tools that a server sends is pinned without asking. After that, a tool that is new, or whose
 definition has changed, is withheld until a person has seen the difference and agreed to it. A renamed tool
-counts as new. Withheld tools are in the store, so that the inbox shows what any process has found.
+counts as new. Withheld tools are in the store, so that the inbox shows the withheld tools of all processes.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Pins:
         return str(row[0]) if row is not None else ""
 
     async def first(self, server: str, tools: Sequence[Pinned]) -> Mapping[str, str]:
-        """Pins the first list of a server, and returns the pins.
+        """Pins the tools in the first list that a server sends, and returns the server's pins.
 
         If another process has just pinned some of these tools, its pins stay.
         """

@@ -7,8 +7,8 @@ If no rule fits, the default decides.
 - An allow rule with conditions must name every argument of the call, or end in `*`. Otherwise
   `send to=*@me.org` would also allow a call with a `bcc`.
 - A call that has a key with a dot fits no allow rule with conditions: `to.bcc` is not the `bcc` in `to`.
-- A value whose text does not show what it means fits no condition of an allow rule, but every condition of a
-  deny or ask rule (`tools/mcp/patterns.py`).
+- Sometimes the text of a value does not show what the value means, for example the path `../a`. Such a value
+  fits no condition of an allow rule, but every condition of a deny or ask rule (`tools/mcp/patterns.py`).
 - All values of a list must fit a condition of an allow rule. For a deny or ask rule, one value is enough.
 - Instead of conditions, a JSON object allows exactly these arguments: `read_text_file {"path": "/srv/a.md"}`.
 """
@@ -38,7 +38,7 @@ _CONDITION = re.compile(r"([^=<>!]+)(!=|<=|>=|=|<|>)(.*)", re.DOTALL)
 
 
 class Configured(Protocol):
-    """The settings of a server, as far as its rules are concerned."""
+    """The part of a server's settings from which `Policy.of` reads the rules."""
 
     @property
     def name(self) -> str: ...
@@ -127,7 +127,10 @@ class Condition:
     pattern: Pattern
 
     def fits(self, call: Call, *, surely: bool) -> bool:
-        """Whether the condition could hold or, with `surely` (for allow rules), certainly holds."""
+        """Whether the condition could hold.
+
+        With `surely`, which is for allow rules: whether the condition certainly holds.
+        """
         steps = folded(self.name).split(".")
         outer = (".".join(steps[:count]) for count in range(1, len(steps)))
         through = (value for name in outer for value in call.values.get(name, ()))
@@ -146,7 +149,7 @@ class Condition:
         return self.pattern.surely(value) if surely else self.pattern.possibly(value)
 
     def names(self, leaf: str) -> bool:
-        """Whether the condition is about this argument, or about all of an object that contains it."""
+        """Whether the condition is about this argument, or about the whole object that contains it."""
         return leaf == self.name or leaf.startswith(self.name + ".")
 
     def is_inside(self, argument: str) -> bool:
@@ -155,7 +158,11 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule. `open`: the call may have other arguments. `exactly`: the only arguments that the rule fits."""
+    """A rule.
+
+    `open`: whether the call may have arguments that the rule does not name. `exactly`: if given, the rule
+    fits only calls with exactly these arguments.
+    """
 
     written: str
     tool: re.Pattern[str]
@@ -268,8 +275,9 @@ def read_arguments(written: str) -> Mapping[str, Any]:
 
 
 def canonical(value: Any, text: Callable[[str], str] = str) -> str:
-    """Returns a value as JSON. Equal values give equal texts: 1 and 1.0, or keys in another order.
+    """Returns a value as JSON, in one normal form.
 
+    Equal values give equal texts, for example 1 and 1.0, or objects with their keys in different orders.
     `text`: a function that is applied to every text in the value.
     """
     return json.dumps(_normal(value, text), sort_keys=True, ensure_ascii=False)
@@ -286,7 +294,7 @@ def _normal(value: Any, text: Callable[[str], str]) -> Any:
 
 
 def exact_rule(tool: str, arguments: Mapping[str, Any]) -> str:
-    """Returns the rule that allows exactly this call; "" if no rule can say that."""
+    """Returns the rule that allows exactly this call; "" if no rule can express this."""
     if not tool or re.search(r"[\s*?\\'\"/]", tool):
         return ""
     try:
@@ -350,6 +358,7 @@ class Policy:
     def dead(self, tools: Sequence[Listed]) -> list[str]:
         """Returns a line for each rule that can never decide, and for each pattern on code or a query.
 
-        Such a pattern is reported because other code can do the same in other words.
+        Such a pattern is reported because a model can write different code that does the same but does not
+        match.
         """
         return reports(self.rules, tools)

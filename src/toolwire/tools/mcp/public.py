@@ -1,10 +1,11 @@
-"""An HTTP client for servers that API clients name (`server_url`): it reaches public addresses only.
+"""An HTTP client for servers that API clients name (`server_url`).
 
-A client could otherwise make Toolwire send requests to internal hosts. So a URL must fit `[mcp] urls`, and:
+This HTTP client reaches only public addresses. Otherwise an API client could make Toolwire send requests to
+internal hosts. So a URL must fit `[mcp] urls`. In addition:
 
-- it must be plain, so that every parser reads it in the same way: no user name, no unusual notation of an
-  address;
-- its host is resolved once, all of its addresses must be public, and the socket connects only to these;
+- the URL must be plain, so that every parser reads it in the same way: no user name, no unusual notation of
+  an address;
+- the host is resolved once, all of its addresses must be public, and the socket connects only to these;
 - redirects are not followed, and no proxy, cookie or credential of Toolwire's is used;
 - an error about a host does not reveal whether the host exists.
 """

@@ -145,7 +145,11 @@ def _handle(tool: ServedTool) -> Handle:
 
 
 def _served(tool: McpTool, label: str, named: Named | None) -> ServedTool:
-    """Returns a tool as the gateway offers it. The pin of a tool at a URL is valid for that URL only."""
+    """Returns a tool as the gateway offers it.
+
+    If a client named the server, the pin (the hash of the definition) is valid only for the URL of this
+    server.
+    """
     hints, definition = tool.definition.annotations, tool.definition
     pin = hashlib.sha256(f"{named.url} {tool.pin}".encode()).hexdigest() if named else tool.pin
     return ServedTool(
@@ -161,7 +165,7 @@ def _served(tool: McpTool, label: str, named: Named | None) -> ServedTool:
 
 
 class ClientsYes:
-    """A surface that approves calls because the client, whose key may approve, has approved them.
+    """A surface for a client whose key may approve: approves the calls that the client approved.
 
     It does not answer the question whether to share a result: this question waits in the inbox.
     """
@@ -260,11 +264,12 @@ class Named:
 
 
 class NamedServers:
-    """Connections to servers whose URL a client sent. Each API key and set of headers has its own connection.
+    """Connections to servers whose URL a client sent.
 
-    The `headers` and `authorization` of a client stay in memory, and are sent only to the server that the
-    client named.
-    A connection is closed only while it is not used. The next call of one of the server's tools opens it again.
+    Clients share a connection only if their API key, the URL, the label and all headers are equal. The
+    `headers` and `authorization` of a client stay in memory, and are sent only to the server that the client
+    named. A connection is closed only while it is not used. The next call of one of the server's tools opens
+    it again.
     """
 
     def __init__(self, store: Store, allowed: Allowed) -> None:
@@ -314,8 +319,9 @@ class NamedServers:
     def _make_room(self, key_id: str) -> None:
         """If there are too many connections, closes the one that has been unused for longest.
 
-        If this key has reached its own limit (`MOST_OF_KEY`), only its connections are considered. Otherwise,
-        only those of the key with the most connections. Raises `ToolwireError` if all of them are in use.
+        If this key has reached its own limit (`MOST_OF_KEY`), this closes a connection of this key, otherwise
+        a connection of the key that has the most. Raises `ToolwireError` if all of these connections are in
+        use.
         """
         if self._closed:
             raise ToolwireError("external_connector", "Toolwire is stopping.", param="tools")

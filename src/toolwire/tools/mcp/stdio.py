@@ -123,7 +123,7 @@ class ServerProcess(Child):
         super().pipe_connection_lost(fd, exc)
 
     def end_because(self, problem: str) -> None:
-        """Ends the connection. What has been read so far is still handled."""
+        """Ends the connection. Messages that were already read are still handled."""
         self.problem = self.problem or problem
         self.ended.set()
         self._news.set()

@@ -53,8 +53,8 @@ _HASHED = re.compile(r"_[0-9a-f]{12}$")
 def public_name(server: str, tool: str) -> str:
     """Returns the name under which models and clients see a tool: `SERVER__TOOL`.
 
-    No two tools have the same public name, because the name of a server contains no `__`. If characters must
-    be replaced or cut, or if the name already ends like a hash, a hash is added at the end.
+    No two tools have the same public name, because the name of a server contains no `__`. A hash is added at
+    the end if characters must be replaced or cut, or if the end of the name already looks like such a hash.
     """
     name = f"{server}__{tool}"
     if len(name) <= LONGEST_NAME and _PLAIN.fullmatch(name) and not _HASHED.search(name):

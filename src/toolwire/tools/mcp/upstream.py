@@ -206,7 +206,8 @@ class Upstream:
     ) -> T:
         """Sends a request, once, and returns its result. Raises `UpstreamFailed`.
 
-        `on`: the only connection on which the request may be sent; if it is over, the request is not sent.
+        `on`: the only connection on which the request may be sent; if it is closed or lost, the request is
+        not sent.
         """
         connection = on or await self.connected()
         deadline = _Deadline(self.settings.call_s, progress)
