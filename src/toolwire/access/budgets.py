@@ -91,8 +91,8 @@ class Budgets:
     def refusal(self, key_id: str, limits: KeyLimits, nodes: int) -> MeterRefusal | None:
         """Returns the budget that refuses a turn of this key, or None if the turn may run.
 
-        `nodes`: the number of nodes that divide the remaining budget among them because Redis is unreachable;
-        0: Redis is not used.
+        `nodes`: 0 if Redis is not used. While Redis is unreachable: the number of nodes, each of which may
+        use an equal share of the remaining budget.
         """
         spent, held = self._used(key_id)
         apart = self._apart(key_id, _sum(spent, held)) if nodes else None

@@ -186,9 +186,10 @@ class RateLimits:
             raise self._refused(refusal, ticket, account)
 
     def _take_here(self, account: KeyAccount, ticket: Ticket) -> MeterRefusal | None:
-        """Reserves from the limits of this process. Returns the limit that refuses, or None.
+        """Reserves from this process's share of the limits. Returns the limit that refuses, or None.
 
-        Without Redis, each worker process has its share of the limits; while Redis is unreachable, each node.
+        Without Redis, the worker processes share the limits. While Redis is unreachable, the nodes share
+        them.
         """
         shared, limits, rates = self.shared, ticket.limits, self._rates(ticket.limits)
         if self._budgets.has(limits):
@@ -215,7 +216,7 @@ class RateLimits:
             )
 
     def fault(self, key_id: str, limits: KeyLimits, failure: Failure) -> None:
-        """Charges one request for an invalid request, so that invalid requests are limited too."""
+        """Counts an invalid request towards the requests per minute of its key."""
         if limits.requests_per_minute and status_of(failure) != 429:
             self._charge(
                 self._account(key_id, limits),
@@ -311,7 +312,7 @@ class RateLimits:
         return max(1, limits.concurrent // self._parts)
 
     def _running(self) -> dict[str, list[str]]:
-        """Returns the ids of running turns by key, whose leases in Redis must be renewed."""
+        """Returns, for each key, the ids of the running turns whose leases in Redis must be renewed."""
         return {
             key_id: list(account.running)
             for key_id, account in self._accounts.items()

@@ -203,7 +203,7 @@ class MonthAsked:
     """The part of a request to Redis that concerns the key's monthly budget.
 
     `used`: the usage of a turn that has ended. `known`: the sum that Redis starts from if Redis has no sum.
-    `seen`: the sum that Redis last reported to this node. `epoch`: the epoch of this sum (see `Month`).
+    `seen`: the sum that Redis last reported to this node. `epoch`: when Redis began to count this sum.
     """
 
     month: int
@@ -236,7 +236,7 @@ class MeterRequest:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The reply of Redis: the meters and the month, as they are after the request."""
+    """The reply of Redis: the meters and the usage of the month, as they are after the request."""
 
     meters: Meters
     month: Month

@@ -170,9 +170,9 @@ class UsageBook:
         return self._flushing
 
     async def _flushed(self) -> None:
-        """Writes once and clears `_flushing` in the same step in which its task ends.
+        """Writes once, and clears `_flushing` at the end.
 
-        Otherwise a caller could wait again and again for a task that has already ended.
+        If `_flushing` were cleared later, a caller could wait again and again for a task that has ended.
         """
         try:
             await self._write()

@@ -149,7 +149,7 @@ def _read(path: Path) -> RunningServer | None:
 
 
 def ask(server: RunningServer, link: bool = False) -> dict[str, Any] | None:
-    """Asks the server for a proof and, with `link`, for a path that signs a browser in once.
+    """Asks the server for a proof and, with `link`, for a one-time path that signs in a browser.
 
     Returns None if the server does not answer, or if the answer is not from the server of this record.
     """

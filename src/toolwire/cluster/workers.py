@@ -4,8 +4,8 @@ The parent binds the sockets and supervises the workers.
 
 - A worker that dies is restarted, after a pause that grows while it keeps dying. If a worker dies before all
   workers have been ready once, the server does not start.
-- The parent passes the signals to stop on to all workers. Each worker has its own process group, so it gets
-  Ctrl-C only once.
+- The parent sends every stop signal to all workers. Each worker has its own process group, so it gets Ctrl-C
+  only once.
 - When the parent dies, its workers finish their running requests and end.
 """
 

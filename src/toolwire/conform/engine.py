@@ -181,9 +181,9 @@ async def conform(
 
 
 async def _absent(probe: Probe, api: Api, model: str) -> Absence | None:
-    """Returns why the API cannot be checked, or None if the API exists.
+    """Returns why the API cannot be checked, or None if it can.
 
-    Sends two invalid requests and a valid one. Returns a reason only if all three answers give one.
+    Sends two invalid requests and a valid one. Returns None as soon as an answer shows no reason.
     """
     absence = None
     for asked in (

@@ -120,7 +120,7 @@ def merged(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]
 
 
 def without(given: Mapping[str, Any], dropped: Sequence[str]) -> dict[str, Any]:
-    """Returns the table without the keys at these paths: `a`, `a.b`, or `a.*.b`."""
+    """Returns the table without the keys at the paths in `dropped`, such as `a`, `a.b` or `a.*.b`."""
     out = dict(given)
     for path in dropped:
         head, _, rest = path.partition(".")

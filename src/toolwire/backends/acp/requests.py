@@ -64,7 +64,8 @@ def is_clients(
     """Returns whether a permission request is for a client's tool.
 
     `names`: the client's tools by the agent's names for them. `announced`: the announcement of the call for
-    which the agent requests permission. `approvals`: titles that contain no tool name.
+    which the agent requests permission. `approvals`: titles that are ignored, because they are the same for
+    every tool.
     """
     kinds, given = {str(tool_call.get("kind") or "")}, [tool_call.get("title")]
     if announced is not None:
@@ -76,7 +77,7 @@ def is_clients(
 
 
 def outcome(options: Sequence[Json], allow: bool) -> dict[str, Json]:
-    """Returns the option that allows or refuses the request, if possible only for this one call.
+    """Returns the option that allows or refuses the request, preferably for this one call only.
 
     If the agent offers no such option, the outcome is "cancelled".
     """

@@ -50,9 +50,9 @@ def text_of(update: Mapping[str, Json]) -> str:
 def usage_of(result: Mapping[str, Json]) -> Usage | None:
     """Returns the token counts of a prompt, or None if there are none.
 
-    Some agents include cached tokens in the input and thought tokens in the output, others do not. If the
-    reported total is at least the sum of all numbers, these tokens are not included, and this function adds
-    them.
+    Some agents include cached tokens in the input and thought tokens in the output. Others count them
+    separately: their total is at least the sum of the input, output, cached and thought tokens. In this
+    case, this function adds the cached tokens to the input and the thought tokens to the output.
     """
     given = next((found for path in _USAGES if (found := _inner(result, path)) is not None), {})
     read, written = _number(given, "cachedReadTokens"), _number(given, "cachedWriteTokens")
@@ -153,7 +153,7 @@ class AgentCalls:
 
     @property
     def expected(self) -> bool:
-        """Whether any call was only announced, or only made at the MCP server, but not both."""
+        """Whether a call still lacks its announcement, or an announced call was not made yet."""
         return bool(self._early) or any(one.expected for one in self._announced.values())
 
     def seen(self, id: str) -> Announced | None:

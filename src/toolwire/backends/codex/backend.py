@@ -275,7 +275,7 @@ class CodexBackend:
 
 
 def lacking(options: CodexOptions) -> tuple[str, str] | None:
-    """Returns what Codex lacks (its command) and how to get it; None if nothing is missing."""
+    """Returns what is missing (the command of Codex) and how to get it; None if it is installed."""
     if shutil.which(expanduser(options.bin)) is None:
         return f"there is no command {options.bin!r}", "npm install -g @openai/codex"
     return None

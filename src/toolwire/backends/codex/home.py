@@ -298,7 +298,7 @@ guess the context window.
 def patched_catalog(catalog: Mapping[str, Any], foreign: bool) -> dict[str, Any]:
     """Returns Codex's model catalog without Codex's own tools and prompts.
 
-    `foreign`: whether the provider is another one than OpenAI.
+    `foreign`: whether the provider is not OpenAI.
     """
     patch = {**MODEL_PATCH, "use_responses_lite": False} if foreign else MODEL_PATCH
     models = []

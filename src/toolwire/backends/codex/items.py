@@ -143,7 +143,8 @@ def tool_json(tool: ToolSpec) -> Json:
 def output_schema(output: OutputFormat) -> Mapping[str, Any] | None:
     """Returns the schema to send, or None if the prompt must describe the output format.
 
-    Codex sends every schema as strict. Providers then refuse a schema with objects that allow other keys.
+    Codex sends every schema as strict, and providers refuse a strict schema whose objects allow additional
+    properties.
     """
     if output.type != "json_schema" or output.schema is None:
         return None

@@ -379,7 +379,7 @@ def _info(info: Any) -> tuple[str, int | None]:
 
 
 def _body(message: str) -> dict[str, Any]:
-    """Returns the error object in the message if this is the body of a 400 response, otherwise {}."""
+    """Returns the error object in a message that is the JSON body of a response, otherwise {}."""
     value = load_object(message) or {}
     inner = value.get("error", value.get("detail"))
     return inner if isinstance(inner, dict) else {"message": str(inner)} if inner else {}

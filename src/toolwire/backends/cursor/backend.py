@@ -37,9 +37,10 @@ class CursorBackend(AgentBackend[CursorSession]):
         return self._bridge
 
     def require_key(self) -> str:
-        """Returns the API key. Raises an error if there is none.
+        """Returns the API key. Raises an error if there is no key and Toolwire must start the bridge.
 
-        Returns "" if Toolwire attaches to a running bridge, because such a bridge may have a key of its own.
+        If there is no key and Toolwire attaches to a running bridge, returns "", because such a bridge may
+        have a key of its own.
         """
         key, bridge = self.options.key(os.environ), self.bridge
         if not key and not bridge.target.url:

@@ -160,7 +160,7 @@ class LibraryModel:
 
 
 def _is_spoken(turn: Turn, able: Capabilities) -> bool:
-    """Whether the client's own request is sent, because the provider has the API that the client uses."""
+    """Whether the provider gets the client's own request body, because both use the same API."""
     return turn.body is not None and turn.api in able.speaks
 
 

@@ -6,13 +6,13 @@ Anthropic's SDK sends `Turn.body`, with the configured model and as a stream.
 
 | Anthropic's stream                 | events                                                            |
 |------------------------------------|-------------------------------------------------------------------|
-| text, thinking                     | Text, Thought; then Citation, Signature; then Border              |
+| text                               | Text; at the end Citation and Border                              |
+| thinking                           | Thought; at the end Signature, or Border without a signature      |
 | redacted_thinking                  | Signature(redacted)                                               |
 | tool_use                           | CallBegin, CallArgs, CallEnd                                      |
-| server_tool_use, its result, and   | Block, whole                                                      |
-| any other block                    |                                                                   |
+| any other (server_tool_use, …)     | one Block with the whole content                                  |
 | usage                              | Usage, whose input includes cached tokens (Anthropic's does not)  |
-| stop_reason                        | Finish; a stream without a stop_reason was cut off                    |
+| stop_reason                        | Finish; a stream without a stop_reason was cut off                |
 """
 
 from __future__ import annotations

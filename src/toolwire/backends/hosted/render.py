@@ -387,7 +387,10 @@ def _native_output(turn: Turn, target: Target) -> OutputObjectDefinition | None:
 
 
 def _is_closed(schema: Any) -> bool:
-    """Whether every object of the schema forbids other keys. Claude would return the other objects empty."""
+    """Whether no object in the schema allows additional keys.
+
+    If an object allows them, Claude would return this object empty.
+    """
     if isinstance(schema, list):
         return all(map(_is_closed, schema))
     if not isinstance(schema, Mapping):

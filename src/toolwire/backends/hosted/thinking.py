@@ -97,7 +97,7 @@ def _effort(level: str, profile: Mapping[str, Any]) -> str:
 def _drops_sampling(turn: Turn) -> bool:
     """Whether Claude, when it thinks, refuses the `temperature` or the `top_p` of this request.
 
-    Raises an error if the request also sets a reasoning effort: the client must choose one of the two.
+    Raises an error if the request also sets a reasoning effort, because Claude does not accept both.
     """
     temperature, top_p = turn.sampling.temperature, turn.sampling.top_p
     name = "temperature" if temperature not in (None, 1) else ""

@@ -98,8 +98,8 @@ class Source:
 def pips_index() -> str:
     """Returns the index that pip uses if no index is configured; "" if this Python has no pip.
 
-    The index is a constant in pip's source code. The code is that of the installed pip, or of the pip that
-    Python adds to new environments.
+    The index is a constant in the source code of the installed pip, or of the pip that Python adds to new
+    environments.
     """
     member, constant = PIPS_CONSTANT
     for source in _pips_sources(member):

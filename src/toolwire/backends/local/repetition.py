@@ -1,8 +1,8 @@
 """Notices that a model repeats the same passage without end.
 
-Small models do this, and would continue until their token limit. `RepetitionGuard` looks for text that
-repeats the text before it exactly, at a fixed distance. Prose may repeat a passage a few times. Other text,
-such as tables, code and numbers, may repeat for much longer, because such repetitions are often intended.
+Small models do this, and would continue until their token limit. `RepetitionGuard` looks for a passage
+that is followed by exact copies of itself. Prose may repeat a passage a few times. Other text, such as
+tables, code and numbers, may repeat for much longer, because such repetitions are often intended.
 
 The cost of a piece of text depends only on its length, and the guard's memory is bounded.
 """
@@ -80,8 +80,8 @@ class RepetitionGuard:
     def _is_endless(self, passage: str) -> bool:
         """Decides whether a repetition above the limit ends the answer.
 
-        If the passage is not prose, the limit is raised once to that of `OTHER`. So each passage is examined
-        only once, and the cost stays linear.
+        If the passage is not prose, the first call raises the limit to that of `OTHER`, and the second call
+        ends the answer. So a passage is examined only once, and the cost stays linear.
         """
         if self._is_other or (not self._is_code and _is_prose(passage)):
             return True

@@ -195,7 +195,10 @@ class OpenAIBackend:
                 self._ask_after = time.monotonic() + (FORGET_S if await self._learn() else ASK_AGAIN_S)
 
     async def _learn(self) -> bool:
-        """Asks the server what it is and what the model can do. Returns True if it answered all questions."""
+        """Identifies the server, and asks it what the model can do.
+
+        Returns False if the server did not answer.
+        """
         probe = ServerProbe(self.options.base_url, self._connected().session, self.options.auth_headers)
         found = await identify(probe) if self.options.profile == "auto" else self.options.server
         if found is None:

@@ -268,7 +268,7 @@ def _message(error: Mapping[str, Any], body: bytes) -> str:
 def retry_after(headers: Mapping[str, str]) -> float | None:
     """Returns the header `Retry-After` in seconds, at most a day; None if there is no such header.
 
-    If the header is a date, this is the time from the header `Date` until then.
+    If `Retry-After` is a date, the result is the time from the response's `Date` to that date.
     """
     for name, factor in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         value = headers.get(name, "").strip()

@@ -184,7 +184,7 @@ def has_unread(transport: asyncio.BaseTransport) -> bool:
 class _Connection(asyncio.Protocol):
     """A connection to a server. `reply` is the response that arrives on it, or None if it is idle.
 
-    While a response arrives, asyncio's transport calls the response. Otherwise it calls this object.
+    While a response arrives, the protocol of asyncio's transport is `reply`. Otherwise it is this object.
     """
 
     def __init__(self, client: Http1Client, origin: Origin) -> None:
@@ -207,8 +207,8 @@ class _Connection(asyncio.Protocol):
     def start_timer(self, seconds: float, then: Callable[[], None]) -> None:
         """Calls `then` at the time `due`: after `seconds`, or later if `due` is changed in the meantime.
 
-        `due` is changed often, so the timer of the event loop is not replaced each time. A timer that ends
-        before `due` is started again. A timer that would end after `due` is replaced.
+        `due` is changed often, so the timer of the event loop is not replaced each time. If the timer ends
+        too early, it is started again for the rest of the time. If it would end too late, it is replaced.
         """
         loop = self.client.loop
         self.due, self._then = loop.time() + seconds, then
@@ -273,7 +273,7 @@ class Http1Reply(asyncio.Protocol):
     def read(self) -> asyncio.Future[bytes]:
         """Returns the next bytes of the body, or no bytes at its end. Raises `TransportFault`.
 
-        The first result is empty and means that the head is complete.
+        The first call returns no bytes, as soon as the head is complete.
         """
         self._waiter = waiter = self._loop.create_future()
         self._connection.due = self._loop.time() + self._read_s

@@ -304,7 +304,8 @@ def by_models(owned_by: Iterable[str], server: str) -> ServerProfile | None:
 def is_near(base_url: str) -> bool:
     """Returns True if the server is on this machine or in its network.
 
-    To identify a server, Toolwire sends requests only if this is True. Otherwise only the address counts.
+    Toolwire sends such a server requests that identify it. Any other server is identified only by its
+    address.
     """
     host = (urlsplit(base_url).hostname or "").lower()
     try:

@@ -17,8 +17,8 @@ Rules:
 - If arguments are not complete when the finish reason arrives, the reader waits for them until the stream
   ends. A call that stays incomplete ends the response with `length`. If arguments arrive for a call that was
   already sent without arguments, the response fails.
-- Log probabilities are read if the turn requests them. They belong to the text or refusal in their chunk, or
-  to the next text or refusal if the one in their chunk is empty.
+- Log probabilities are read if the turn requests them. They belong to the text or refusal in their chunk. If
+  the chunk has none, they belong to the next text or refusal.
 - Half of a surrogate pair is kept until its other half arrives, or until other content arrives.
 - The size of deferred text and the size of all calls are limited.
 """

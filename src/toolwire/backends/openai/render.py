@@ -273,7 +273,7 @@ def _add_tools(body: Body, turn: Turn, profile: ServerProfile) -> None:
 def _choice(turn: Turn, profile: ServerProfile) -> str | Body | None:
     """Returns the `tool_choice` to send, or None if the field is not sent.
 
-    If this is an object, the server itself restricts the tools.
+    If the result is an object, the server itself restricts the tools.
     """
     choice, taken = turn.tool_choice, profile.choices
     if choice.name is not None and "named" in taken:

@@ -235,7 +235,7 @@ def _path(named: Any) -> tuple[str, ...]:
 def _by_structure(
     nodes: list[_Node], words: str, looked_for: set[Refused]
 ) -> Refused | Literal["client"] | None:
-    """Returns the feature that the fields and codes of the error objects show as refused.
+    """Returns the refused feature, according to the fields and codes of the error objects.
 
     Returns "client" if the error is in the client's tools, and None if the structure does not decide.
     """
@@ -266,7 +266,7 @@ RECALLED: frozenset[Recalled] = frozenset({"text"})
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a server says about a model. None, and 0 for `loaded`, means that a fact is unknown.
+    """What a server says about a model. A fact is None if it is unknown; an unknown `loaded` is 0.
 
     `tools`: whether the model supports tools. `lark`: whether the server supports Lark grammars. `window`:
     the largest possible context length, in tokens. `loaded`: the current context length. `own_api`: whether

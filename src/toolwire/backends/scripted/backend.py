@@ -2,7 +2,7 @@
 
 Both are deterministic and work offline. The demo model is offered if no model is configured. With
 `tools = "emulated"` or `"constrained"`, they act like models without tool calling: they read the tools from
-their prompt, and write calls as text in the dialect `writes`.
+their prompt, and write calls as text, in the dialect of the option `writes`.
 """
 
 from __future__ import annotations
