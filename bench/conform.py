@@ -50,8 +50,8 @@ For this comparison, the server behind each gateway (the *upstream*) has only ch
 was tested with 25 such upstreams. One is correct, and 24 deviate from OpenAI's format in one point each, as
 real servers do; their names are below the table. *Right* means that the gateway passes the checks with every
 upstream. *An error* means that the client gets an error instead of a wrong answer. (For servers that repeat
-the arguments in every chunk, Toolwire has the setting `cumulative_arguments`. It was off.) These tests cannot
-show whether `cache_control` reaches Claude."""
+the arguments in every chunk, Toolwire has the setting `cumulative_arguments`. It was off in these tests.) The
+tests cannot show whether `cache_control` reaches Claude."""
 START_S = 120.0
 SEEN = 150
 

@@ -175,8 +175,8 @@ MESSAGES = [
     ),
     Check(
         "messages.system.inline",
-        "the endpoint accepts messages with the role system anywhere after the first message, with text, "
-        "with blocks, or empty and with an output_config",
+        "the endpoint accepts messages with the role system after the first message: with text, with blocks, "
+        "or with an output_config and no content",
         "Claude Code sends them; CLIProxyAPI#3608, CLIProxyAPI#3625; grok2api#598; cc-router#33",
         "Claude Code does not work at all",
         asks("messages", "system"),

@@ -200,7 +200,7 @@ RESPONSES = [
     ),
     Check(
         "responses.previous",
-        "previous_response_id continues the stored response, and the answer contains the same id",
+        "previous_response_id continues the stored response, and the answer repeats the previous_response_id",
         f"{SCHEMAS}ModelResponseProperties; macprovider#830; letta-code#3639",
         "the model gets the result of a call that it no longer knows",
         ("responses.kept.call", "responses.kept.next"),
