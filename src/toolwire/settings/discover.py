@@ -36,7 +36,7 @@ KEYS: tuple[tuple[str, tuple[str, ...], str, dict[str, str]], ...] = (
 
 
 def embedded() -> Found:
-    """Returns the downloaded models that run inside Toolwire, the small default model last."""
+    """Returns the downloaded models that run inside Toolwire, with the small default model last."""
     from toolwire.backends.local.pull import DEFAULT, MODELS, available
 
     better = [name for name in MODELS if name != DEFAULT and available(name)]
@@ -141,8 +141,8 @@ async def discover(environ: Environment | None = None) -> tuple[ModelSettings, .
 def with_discovered(settings: Settings) -> Settings:
     """Returns the settings with the models that were found on this machine.
 
-    These models replace the default if no model is configured. Otherwise they are added if `beside` returns a
-    function.
+    If no model is configured, the found models replace `DEFAULT_MODELS`, unless `server.discover` is "off".
+    If models are configured, the found models are added only if `beside` returns a function.
     """
     if settings.models is not DEFAULT_MODELS:
         look = beside(settings)

@@ -170,7 +170,10 @@ def _layered(
 
 
 def _drop_consent(given: dict[Key, Given], in_file: dict[Key, Given], problems: list[str] | None) -> None:
-    """Drops keys about consent that a file in the working folder sets (see HARMLESS), and reports this."""
+    """Drops consent settings of a file in the working folder, unless `HARMLESS` has their value.
+
+    Reports the dropped settings.
+    """
     dropped = [
         key
         for key, harmless in HARMLESS.items()

@@ -220,7 +220,7 @@ def did(outcome: Outcome) -> list[Row]:
     """Returns rows for the outcome of a call.
 
     If the call ran, the rows show what was shared or changed, and what could not be read. Otherwise they show
-    the notice. If the person edited the arguments, the rows also show the arguments that ran.
+    the notice of the outcome. If the person edited the arguments, the rows also show the arguments that ran.
     """
     if outcome.edited is not None:
         edited, (asked, ran) = replace(outcome, edited=None), outcome.edited

@@ -83,7 +83,7 @@ class VaultTool:
         self._library = library
 
     def share(self, ran: Ran, picked: Sequence[str]) -> Any:
-        """Returns the whole result. Only a search needs a second grant for a part of its results."""
+        """Returns the whole result. Among the vault tools, only a search lets the person pick results."""
         return ran.value
 
 

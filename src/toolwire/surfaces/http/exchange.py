@@ -135,7 +135,8 @@ ROOM_KEY = "toolwire.room_key"
 def body_due(now: float, began: float, arrived: int) -> float:
     """Returns the time by which the next piece of a body must arrive.
 
-    A body that keeps up with `BODY_RATE` has `BODY_IDLE_S` from now on. A slower body has less time.
+    If the body has arrived at `BODY_RATE` or faster, this is `BODY_IDLE_S` from now. For a slower body, it is
+    `BODY_IDLE_S` after the moment at which `BODY_RATE` would have delivered the bytes that have arrived.
     """
     return min(now, began + arrived / BODY_RATE) + BODY_IDLE_S
 
@@ -144,8 +145,8 @@ class Room:
     """The memory for request bodies that are arriving or waiting, shared by all keys.
 
     The room has `MOST_ARRIVING` bytes, but at least four times the largest body. A key may hold at most as
-    much as is left for the other keys. So one key alone gets at most half, and another key always finds room.
-    If no keys are configured, all of the room may be used.
+    many bytes as are still free. So one key alone gets at most half of the room, and another key always finds
+    some. If no keys are configured, all of the room may be used.
     """
 
     __slots__ = ("_held", "left")
@@ -338,10 +339,10 @@ class Exchange:
     # --- the response ---
 
     def shared(self, headers: HeaderList) -> HeaderList:
-        """Returns the headers that every response to this request has, besides its own `headers`.
+        """Returns the headers to add to a response with these `headers`.
 
-        These are `common`, and the headers that `late_headers` creates. The latter are left out if `headers`
-        already contains them from another node that ran the turn.
+        These are `common`, and the headers that `late_headers` creates. If another node ran the turn,
+        `headers` already contains the headers of `late_headers`, so they are not added again.
         """
         if self.late_headers is None or any(b"-ratelimit-" in name for name, _ in headers):
             return self.common

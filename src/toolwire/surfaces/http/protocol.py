@@ -210,7 +210,7 @@ class GuardedProtocol(HttpToolsProtocol):
         return found + len(EMPTY_LINE) if found >= 0 else len(data)
 
     def _stops_at_upgrade(self, piece: bytes | memoryview) -> bool:
-        """Parses a part. Returns True if the part ended a head that offers an upgrade.
+        """Parses a part of the received bytes. Returns True if it ended a head that offers an upgrade.
 
         The parser has then read nothing after that head.
         """

@@ -210,7 +210,7 @@ class UsageRoutes:
         )
 
     def _question(self, request: Request, holder: KeyHolder) -> tuple[UsageQuery, int]:
-        """Returns the query for one page, and the time at which the last page ends."""
+        """Returns the usage query for one page, and the end of the whole requested period."""
         query = request.query_params
         name = query.get("bucket") or query.get("bucket_width") or "day"
         if name not in WIDTHS:

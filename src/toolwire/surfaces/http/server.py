@@ -208,8 +208,9 @@ async def _serve(
 def settle_memory() -> None:
     """Tunes the garbage collector for a server.
 
-    Objects that exist now are kept until the end, so they are not scanned again. Collections are rarer,
-    because the journal keeps many small objects alive, and scanning them took a sixth of a request's time.
+    Objects that exist now are kept until the end, so they are not scanned again. The collector runs less
+    often, because the journal keeps many small objects alive, and scanning them took a sixth of a request's
+    time.
     """
     gc.collect()
     gc.freeze()

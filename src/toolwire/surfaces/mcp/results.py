@@ -152,11 +152,10 @@ def problem_of(call: McpCall, outcome: Outcome | None) -> tuple[str, str]:
 
 
 def _passed_on(outcome: Outcome, version: str) -> types.CallToolResult:
-    """Returns the result of an MCP server, changed only as far as the client needs it.
+    """Returns the result of an MCP server, with as few changes as possible.
 
-    Keys of `_meta` that are about the server's connection are removed, and so is structured content that the
-    client's protocol version does not allow. If the person edited the arguments, a text is added that says
-    so.
+    Removes keys of `_meta` that are about the server's connection, and structured content that the client's
+    protocol version does not allow. If the person edited the arguments, adds a text that says so.
     """
     raw: types.CallToolResult = outcome.raw
     changed: dict[str, Any] = {}

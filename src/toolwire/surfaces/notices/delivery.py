@@ -126,7 +126,7 @@ def _retry_after(header: str) -> float:
 async def can_read(session: aiohttp.ClientSession, notice: NoticeSettings) -> bool | None:
     """Whether Toolwire's own token can read the topic of an ntfy notice; None if that is unknown.
 
-    A program that finds a token that can read the topic can read the links in its messages.
+    If it can, a program that finds the token can read the links in the messages.
     """
     headers = {"Authorization": f"Bearer {notice.token}"} if notice.token else {}
     url = f"{notice.url}/{notice.topic}/auth"

@@ -1,8 +1,8 @@
-"""Decides tool calls by the `--allow` rules, or asks a person, who answers by single keys or by lines.
+"""Decides tool calls by the `--allow` rules, or asks a person.
 
-Each class is a `Surface` of the approvals. An approval contains the token of what the person was shown. It
-is valid for one call, unless the person presses another key to remember it. Ctrl-C is not a
-decision: the turn stops, and its questions expire.
+The person answers by single keys or by lines. Each class is a `Surface` of the approvals. An approval
+contains the token of what the person was shown. It is valid for one call, unless the person presses the key
+that remembers it. Ctrl-C is not a decision: the turn stops, and its questions expire.
 """
 
 from __future__ import annotations
@@ -241,7 +241,10 @@ class KeySurface(PersonSurface):
                 await self._unlock(draft)
 
     async def _unlock(self, draft: _Draft) -> None:
-        """Asks for the approval code. Without the code, the approval is forgotten when this command ends."""
+        """Asks for the approval code, which makes a remembered approval last.
+
+        Without the code, the approval is remembered only until this command ends.
+        """
         code = self.approvals.proofs.code
         if self.signer is not None:
             return

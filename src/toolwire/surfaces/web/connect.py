@@ -79,7 +79,7 @@ class ConnectApi(PageApi):
     async def all(self, request: Request) -> dict[str, Any]:
         """Returns what to paste into each client.
 
-        The texts name the model in the query, or the first model if the query names none.
+        The texts contain the model that the query names, or the first model if the query names none.
         """
         models = model_rows(self._web.gateway.catalog)
         model = request.query_params.get("model", "")[:LONGEST_NAME] or (models[0]["id"] if models else "")
@@ -141,7 +141,7 @@ class StreamedAnswer:
 class RoundTrip:
     """A test of two turns with a tool call.
 
-    `root`: the server's address. `forced`: the request forces the model to call the tool.
+    `root`: the server's address. `forced`: whether the request forces the model to call the tool.
     """
 
     def __init__(
@@ -340,7 +340,7 @@ def _result_as_text() -> dict[str, Any]:
 
 
 class GatewayTrip(RoundTrip):
-    """A test of two turns without HTTP: it calls the gateway of this process as a chat client."""
+    """A test of two turns without HTTP: sends chat completions requests to the gateway directly."""
 
     def __init__(self, gateway: Gateway, model: str, forced: bool) -> None:
         self._gateway = gateway

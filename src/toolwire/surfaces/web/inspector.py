@@ -134,7 +134,10 @@ class WireApi(PageApi):
         self._web.hub.publish("turn", {"turn": turn()})
 
     async def turns(self, request: Request) -> dict[str, Any]:
-        """Returns the turns, newest first. `before`: the id of a turn, or a Unix time in seconds."""
+        """Returns the turns, newest first.
+
+        `before` in the query limits them to turns before a certain turn (its id) or time (Unix seconds).
+        """
         journal, asked = await self._journal(), request.query_params
         limit = max(1, number(request, "limit", 100, MOST_TURNS))
         found = journal.records()

@@ -249,7 +249,7 @@ class Pages:
         return _signed_in(JSONResponse({PAGE_KEY: await self.sessions.page_key(token)}), request, token)
 
     async def _ask(self, request: Request) -> Response:
-        """Answers a command on this machine. The command must know the secret in this server's record."""
+        """Answers a `toolwire` command on this machine that knows the secret in this server's record."""
         _check_origin(request)
         given = await body(request)
         nonce, sent = (field(given, name, str, required=True)[:200] for name in ("nonce", "proof"))

@@ -134,7 +134,10 @@ class ServersApi(PageApi):
         return await self.definitions(request)
 
     async def _renew(self, source: str) -> None:
-        """Reads a running server's list of tools again, and so offers tools that the person has just agreed to."""
+        """Reads a running server's list of tools again.
+
+        This offers tools to whose definitions a person has just agreed.
+        """
         servers = self._web.tools.servers
         for one in servers.states() if servers is not None else ():
             settings = servers.settings(one.name) if servers is not None else None
@@ -191,8 +194,8 @@ async def waiting_definitions(web: Web) -> dict[str, list[dict[str, Any]]]:
 def called(approval: Approval) -> tuple[str, str] | None:
     """Returns the names of the server and the tool of a question; None if it is not an MCP tool.
 
-    Another program may have stored the question. If it shows another server than its source names, the
-    result is None too.
+    Another program may have stored the question. So the result is also None if the server that the question
+    shows is not the server in its `source`.
     """
     facts = dict(approval.shown.facts)
     server = approval.source.removeprefix("mcp:").partition("@")[0]

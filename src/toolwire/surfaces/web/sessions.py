@@ -1,14 +1,14 @@
 """Signs people in with a one-time link or an admin key.
 
-Access to this machine is not enough: a local program, or the agent itself, must not approve its own calls.
-The session's token is in a cookie that scripts and other sites cannot read; the store has only its hash.
-Browsers send a cookie to every port of a host, so each request must also contain the session's page key,
-which only the page's own origin can read. A link works once, on any node or worker. A session that was
-started with a stored key ends when that key is revoked.
+Access to this machine is not enough to approve calls: otherwise a local program, such as an agent, could
+approve its own calls. The session's token is in a cookie that scripts and other sites cannot read; the store
+has only its hash. Browsers send a cookie to every port of a host, so each request must also contain the
+session's page key, which only the page's own origin can read. A link works once, on any node or worker. A
+session that was started with a stored key ends when that key is revoked.
 
-Each session has an origin: how its person signed in. `toolwire open` needs nothing but access to the user's
-files, so its sessions are marked: their origin is `OPEN`. A session that creates a link passes its own origin
-on to the session that the link starts.
+Each session has an origin: how its person signed in. `toolwire open` needs only access to the user's files,
+so its sessions have an origin of their own: `OPEN`. A session that creates a link passes its own origin on to
+the session that the link starts.
 
 Every program of the same user can write to the store, so a session may approve calls only if its row has an
 authority: a value that is sealed with the server's key (`tools/consent.py`). A session gets an authority from

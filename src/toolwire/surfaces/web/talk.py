@@ -66,7 +66,7 @@ class StoredChat:
         return "\n".join(said)
 
     def edited(self) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
-        """Returns the arguments of edited calls, by call id: as asked for, and as they ran."""
+        """Returns the arguments of edited calls, by call id: as the model wrote them, and as they ran."""
         parts = [part for entry in self.entries for part in entry.get("parts", ())]
         return {part["id"]: tuple(part["edited"]) for part in parts if part.get("edited")}
 
