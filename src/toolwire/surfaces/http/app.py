@@ -3,8 +3,8 @@
 A turn is a request that a model answers. The routes of turns are found with one lookup in a table; Starlette
 serves all other routes. OPTIONS requests are answered first. For all other requests, Host and Origin are
 checked before anything runs. Every response has a request id. Errors are JSON error objects, never HTML or a
-traceback. If a client disconnects, the model's run is cancelled. Nothing is buffered: each block waits for
-the socket. `websocket.py` is imported with the first WebSocket.
+traceback. If a client disconnects, the model's run is cancelled. Streams are not buffered: each block waits
+for the socket. `websocket.py` is imported with the first WebSocket.
 """
 
 from __future__ import annotations

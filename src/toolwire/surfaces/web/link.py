@@ -36,7 +36,10 @@ class LinkApi:
         return [("GET", "/link/{id}", self.read), ("POST", "/link/{id}", self.decide)]
 
     async def read(self, request: Request) -> dict[str, Any]:
-        """Returns the whole question. It contains a token, which an approval must send back in its field `shown`."""
+        """Returns the whole question.
+
+        The question contains a token. A request that approves must send this token back in its field `shown`.
+        """
         if request.path_params["id"] == TEST_LINK:
             return {"test": True}
         link, approval = await self._links.opened(

@@ -33,7 +33,7 @@ _OPEN = ("$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "if", "patternPropert
 
 
 class Listed(Protocol):
-    """A tool of a server, as `mcp.types.Tool` has it."""
+    """A tool of a server: the fields of `mcp.types.Tool` that this module reads."""
 
     @property
     def name(self) -> str: ...

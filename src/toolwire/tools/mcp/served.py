@@ -234,7 +234,7 @@ def _cut(text: str) -> str:
 class Unpinned(Pins):
     """Replaces `Pins` for servers that clients named, and stores nothing.
 
-    A client's approval for such a server is for exactly one definition of a tool.
+    Such a server needs no stored pins, because a client's approval is for exactly one definition of a tool.
     """
 
     async def all(self) -> dict[str, dict[str, str]]:
