@@ -1,4 +1,4 @@
-"""Meters count what is used of a limit per minute, in integers.
+"""Meters count, in integers, how much of a limit per minute is used.
 
 The functions are pure: the time is passed in, in microseconds. A meter is a leaky bucket: it holds what was
 taken and has not drained yet, and it drains evenly at its rate. At most one minute's allowance can be taken

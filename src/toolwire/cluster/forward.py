@@ -369,9 +369,9 @@ def merged(pages: dict[int, str]) -> str:
 class WorkerContext:
     """The number, addresses and sockets of one worker.
 
-    `siblings`: the addresses of all workers, including this one. `private`: two listening sockets that only
-    this worker has. One is for other nodes, because a connection to the shared sockets could reach any
-    worker. The other is for the other workers of this server; the parent keeps it open.
+    `siblings`: the addresses of all workers, including this one. `private`: two sockets on which only this
+    worker accepts connections, because a connection to the shared sockets could reach any worker. One is for
+    other nodes. The other is for the other workers of this server; the parent keeps it open.
     """
 
     number: int = 0

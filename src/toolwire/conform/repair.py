@@ -251,8 +251,8 @@ class _Chat(_Repairer):
     def _enclose(self, value: dict[str, Any], object: str) -> None:
         """Replaces missing and wrong values of the envelope by their last correct values.
 
-        `object`: the type that the envelope must name. The judge can then check the choices in the chunk or
-        body.
+        `object`: the type that the envelope must name. After that, the judge can check the choices in the
+        chunk or body.
         """
         value["object"] = object
         for key, known in self._envelope.items():

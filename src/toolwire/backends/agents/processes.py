@@ -3,7 +3,8 @@
 - A child leads its own process group. The whole group is killed when the child ends.
 - A child gets only the environment variables that are passed to it, never the gateway's API keys.
 - When a child fails, the last lines of its stderr are logged. The error for the client contains the end of
-  these lines, without paths of this machine. It contains no stderr if the child serves several clients.
+  these lines, without paths of this machine. If the child serves several clients, the error contains no
+  stderr.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
 - Files are written atomically and are readable only by their owner. Codex logs tool results into databases.
   Each process has its databases in a private folder, in memory where possible.
 - The first process in a fresh home must have started before another one starts. `warming` lets only one
-  process start at a time, also if several gateways use the home.
+  process start at a time, even if several gateways use the home.
 """
 
 from __future__ import annotations

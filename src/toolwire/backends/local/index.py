@@ -1,9 +1,9 @@
 """Downloads wheels from the Python package index that the person configured for pip or uv.
 
 This module follows the environment variables and files of pip (`PIP_INDEX_URL`, `pip.conf`, …) and of uv
-(`UV_DEFAULT_INDEX`, `uv.toml`, …). It also uses netrc, proxies and certificate authorities. It reads both
-forms of the simple API, folders of wheels and `file:` URLs. It works without pip, because it needs only the
-standard library.
+(`UV_DEFAULT_INDEX`, `uv.toml`, …). It also uses netrc, proxies and certificate authorities. It reads the
+HTML and the JSON form of the simple API, folders of wheels and `file:` URLs. It works without pip, because it
+needs only the standard library.
 """
 
 from __future__ import annotations

@@ -246,8 +246,8 @@ class LocalModel:
     def accepts(self, grammar: str) -> bool:
         """Returns whether llguidance can read a grammar.
 
-        llama.cpp ignores a grammar that llguidance cannot read. To notice this, the grammar must allow only
-        texts that begin with a tilde: if llama.cpp answers without a tilde, it has ignored the grammar.
+        llama.cpp ignores a grammar that llguidance cannot read. So `grammar` must allow only texts that begin
+        with a tilde: an answer without a tilde then shows that llama.cpp has ignored the grammar.
         """
         known = self._accepted.get(grammar)
         if known is None:

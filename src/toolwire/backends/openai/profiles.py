@@ -2,7 +2,7 @@
 
 `render.py`, `strategy.py` and `discover.py` read this table; hardly any other code depends on a server's
 name. A row contains facts from the server's own documentation or source code, which a comment names (as of
-August 2026). In all other respects, a server is expected to work as OpenAI's API.
+August 2026). In all other respects, a server is expected to work like OpenAI's API.
 """
 
 from __future__ import annotations
