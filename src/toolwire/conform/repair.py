@@ -212,7 +212,7 @@ class _Chat(_Repairer):
     mixed = "calls_mixed"
 
     def place(self, value: Mapping[str, Any]) -> int | None:
-        """Returns the index of the only call in a frame; None if the frame has other content."""
+        """Returns the index of the call if the frame has one call and no other content, otherwise None."""
         choices = mappings(value.get("choices"))
         delta = mapping(choices[0].get("delta")) if len(choices) == 1 and choices[0].get("index") == 0 else {}
         only_calls = set(delta) <= {"tool_calls", "role", "content", "refusal"} and not delta.get("content")

@@ -1,4 +1,4 @@
-"""How the demo model uses the tools on notes (a vault): the calls that questions cause, results in prose."""
+"""How the demo model uses the tools on notes (a vault): its calls, and its words about results."""
 
 from __future__ import annotations
 
