@@ -280,7 +280,7 @@ TAGGED = (
     _tagged("kimi_k3", "Kimi K3", _KIMI_K3, ("<|open|>tools<|sep|>",), "<|open|>call "),
     _dialect(
         "tag_is_tool",
-        "models with prompts like those of Cline and Roo; middleware for calls in XML or YAML",
+        "models whose prompt describes calls in XML or YAML, as the prompts of Cline and Roo do",
         Opener(f"<{TOOL}>", _ELEMENT, whole=True),
     ),
 )
@@ -296,7 +296,7 @@ def _python(marker: str, closer: str) -> Opener:
 LITERAL = (
     _dialect(
         "pythonic",
-        "Llama 4, Llama 3.2, ToolACE, Gemma 3; OLMo 3 (between tags)",
+        "Llama 4, Llama 3.2, ToolACE, Gemma 3; OLMo 3 (with tags around the calls)",
         Opener(f"[{TOOL}(", PythonBlock(exact=True), whole=True, line_start=True),
         _python("<|python_start|>", "<|python_end|>"),
         _python("<function_calls>", "</function_calls>"),
