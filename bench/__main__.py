@@ -20,8 +20,8 @@ from bench.side import Side
 
 PICTURE = "pictures/benchmarks.svg"
 ABOUT = """\
-> **What you get:** what Toolwire costs, compared with a program that only copies bytes (the relay), nginx and
-> other gateways, in one run.
+> **What you get:** what Toolwire costs, compared with nginx, with other gateways, and with a program that
+> only copies bytes (the relay).
 >
 > **Use it when** you want to judge the cost, or to repeat the measurement with `make bench`. See also [Where
 > the time goes](performance.md).
@@ -51,15 +51,15 @@ part is the difference when this part is switched off.""",
     "codex": """\
 Both sides use the same Codex binary and the same simulated model. One side is a small JSON-RPC client of
 Codex, the other is an HTTP client of Toolwire. *First token* is the time to the first token, *wall time* the
-time until all turns have ended. *Resampled* is the range of the ratio when the measured pairs are drawn again
-at random (5 % of the draws are below it, and 5 % above). If the target is inside the range, it is neither
-clearly met nor clearly missed.""",
+time until all turns have ended. A *pair* is one measurement of each side. *Resampled* is a bootstrap interval
+of the ratio, from the 5th to the 95th percentile. A target inside this interval is neither clearly met nor
+clearly missed.""",
     "local": """\
 Both sides use the same model file. The *result* is Toolwire's speed, divided by the speed of llama.cpp's
 server.""",
     "vault": """\
-How fast Toolwire builds the index of a vault, and how many times faster a search is than a linear scan of all
-notes, and than ripgrep.""",
+How fast Toolwire builds the index of a vault, and how many times faster its search is than two other methods:
+a linear scan of all notes, and ripgrep.""",
     "proxy": """\
 The same client calls a tool of an MCP server directly, and through `toolwire mcp`.""",
 }

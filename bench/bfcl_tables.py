@@ -21,7 +21,7 @@ TOOLS = (1, 5, 20)
 SIDES = {
     "auto": "Toolwire, `auto`",
     "required": "Toolwire, `required`",
-    "template": "the model's own template, decoded freely",
+    "template": "the model's own template, without a grammar",
     "llama.cpp": "llama.cpp's own server, `auto`",
     "llama.cpp required": "llama.cpp's own server, `required`",
 }
@@ -80,8 +80,8 @@ def report(measured: Measured, per: int, seed: int) -> dict[str, Any]:
     done = [f"{name} {count}" for name, count in zip(measured, tables[2][-1][1:], strict=True)]
     notes = [
         f"The cases are from {PACKAGE} {VERSION} ({LICENCE}): {per} of each category, drawn with seed "
-        f"{seed}. The temperature is 0. An answer has at most {CUT} tokens, or {CUT_PARALLEL} with several "
-        "calls.",
+        f"{seed}. The temperature is 0. An answer has at most {CUT} tokens, or {CUT_PARALLEL} if a "
+        "case needs several calls.",
         f"With `required`, llama.cpp's own server gets only {HELD} cases of each category.",
         "The machine is shared, so the times vary. The figures in brackets count CPU seconds instead, which "
         "hardly depend on other programs.",

@@ -503,12 +503,7 @@ def cpu_rows(found: Found) -> list[Row]:
         turn = taken(side, SHORT, name)
         delta = (taken(side, MANY, name) - turn) / (MANY.pieces - SHORT.pieces)
         rows.append(
-            Row(
-                f"CPU per delta: {title}",
-                delta,
-                f"{figure(turn / 1000)} ms per turn in addition to its deltas",
-                unit="µs",
-            )
+            Row(f"CPU per delta: {title}", delta, f"plus {figure(turn / 1000)} ms per turn", unit="µs")
         )
     return rows
 
@@ -546,8 +541,8 @@ def run(rounds: int = 5, seed: int | None = None) -> tuple[list[Row], list[str]]
         provider.stop()
     turns = f"{MANY.pieces} deltas {1000 * STEP_S:g} ms apart"
     notes = [
-        f"Codex: {rounds} rounds, in an order drawn with seed {seed}. A turn has {turns}. A ratio is that of "
-        "the medians."
+        f"Codex: {rounds} rounds, in an order drawn with seed {seed}. A turn has {turns}. Each ratio "
+        "compares medians."
     ]
     return [*time_rows(found), *cpu_rows(found)], notes
 

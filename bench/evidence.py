@@ -358,7 +358,7 @@ small vault of notes.""",
         {"TOOLWIRE_LONG_PARK_S": ("330", "5")},
         """\
 An agent of Cursor calls a tool, and the client sends the result 330 seconds later. The same run must
-continue. Cursor's bridge is replaced by a script.""",
+continue. A script replaces Cursor's *bridge*, the [program that runs Cursor's agents](cursor.md).""",
     ),
     tested(
         "cursor-sdk-park",
@@ -456,9 +456,10 @@ that only shows the same text. (Times below 50 ms count as 50 ms.)""",
         must=True,
         about="""\
 Two nodes behind nginx serve streams of tool loops, while one fault after the other happens. Every request
-must end with the right answer, or with one clear error that a fault explains. A row of a fault shows how many
-seconds after its end everything worked again, how long it lasted, and how the requests ended in the meantime.
-*Cut* means that the connection broke off, and *in-band* that the error was part of a stream.""",
+must end with the right answer, or with one clear error that a fault explains. In the rows *right answers
+again after*, the *result* is the time from the end of a fault until everything works again. The *figures* are
+the duration of the fault, and the results of all requests from its beginning until that time. *Cut* means
+that the connection broke off, and *in-band* that the error was part of a stream.""",
     ),
     tested(
         "web-axe",
@@ -501,7 +502,7 @@ send nothing, leave connections half open, or send too many requests.""",
         about="""\
 Four clients run tool loops while another client is hostile: it floods a WebSocket, or uses its key to fill
 memory or to flood the server with requests. The server has no limits. *Time* is the time of a tool loop.
-Beside a hostile client, the results are ratios to the results without one.""",
+In the rows *beside …*, the result is the ratio to the row *no hostile client*.""",
     ),
     tested(
         "soak",

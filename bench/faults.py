@@ -348,10 +348,10 @@ def judged(
             Row(f"{window.fault.name}: right answers again after", taken, detail, "at most", within_s, "s")
         )
     kept = len(scene.load.kept) + len(scene.probe.kept)
-    detail = f"{kept:,} stored; {scene.load.unkept:,} other responses said that they were not stored"
+    detail = f"{kept:,} stored; {scene.load.unkept:,} other responses reported that they were not stored"
     rows.append(Row("stored responses not found again", len(gone), detail, "at most", 0, ""))
     refused = (
-        f"{limited.rate} requests per minute: {limited.allowed:,} allowed of {limited.due:,.0f}, "
+        f"{limited.rate} requests per minute, so {limited.due:,.0f} in all; {limited.allowed:,} allowed, "
         f"{limited.refused:,} refused"
     )
     rows.append(

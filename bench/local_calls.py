@@ -57,11 +57,11 @@ def problem(tool: ToolSpec, body: dict[str, Any]) -> str:
     choice = body["choices"][0]
     calls = choice["message"].get("tool_calls") or []
     if len(calls) != 1 or calls[0]["function"]["name"] != tool.name:
-        return f"{len(calls)} calls, finished by {choice['finish_reason']}"
+        return f"{len(calls)} calls, finish_reason {choice['finish_reason']}"
     try:
         arguments = json.loads(calls[0]["function"]["arguments"])
     except ValueError:
-        return f"arguments are no JSON, finished by {choice['finish_reason']}"
+        return f"arguments are no JSON, finish_reason {choice['finish_reason']}"
     found = next(jsonschema_rs.validator_for(dict(tool.parameters)).iter_errors(arguments), None)
     return found.message[:120] if found else ""
 

@@ -26,7 +26,8 @@ The parsers also give different results:
 | case | vLLM, Hermes | SGLang, Hermes | Toolwire |
 |---|---|---|---|
 | 22 texts, each split into chunks in different ways | for 9 texts, the result depends on the split \
-| for all 22, and for 17 of them the calls differ | no result depends on the split, as fuzz tests check |
+| for all 22 texts, the result depends on the split; for 17 of them, even the calls differ \
+| no result depends on the split, as fuzz tests check |
 | `</tool_call>` inside a string of the arguments | ends the call \
 | ends the call when not streamed | is part of the string |
 | prose that mentions `<tool_call>` | no output | no output | is text |

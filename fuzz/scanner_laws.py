@@ -397,6 +397,8 @@ LAWS: dict[str, Law] = {
     "json_repaired": Law(draw_jsonish, judge_repaired, "repaired JSON is strict JSON, however it is split"),
     "json_in_string": Law(draw_jsonish, judge_string, "JSON inside a JSON string is unescaped exactly once"),
     "custom_input": Law(
-        draw_input, judge_custom_input, "a custom tool's input is unchanged as a function's argument"
+        draw_input,
+        judge_custom_input,
+        "a custom tool's input is unchanged after it was sent as an argument of a function",
     ),
 }

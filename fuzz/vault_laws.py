@@ -160,7 +160,7 @@ LAWS: dict[str, Law] = {
     "vault_policy": Law(
         _draw_path,
         _judge_policy,
-        "a path that the policy allows never leads up, out of the vault or to a hidden file",
+        "a path that the policy allows contains no `..` and no hidden names",
         ("text",),
     ),
     "vault_notes": Law(

@@ -392,18 +392,21 @@ def judge_obsidian(case: Case) -> None:
 RUN, PIECES, RAW = ("runs", "cuts"), ("calls", "order"), ("raw",)
 LAWS: dict[str, Law] = {
     "chat_encoder": Law(
-        draw_chat_run, judge_chat_run, "any run gives a valid chat stream, which adds up to its body", RUN
+        draw_chat_run,
+        judge_chat_run,
+        "any run gives a valid chat stream, and its chunks add up to the body",
+        RUN,
     ),
     "responses_encoder": Law(
         draw_responses_run,
         judge_responses_run,
-        "any run gives a valid Responses stream, which adds up to its body",
+        "any run gives a valid Responses stream, and its events add up to the body",
         RUN,
     ),
     "messages_encoder": Law(
         draw_responses_run,
         judge_messages_run,
-        "any run gives a valid Messages stream, which adds up to its body",
+        "any run gives a valid Messages stream, and its events add up to the body",
         RUN,
     ),
     "aggregator": Law(
