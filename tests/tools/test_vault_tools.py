@@ -616,7 +616,7 @@ async def test_a_missing_note_is_reported_as_not_found(use: Use) -> None:
         ("vault_tags", {"tag": "typing"}, "#typing"),
         ("note_links", {"filePath": "Rivers/Mill.md"}, "Rivers/Mill.md"),
         ("note_properties", {"filePath": "Rivers/Mill.md"}, "Rivers/Mill.md"),
-        ("vault_tasks", {"folder": "Diary"}, "open tasks, Diary"),
+        ("vault_tasks", {"folder": "Diary"}, "open tasks in Diary"),
         ("daily_note", {}, "today"),
     ],
 )
