@@ -50,18 +50,19 @@ class CallAssembler:
     Parameters:
 
     - `cumulative`: every fragment repeats the arguments from their beginning.
-    - `names`: the names of the declared tools. A name can arrive in pieces: a declared name is complete if
-      arguments have arrived, or if it is not the beginning of another declared name. None: every name is
-      complete as soon as arguments have arrived.
-    - `ordered`: if False, the events of all calls are sent as they come, without waiting for ids and without
-      checking arguments. This is for upstreams that number their fragments.
+    - `names`: the names of the declared tools. They decide when a name is complete, because a name can arrive
+      in pieces. If a declared name is also the beginning of another one (`get` and `get_time`), it is
+      complete when arguments arrive. Any other declared name is complete at once. If `names` is None, every
+      name is complete when arguments arrive.
+    - `ordered`: if False, no call waits for an earlier call or for its own id, so the events of several calls
+      can alternate. Arguments are not checked.
     - `rename`: returns the name for the event `CallBegin`, given the name that the upstream sent.
     - `repair`: creates the `Repair` for the arguments of a function call.
 
     Attributes:
 
     - `reason`: why the run ends. The caller sets it if the reason is known before the last calls are added.
-    - `changes`: how often fragments changed a call.
+    - `changes`: counts what fragments added: new calls, ids, and pieces of names and arguments.
     - `held`: the number of characters that wait to be sent.
     - `size`: roughly the number of characters that are kept.
     - `truncated`: a call was cut off.

@@ -76,7 +76,7 @@ def hides(text: str) -> bool:
 
 
 def prose(text: str) -> str:
-    """Returns the text like `clean`, but keeps the joiners inside emoji and words.
+    """Does what `clean` does, but keeps the joiners inside emoji and words.
 
     Do not use it for text that a person approves.
     """

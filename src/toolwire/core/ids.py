@@ -31,7 +31,10 @@ _OWN = re.compile(rf"[a-z]+[_-][0-9a-f]{{{2 * _BYTES}}}")
 
 
 def is_own(id: str) -> bool:
-    """Whether an id has the form of the ids of `random_id`. Such an id does not need masking."""
+    """Whether an id has the form of the ids of `random_id`.
+
+    The log and the journal do not search such an id for secrets.
+    """
     return _OWN.fullmatch(id) is not None
 
 

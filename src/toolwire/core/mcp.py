@@ -16,7 +16,10 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
 
 
 def call_name(server: str, tool: str) -> str:
-    """Returns the name of a past call of a server's tool, as every model's API accepts it."""
+    """Returns the name of a past call, made of the server's and the tool's name.
+
+    The API of every model accepts this name.
+    """
     return f"{_UNSAFE.sub('_', server)}__{_UNSAFE.sub('_', tool)}"[:LONGEST_NAME]
 
 

@@ -118,7 +118,7 @@ class Policy:
     # --- the rules ---
 
     def _note(self, events: list[Event]) -> None:
-        """Records the calls and drops of a batch that passes without changes."""
+        """Records the calls of a batch that passes unchanged, and counts its `Dropped` events."""
         for event in events:
             if isinstance(event, CallBegin):
                 self.names.append(event.name)

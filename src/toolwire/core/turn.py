@@ -349,9 +349,9 @@ def _joined(value: Json) -> str:
 
 
 def _opened(text: str) -> str:
-    """Returns the text in a base64 data URL, or "" if its content is not UTF-8.
+    """Returns the content of a base64 data URL, or "" if the content is not UTF-8.
 
-    Any other text is returned unchanged.
+    Returns any other text unchanged.
     """
     found = _DATA_URL.match(text)
     try:

@@ -226,7 +226,8 @@ class _Reader:
     def block(self, mark: str, indent: int) -> str:
         """Returns a block scalar: the lines that are indented more than `indent`.
 
-        The indentation of the first line is removed from all lines.
+        The indentation of the first line is removed from all lines. `mark`: the sign after the key, such as
+        `|` or `>-`.
         """
         lines: list[str] = []
         inner = -1

@@ -25,9 +25,8 @@ Headers = tuple[tuple[bytes, bytes], ...]
 class Account:
     """Calls and usage of one turn.
 
-    Call `saw` with each batch that is sent. `policies` has a `Policy`, or None if no rules apply, for each
-    choice and each round. The number of a round is how often the gateway has called tools of MCP servers
-    before it (`rounds.py`).
+    Call `saw` with each batch that is sent. The keys of `policies` are pairs: the index of a choice, and how
+    many rounds of calls the gateway had already run (`rounds.py`). The values are None if no rules apply.
     """
 
     __slots__ = (

@@ -40,7 +40,7 @@ RETIRE_LOOK_S = 0.2
 
 
 class User(Protocol):
-    """A running turn. `backend`: the model that the turn uses now."""
+    """A running turn. `backend`: the backend that the turn uses now."""
 
     @property
     def backend(self) -> Backend | None: ...

@@ -302,7 +302,7 @@ class Gateway:
         return turn
 
     async def _admit(self, grant: KeyGrant, turn: Turn, model: str, key_id: str) -> Ticket | None:
-        """Reserves what the turn needs of the key's limits; returns None if the key has no limits.
+        """Reserves a part of the key's limits for the turn; returns None if the key has no limits.
 
         Raises an error if the key may not run this turn.
         """

@@ -2,9 +2,9 @@
 
 A turn that finds a free slot runs at once. Waiting turns are admitted one key after the other, and in order
 of arrival within a key. So a key with many waiting turns delays only itself. When the queue is full and a key
-with few waiting turns sends another one, the gateway refuses the last waiting turn of the key with the most
-waiting turns instead. A turn that ends or is cancelled frees its slot at once. Each process has its own
-queues.
+with few waiting turns sends a turn, the gateway accepts this turn, and refuses the last waiting turn of the
+key with the most waiting turns. A turn that ends or is cancelled frees its slot at once. Each process has its
+own queues.
 """
 
 from __future__ import annotations
@@ -50,7 +50,10 @@ class ModelQueue:
             del self.keys[place.key_id]
 
     def following(self) -> QueueSlot:
-        """Removes and returns the turn that is admitted next. Its key moves to the end of the keys."""
+        """Removes and returns the turn that is admitted next.
+
+        If the key of this turn has more waiting turns, the key moves to the end of `keys`.
+        """
         key_id, places = self.keys.popitem(last=False)
         place = places.popleft()
         self.waiting -= 1
@@ -78,8 +81,9 @@ class Queues:
     def join(self, model: str, key_id: str) -> QueueSlot | None:
         """Returns a slot in the queue of `model`; None if there is no limit.
 
-        If the queue is full, refuses a waiting turn of another key that has more waiting turns. If there is
-        no such key, raises an error: with status 429 if turns of this key already wait, otherwise with 503.
+        If the queue is full, refuses a waiting turn of another key that has more waiting turns than this key
+        would have. If there is no such key, raises an error: with status 429 if turns of this key already
+        wait, otherwise with 503.
         """
         if not self._at_once:
             return None

@@ -2,17 +2,15 @@
 
     batch = await source.pull()  ─▶  block = stages.feed(batch)  ─▶  yield block
 
-A `RunSource` is one run of the backend, or one round of calls that the gateway runs itself (`rounds.py`).
-The loop reads one source at a time. The first source is a new run, a parked run that is resumed, calls that
-the client has approved, or the refusal of the queue. Another source follows in these cases:
+The loop reads one `RunSource` at a time. This is a run of the backend, or a round of calls that the gateway
+runs itself (`rounds.py`). Another source follows in these cases:
 
 - The first attempt lacks a required call, or its call does not fit a strict schema: a second attempt.
 - The backend refuses the strategy: a run with another strategy.
 - The model fails before the first byte: a run of a fallback model.
 - The model calls tools that the gateway runs itself: the round of these calls, then the model's next run.
 
-A failure before the first byte of the answer is an HTTP error (`ToolwireError`). A later failure is sent in
-the stream. Closing the stream cancels the run.
+A failure before the first byte of the answer is an HTTP error. A later failure is sent in the stream.
 """
 
 from __future__ import annotations
@@ -103,10 +101,7 @@ class Run:
         self._siblings = object()  # the parked runs of all choices of this turn share this object
 
     def asks(self, turn: Turn, id: str) -> None:
-        """Sets the requested model.
-
-        From now on the turn counts for this model, even if the turn is refused later.
-        """
+        """Sets the requested model. Even if the turn is refused later, it counts for this model."""
         self.turn, self.model = turn, id if self.fell_back else turn.model
         self._asked = self._asked or id
         self.backend_kind = self._gateway.catalog.kind(id)
@@ -116,8 +111,8 @@ class Run:
     async def plans(self, turn: Turn, backend: Backend | None, failure: Failure | None) -> Plan:
         """Plans the turn, opens its answer and joins the model's queue.
 
-        If the model is not available (`backend` is None) or not ready, the first of its fallbacks that is
-        ready answers. If there is none, raises the last failure. `failure`: why there is no `backend`.
+        If the model is not available (`backend` is None) or not ready, the turn goes to the first fallback
+        that is ready. If there is none, raises the last failure. `failure`: why there is no `backend`.
         """
         gateway, trace, key_id = self._gateway, self.trace, self.caller.key_id
         if trace is not None and self._decoded is None:
@@ -303,7 +298,7 @@ class Run:
     # --- which source is read ---
 
     def _first(self, choice: int, refusal: Failure | None) -> tuple[RunSource, Stages]:
-        """Returns the first `RunSource` of the turn with its stages. `refusal`: why the queue refused it."""
+        """Returns the turn's first `RunSource` with its stages. `refusal`: why the queue refused the turn."""
         assert self.plan is not None
         served = self.served
         if refusal is None and served is not None and served.approved is not None:

@@ -134,8 +134,8 @@ class RunSource:
 
         A resumed run first gets the results of its calls.
 
-        If the run has ended, raises the exception that ended the run; `ended_by` turns this exception into a
-        batch.
+        If the run has ended, raises an exception: `StopAsyncIteration`, or the error that ended the run. Pass
+        the exception to `ended_by` to get the last batch.
         """
         timeouts = self._timeouts
         if self.live is not None and self._results is not None:

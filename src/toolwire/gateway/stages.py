@@ -215,7 +215,10 @@ class Stages:
         return self._writer.say(text)
 
     def _settle(self) -> None:
-        """Updates the attributes that the loop reads. Text on the shortcut changes none of them."""
+        """Updates the attributes that the loop reads.
+
+        Text that goes straight to the writer changes none of them.
+        """
         policy, required = self.policy, self._required
         self.rejected = required if required is not None and required.rejected else None
         """The current attempt, if it lacks the required call or has an invalid call; otherwise None."""
@@ -282,7 +285,7 @@ class RequiredCall:
 
     @property
     def answer(self) -> str:
-        """The text of the model so far, with the invalid call in it."""
+        """What the model has written in this attempt, including an invalid call."""
         return "".join(self._answer)
 
     @property

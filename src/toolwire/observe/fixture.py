@@ -101,8 +101,8 @@ _READERS: dict[str, Any] = {
 def masked(recording: Recording, mask: Mask) -> Recording:
     """Returns the recording with secrets masked.
 
-    If a secret is split over several pieces, the raw frames of the backend and the blocks sent to the client
-    that contain a part of the secret are masked completely.
+    If a secret is split over several pieces, every raw frame of the backend that contains a part of the
+    secret is masked completely, and so is every such block that was sent to the client.
     """
     rows = [(ms, run, event) for ms, run, events in recording.batches for event in events]
     batched, held, _ = _masked_pieces(rows, mask)

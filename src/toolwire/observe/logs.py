@@ -345,7 +345,7 @@ def _shared(mask: Mask | None, names: tuple[str, ...], *values: Any) -> str:
 
 
 def _words(fields: Iterable[tuple[str, Any]]) -> str:
-    """Returns the fields that are not empty as text, each after a space."""
+    """Returns ` name=value` for each field that is not empty, joined to one text."""
     return "".join([f" {name}={_word(value)}" for name, value in fields if value or type(value) is float])
 
 

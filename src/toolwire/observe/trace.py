@@ -173,8 +173,8 @@ class Trace(msgspec.Struct, eq=False, weakref=True):
     def restart(self, ids: int, readings: int) -> None:
         """Records that another model answers instead of the first one.
 
-        `ids` and `readings`: how many ids and clock readings were recorded before the first model started. Later
-        ones are dropped.
+        `ids` and `readings`: how many ids and clock readings were recorded before the first model started.
+        Later ones are dropped.
         """
         self.minted, self.clock_readings = self.minted[:ids], self.clock_readings[:readings]
         self.offers, self.runs = (), tuple(run._replace(how="failed", plan=0) for run in self.runs)
@@ -220,7 +220,7 @@ class Trace(msgspec.Struct, eq=False, weakref=True):
     # --- bounds ---
 
     def weigh(self) -> None:
-        """Asks the journal for room for what was recorded since the last time."""
+        """Asks the journal for room for what was recorded since the last call of `weigh`."""
         size, self._uncounted = self._uncounted, 0
         if not self.recording or not size:
             return

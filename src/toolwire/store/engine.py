@@ -57,7 +57,7 @@ class Connection(Protocol):
 class Engine(ABC):
     """Runs work in threads, so that the event loop never waits for a disk or a network.
 
-    If a row cannot be decoded, the work function raises one of `UNREADABLE`.
+    `run` gets the work as a function. If this function cannot decode a row, it raises one of `UNREADABLE`.
     """
 
     name: str

@@ -61,7 +61,7 @@ class Page:
 
 
 class Store:
-    """The store at this URL.
+    """The store at `url`.
 
     It is opened when it is used for the first time, or at once with `async with Store(url) as store:`.
     """

@@ -183,7 +183,7 @@ class Tool(Protocol):
 
 @runtime_checkable
 class Naming(Protocol):
-    """A tool whose calls name paths."""
+    """A tool whose arguments contain paths of files."""
 
     def paths(self, arguments: Arguments) -> tuple[str, ...]:
         """Returns the paths that the call names. Touches no file.

@@ -331,7 +331,7 @@ def _judge(tool: Tool, arguments: Arguments, rule: str) -> None:
 
 
 def _logged(error: Exception) -> tuple[str, None, str]:
-    """Returns the event, the result and the note for the audit log about a call that failed.
+    """Returns what the audit log records about a failed call: the event, the result (None) and a note.
 
     The note is not the error's message, because a message may contain content.
     """

@@ -3,8 +3,8 @@
 A rule is a function of (path, value) that raises `ToolwireError` if the value is wrong. The table `FIELDS` of
 each API's `decode.py` has the rules for the API's fields; `check` applies such a table to a body. Null counts
 as absent. A path consists of known field names and indexes. An error message shortens and escapes a client's
-value and never contains its keys. `leftover` notes the members of objects that are not read, so that the
-report can name them.
+value. If this value is an object, the message does not contain its keys. `leftover` notes the members of
+objects that are not read, so that the report can name them.
 """
 
 from __future__ import annotations

@@ -89,8 +89,8 @@ class Http1Client:
     async def post(self, request: Request, body: bytes) -> Http1Reply:
         """Sends the request and returns the response as soon as its head is complete.
 
-        Raises `TransportFault`. If the server has closed a waiting connection, the request is sent once more,
-        on a new connection.
+        Raises `TransportFault`. If an idle connection from an earlier request is used, and the server has
+        closed it, the request is sent once more, on a new connection.
         """
         connection = self._take(request.origin)
         while True:

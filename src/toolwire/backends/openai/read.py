@@ -441,7 +441,7 @@ def prefill_of(turn: Turn) -> str:
 class PrefillEcho:
     """Removes the prefill from the beginning of an answer that repeats it.
 
-    The beginning of an answer is held back only as long as it can be the beginning of the prefill.
+    The first text of an answer is held back until it is clear whether it repeats the prefill.
     """
 
     def __init__(self, prefill: str) -> None:

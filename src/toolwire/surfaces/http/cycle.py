@@ -23,7 +23,10 @@ BARE = (204, 304)
 
 
 class Cycle(RequestResponseCycle, Connection):
-    """uvicorn's `RequestResponseCycle` with shortcuts for complete bodies, whole responses and streams.
+    """uvicorn's `RequestResponseCycle` with shortcuts for the usual cases.
+
+    `take` returns a request body that has arrived completely, `answer` writes a whole response, and `write`
+    writes one block of a stream.
 
     The head (status line and headers) is written together with the body. The head of a stream is written
     together with the first block if this block follows at once.

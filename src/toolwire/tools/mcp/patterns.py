@@ -252,7 +252,8 @@ _PORTS = {"http": "80", "https": "443", "ws": "80", "wss": "443", "ftp": "21"}
 def _host(written: str) -> str | None:
     """Returns the host in the form in which hosts are compared; None if its meaning is not certain.
 
-    For example, `127.1`, `0x7f.0.0.1` and `2130706433` are all 127.0.0.1 for some clients.
+    Returns None for `127.1`, `0x7f.0.0.1` and `2130706433`, for example, because only some clients read them
+    as the address 127.0.0.1.
     """
     name = written.lower().removesuffix(".")
     try:

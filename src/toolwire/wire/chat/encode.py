@@ -82,7 +82,7 @@ def logprobs_object(tokens: Mapping[str, Sequence[TokenLogprob]]) -> dict[str, A
 
 
 def _with_logprobs(after: bytes, step: Delta) -> bytes:
-    """Returns the bytes after a delta's text (`after`), with the log probabilities of the step in them."""
+    """Returns `after`, the bytes that follow a delta's text, with the step's log probabilities inserted."""
     logprobs = encode(logprobs_object({DELTA_FIELDS[step.item.kind]: step.logprobs}))
     return after.replace(b'"logprobs":null', b'"logprobs":' + logprobs, 1)
 

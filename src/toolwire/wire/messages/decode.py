@@ -261,7 +261,11 @@ OF_MESSAGE = frozenset({"role", "content", "output_config"})
 
 
 class _Reader:
-    """Collects the items of a history, the paths of their ids, and notes on skipped blocks."""
+    """Collects the items of a history, and notes on skipped blocks.
+
+    `paths` has one entry per item: the path of the field that holds the id of a call or result, such as
+    `messages[2].content[0].id`. For any other item, the entry is "".
+    """
 
     def __init__(self) -> None:
         self.items: list[Item] = []
@@ -390,7 +394,7 @@ class _Reader:
 
 
 def _of_assistant(kind: str, block: dict[str, Any], path: str) -> tuple[Item, str]:
-    """Returns a call or thought of the assistant, and the path of its id ("" for a thought)."""
+    """Returns a call or thought of the assistant, and the path of the id's field ("" for a thought)."""
     if kind == "thinking":
         text, signature = required_string(block, "thinking", path), optional(block, "signature", path)
         return Reasoning(content=(text,) if text else (), signature=signature or None), ""

@@ -107,9 +107,10 @@ def _client_tool(kind: str, tool: dict[str, Any], path: str) -> ToolSpec | None:
 def read_choice(
     choice: Any, tools: tuple[ToolSpec, ...], given: Iterable[Mapping[str, Any]]
 ) -> tuple[ToolChoice, bool, Failure | None]:
-    """Returns the tool choice, whether parallel calls are allowed, and the value of `Turn.only_spoken`.
+    """Returns the tool choice, whether parallel calls are allowed, and an error or None.
 
-    `tools`: the tools that any backend can serve. `given`: all tools of the request.
+    The error is for backends that do not speak this API (`Turn.only_spoken`). `tools`: the tools that the
+    model sees with every backend. `given`: all tools of the request.
     """
     default = ToolChoice("auto" if tools else "none")
     if choice is None:

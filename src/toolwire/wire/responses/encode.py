@@ -52,7 +52,7 @@ class ItemShape:
     - `events`: the type of the text's events, without the suffix `.delta` or `.done`.
     - `also`: further members of these events.
     - `text_field`: the member of the `.done` event that has the whole text.
-    - `holder`: the member of the item whose list contains the part.
+    - `holder`: the member of the item that is the list of its parts, such as `content`.
     - `names_call`: whether the `.done` event has the call's name.
     """
 

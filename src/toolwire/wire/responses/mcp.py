@@ -5,8 +5,8 @@
 | mcp_list_tools        | nothing for the model; the gateway does not list the server's tools again       |
 | mcp_call              | a Call and its Result; after an approval request, only the Result               |
 | mcp_approval_request  | a Call that has the id of the approval request                                  |
-| mcp_approval_response | the Result of that Call: it did not run. The gateway checks an approval and     |
-|                       | runs the call                                                                   |
+| mcp_approval_response | the Result of that Call, which says that the call did not run. If the client    |
+|                       | approved the call, the gateway runs it and replaces this Result                 |
 
 Two approval requests with the same id are one request, so their contents must be equal. Clients must send an
 approval request back unchanged, because the gateway compares it with its own record.
@@ -159,7 +159,7 @@ class McpItems:
         self._called: set[str] = set()
 
     def read(self, entry: Mapping[str, Any], kind: str, path: str) -> Iterator[tuple[Item, str]]:
-        """Yields the items for the model, each with the path of its id."""
+        """Yields the items for the model, each with the path of the field that holds its id."""
         if kind == LISTS:
             self._listed.add(required_string(entry, "server_label", path))
         elif kind == QUESTIONS:
