@@ -11,6 +11,8 @@ import pytest
 
 from toolwire.cli.mcp_explain import explain_arguments, run_explain
 from toolwire.settings.types import ConfigError
+from toolwire.store.store import Store
+from toolwire.tools.mcp.pins import Pinned, Pins
 
 Explain = Callable[..., str]
 SETTINGS = """
@@ -34,13 +36,17 @@ def explain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Explain:
     file.write_text(f'[store]\nurl = "sqlite:///{tmp_path}/t.db"\n{SETTINGS}')
 
     def run(*words: str) -> str:
-        parser = argparse.ArgumentParser()
-        parser.add_argument("--config")
-        explain_arguments(parser)
-        assert run_explain(parser.parse_args(["--config", str(file), *words])) == 0
+        assert run_explain(parse("--config", str(file), *words)) == 0
         return capsys.readouterr().out
 
     return run
+
+
+def parse(*words: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--config")
+    explain_arguments(parser)
+    return parser.parse_args(words)
 
 
 def test_it_names_the_rule_that_decides_and_why_the_others_do_not_fit(explain: Explain) -> None:
@@ -67,6 +73,25 @@ def test_as_json_it_is_for_scripts(explain: Explain) -> None:
     found = json.loads(explain("files", "list_directory", '{"path": "/"}', "--json"))
     assert (found["action"], found["rule"]) == ("allow", "list_*")
     assert [step["fits"] for step in found["rules"]] == [False, True, False]
+
+
+async def test_a_tool_that_nobody_agreed_to_gets_a_hint(
+    explain: Explain, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with Store(f"sqlite:///{tmp_path}/t.db") as store:
+        await Pins(store).first("mcp:files", [Pinned("read_text_file", "sha256:1", "{}")])
+
+    def hint(tool: str) -> str:
+        run_explain(parse("--config", str(tmp_path / "toolwire.toml"), "files", tool, "--json"))
+        out, err = capsys.readouterr()
+        assert json.loads(out)["action"]
+        return err
+
+    assert hint("read_text_fil") == (
+        "note: files has no tool read_text_fil that you have agreed to; did you mean read_text_file?\n"
+    )
+    assert hint("xyz") == "note: files has no tool xyz that you have agreed to\n"
+    assert hint("files__read_text_file") == hint("resources/read") == ""
 
 
 def test_what_it_prints_hides_nothing(explain: Explain) -> None:

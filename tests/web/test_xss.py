@@ -348,7 +348,9 @@ TOOLS = {
 }
 
 
-def test_notes_arguments_names_and_errors_stay_text_on_every_page(site: Any, watched: Any) -> None:
+@pytest.fixture
+def hostile(site: Any, watched: Any) -> Any:
+    """A tab on a server whose models, notes, tools and errors have hostile names and contents."""
     scripts = {
         **dict.fromkeys(MODELS, "say Hello from {model}."),
         **TOOLS,
@@ -356,10 +358,11 @@ def test_notes_arguments_names_and_errors_stay_text_on_every_page(site: Any, wat
     }
     models = {name: {"script": script} for name, script in scripts.items()}
     notes = {name: f"# {payload}\n\nneedle {payload}\n" for name, payload in zip(NAMES, SHORT, strict=True)}
-    tab = watched(site(models=models, notes=notes))
-    page, dialog = tab.page, tab.page.get_by_role("dialog")
+    return watched(site(models=models, notes=notes))
 
-    # The chat and its dialog.
+
+def test_notes_arguments_names_and_errors_stay_text_in_the_chat(hostile: Any) -> None:
+    tab, page, dialog = hostile, hostile.page, hostile.page.get_by_role("dialog")
     tab.said("reads", "Go")
     expect(dialog).to_be_visible()
     tab.inert("files to read", *NAMES, within=dialog)
@@ -380,9 +383,12 @@ def test_notes_arguments_names_and_errors_stay_text_on_every_page(site: Any, wat
     tab.inert("a difference", *NOTED, within=dialog)
     dialog.get_by_role("button", name="Deny", exact=True).click()
     tab.ended()
-    said = [
-        RENDERED.get(payload, payload) for payload in PAYLOADS
-    ]  # a call of an unknown tool is shown as text
+
+
+def test_answers_errors_and_titles_stay_text_in_the_chat(hostile: Any) -> None:
+    tab, page = hostile, hostile.page
+    # A call of an unknown tool is shown as text.
+    said = [RENDERED.get(payload, payload) for payload in PAYLOADS]
     shown = {
         "errs": said,
         "breaks": ["<img src=x onerror=xss()>"],
@@ -403,7 +409,9 @@ def test_notes_arguments_names_and_errors_stay_text_on_every_page(site: Any, wat
     page.get_by_role("button", name="Model:").click()
     tab.inert("models and titles", *MODELS, *PAYLOADS)
 
-    # The inbox: reasons for denials, requesters, and affected files.
+
+def test_reasons_requesters_and_files_stay_text_in_the_inbox(hostile: Any) -> None:
+    tab, page, dialog = hostile, hostile.page, hostile.page.get_by_role("dialog")
     tab.said("asks", "Go")
     expect(dialog).to_be_visible()
     tab.inert("arguments", *PAYLOADS, within=dialog)
@@ -436,7 +444,9 @@ def test_notes_arguments_names_and_errors_stay_text_on_every_page(site: Any, wat
         expect(page.get_by_text("Loading")).to_have_count(0)
         tab.inert(which, *payloads)
 
-    # Settings and connect: model names, patterns, and an error of a model.
+
+def test_names_patterns_and_errors_stay_text_in_the_settings_and_on_the_connect_page(hostile: Any) -> None:
+    tab, page = hostile, hostile.page
     tab.call("PUT", "/settings", {"tool_models": [*MODELS, *PRINTABLE]})
     tab.go("/ui/settings")
     expect(page.get_by_role("switch", name="Tools in the chat")).to_be_checked()

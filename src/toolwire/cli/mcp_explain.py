@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
 
@@ -11,6 +12,8 @@ from toolwire.core.display import as_json, one_line
 from toolwire.settings.load import load
 from toolwire.settings.types import ConfigError, McpServerSettings, McpSettings
 from toolwire.surfaces.tables import table
+from toolwire.tools.mcp.dead_rules import METHODS
+from toolwire.tools.mcp.known import known_tools
 from toolwire.tools.mcp.policy import Policy, Ruling, Step, read_arguments
 
 OUTCOMES = {"deny": "refused", "ask": "needs your approval", "allow": "runs without a question"}
@@ -35,7 +38,18 @@ def run_explain(arguments: argparse.Namespace) -> int:
         print(as_json(value))
     else:
         print("\n".join(_lines(tool, ruling, steps)))
+    if hint := _unknown(tool, [known.name for known in known_tools(settings.store.url, server.source)]):
+        print(f"note: {server.name} {hint}", file=sys.stderr)
     return 0
+
+
+def _unknown(tool: str, known: Sequence[str]) -> str:
+    """Returns a hint if a person has agreed to tools of the server, and `tool` is none of them."""
+    if not known or tool in (*known, *METHODS):
+        return ""
+    near = get_close_matches(tool, known, 1)
+    similar = f"; did you mean {one_line(near[0], 80)}?" if near else ""
+    return f"has no tool {one_line(tool, 80)} that you have agreed to{similar}"
 
 
 def server_named(name: str, settings: McpSettings) -> McpServerSettings:
