@@ -55,7 +55,7 @@ class CallAssembler:
       complete when arguments arrive. Any other declared name is complete at once. If `names` is None, every
       name is complete when arguments arrive.
     - `ordered`: if False, no call waits for an earlier call or for its own id, so the events of several calls
-      can alternate. Arguments are not checked.
+      can alternate. In this case, arguments are not checked.
     - `rename`: returns the name for the event `CallBegin`, given the name that the upstream sent.
     - `repair`: creates the `Repair` for the arguments of a function call.
 

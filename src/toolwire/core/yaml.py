@@ -383,7 +383,7 @@ def _flow_members(text: str, at: int, depth: int, rules: Rules) -> tuple[dict[st
 
 
 def _after_comma(text: str, at: int, closer: str) -> int:
-    """Returns the index after the comma at `at`; at a closing bracket, the index of the bracket."""
+    """Returns the index after a comma, or the index of a closing bracket. Skips space before them."""
     at = _after_space(text, at)
     if text[at : at + 1] == ",":
         return at + 1

@@ -4,8 +4,8 @@
 
 - User, system and developer messages stay unchanged. The model's messages, its calls and their results are
   replaced by the summary.
-- Calls that have no result yet follow the summary unchanged, each with its group (see `open_groups`), so that
-  the client can still send their results.
+- Calls that have no result yet are placed after the summary. They stay unchanged, each with its group (see
+  `open_groups`), so that the client can still send their results.
 - The summary is written in an ordinary turn, with the same key, limits, journal and usage. The summary is not
   stored: the sealed item that the client gets contains it.
 - When the client sends the compacted conversation, the model gets the summary as a message of the assistant,

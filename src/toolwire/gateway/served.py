@@ -105,7 +105,7 @@ class TakenCall:
 class TakenCalls:
     """Removes from a run's events the calls that the gateway runs itself. Pure.
 
-    If the run has such calls, or if `holds` is True, the answer continues after the run. So the run's
+    If the run has such calls, or if the caller sets `holds`, the answer continues after the run. So the run's
     `Finish` is kept in `held` and not passed on. But if the run was cut off, its `Finish` is passed on, and
     the calls are dropped.
     """

@@ -321,8 +321,8 @@ def optional(holder: Mapping[str, Any], name: str, path: str, rule: Rule = strin
 def nested(holder: dict[str, Any], name: str, path: str, flat: str | None) -> tuple[dict[str, Any], str]:
     """Returns the object `holder[name]` and its path.
 
-    Some clients write the members of that object directly into the holder. Then the holder and its path are
-    returned; if `flat` is given, the holder must have a member of that name.
+    Some clients write the members of that object directly into the holder. In this case, returns the holder
+    and its path. `flat`: the name of a member that the holder must then have; None if none is necessary.
     """
     inner = holder.get(name)
     if inner is None and (flat is None or holder.get(flat) is not None):

@@ -166,7 +166,8 @@ def passed(turn: Turn, capabilities: Capabilities) -> Mapping[str, Any]:
 def thoughts(turn: Turn, asked: Turn, capabilities: Capabilities) -> tuple[tuple[str, str], ...]:
     """Returns a report entry if reasoning that the client sent back does not reach the model.
 
-    `asked` is the turn that the backend runs. Returns no entry if all reasoning reaches the model.
+    `turn`: the client's request. `asked`: the turn that the backend runs. Returns no entry if all reasoning
+    reaches the model.
     """
     given = {id(item) for item in asked.items}
     for item in turn.items:

@@ -4,8 +4,9 @@
 |----------------------------------------|-----------------------------------------------------------------|
 | text                                   | TextPart                                                        |
 | image                                  | ImagePart                                                       |
-| document                               | its text; else an OtherPart: a file in OpenAI's shape, or (with |
-|                                        | a URL) the unchanged block                                      |
+| document with text                     | TextPart                                                        |
+| document with base64 data or a file id | OtherPart: a file in the form of OpenAI's API                   |
+| document with a URL                    | OtherPart: the unchanged block                                  |
 | search_result                          | TextPart                                                        |
 | tool_use                               | Call                                                            |
 | tool_result                            | Result; a `tool_reference` in it is a text                      |

@@ -187,9 +187,9 @@ def response_template(turn: Turn, id: str, created: int) -> dict[str, Any]:
 
 
 def _brief(token: TokenLogprob) -> dict[str, Any]:
-    """Returns a token's log probability without `bytes`, in the form for the events of a text.
+    """Returns a token's log probability as the events of a text have it: without `bytes`.
 
-    The content part at the end of the text has the tokens with `bytes`.
+    Only the content part at the end of the text has `bytes`.
     """
     top = [{"token": one["token"], "logprob": one["logprob"]} for one in token["top_logprobs"]]
     return {"token": token["token"], "logprob": token["logprob"], "top_logprobs": top}
