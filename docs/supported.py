@@ -385,8 +385,8 @@ def items_table() -> str:
     rows.append(
         (
             "`compaction`",
-            f"the notes of a compaction by this server, as a Message of the {became.role}; notes of other "
-            "servers are refused",
+            "the summary of a conversation that this server has compacted, as a Message of the "
+            f"{became.role}; summaries of other servers are refused",
         )
     )
     rows += [(f"`{kind}`", became) for kind, became in MCP_ITEMS.items()]
@@ -667,12 +667,13 @@ fields only to OpenAI's own servers, and to other servers only if you list them 
 itself handles `store` and `metadata`.
 
 For log probabilities (`logprobs` and `top_logprobs`, or `message.output_text.logprobs` in `include`), the
-tables show a request without tools. In two cases, Toolwire cannot return log probabilities, because they
-belong to the model's tokens, not to the text that the client receives. The report then says `ignored`:
+tables show a request without tools. In two cases, Toolwire changes the model's text before the client
+receives it. The log probabilities then no longer fit the text, so Toolwire leaves them out, and the report
+says `ignored`:
 
 - The request has emulated or constrained tools, so Toolwire scans the text for calls.
 - Toolwire separates `<think>` reasoning from the text. In a stream, the headers may already have been sent
-  when this happens, so the comment at the end of the stream also says `ignored`.
+  when this happens, so a [comment](wire.md) at the end of the stream also says `ignored`.
 
 In a Responses request, `top_logprobs` has an effect only together with `message.output_text.logprobs` in
 `include`, as with OpenAI.
@@ -720,8 +721,8 @@ of a tool), *Result* (the result of a call) or *Reasoning*.
 A step is a sequence of reasoning, text and calls of the assistant. Servers expect the results of these calls
 directly after the step, but some clients lose results, send them twice, or send them in another position.
 Toolwire repairs such a history if it can do so without inventing facts. The report lists each repair as
-`healed`, under `input` (Responses) or `messages` (chat completions). Messages keep their order. If the last
-item of a conversation was a result before the repair, the last item is also a result after the repair.
+`healed`, under `input` (Responses) or `messages` (chat completions). Messages keep their order. A
+conversation that ends with a result before the repair also ends with one after the repair.
 
 {repairs_table()}
 

@@ -166,7 +166,7 @@ def test_a_changed_definition_waits_in_the_inbox_with_its_difference(
     fine(page, "mcp-definition")
     page.keyboard.press("Escape")  # decides nothing
     expect(row.get_by_role("button", name="Review")).to_be_focused()
-    row.get_by_role("button", name="Keep withheld").click()
+    row.get_by_role("button", name="Keep hidden").click()
     expect(page.get_by_text("Nothing is waiting for you")).to_be_visible()
 
     page.goto(f"{place.site.url}/ui/settings")

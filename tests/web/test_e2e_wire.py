@@ -225,14 +225,14 @@ def test_a_parked_turn_and_the_one_that_resumed_it_lead_to_each_other_with_the_t
     expect(row(page, "get_weather")).to_contain_text("run was parked")
     look(page, "get_weather")
     expect(page.get_by_text("waits for results", exact=True)).to_be_visible()
-    expect(fact(page, "Run parked after this turn")).to_have_text("still parked, until the results arrive")
+    expect(fact(page, "Wait after this turn")).to_have_text("still parked, until the results arrive")
     first = page.url.rpartition("/")[2]
 
     result = {"role": "tool", "tool_call_id": called["tool_calls"][0]["id"], "content": "sunny"}
     assert "It is sunny." in ask(here, "waits", [QUESTION, called, result], tools=TOOLS)
     page.reload()
     waited = fetched(page, f"/turns/{first}")["parked"][0]
-    expect(fact(page, "Run parked after this turn")).to_have_text(re.compile(r"^[\d.]+ (ms|s)$"))
+    expect(fact(page, "Wait after this turn")).to_have_text(re.compile(r"^[\d.]+ (ms|s)$"))
     expect(page.get_by_text("waits for results", exact=True)).to_have_count(0)
     drawing = page.get_by_role("region", name="Timeline")
     expect(drawing.get_by_role("img")).to_have_attribute(

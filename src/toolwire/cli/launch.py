@@ -255,8 +255,8 @@ def _ids(value: Any) -> list[str]:
 def _started(config: str | None) -> Iterator[Gateway]:
     """Starts a gateway on a free loopback port, with a temporary key, and ends it afterwards.
 
-    The gateway also ends if this process is killed, because this process's end of the pipe `lifeline` then
-    closes.
+    The gateway also ends if this process is killed: the pipe `lifeline`, whose other end the gateway reads,
+    then closes.
     """
     settings = load(config, os.environ, {}, exposed=False)
     key = secrets.token_urlsafe(24)

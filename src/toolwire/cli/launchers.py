@@ -158,9 +158,9 @@ def _leaves(table: Mapping[str, Any], before: str = "") -> list[tuple[str, Any]]
 
 
 def _opencode(target: Target, environ: Mapping[str, str]) -> Setup:
-    """Passes the opencode.json on the web page Connect, with every model, in OPENCODE_CONFIG_CONTENT.
+    """Sets `OPENCODE_CONFIG_CONTENT`, which takes precedence over all configuration files of OpenCode.
 
-    This variable takes precedence over all configuration files.
+    Its value is the opencode.json that the web page Connect shows, with all models instead of one.
     """
     config = json.loads(fill(OPENCODE_JSON, "json", target.values, needs_key=True))
     models = config["provider"]["toolwire"]["models"]

@@ -1,11 +1,10 @@
 """Repairs small deviations of an answer, so that they do not hide other deviations.
 
-If an object lacks a required key, the judge does not look into the object. So if an endpoint omitted
-`logprobs`, the judge would not check its calls. This module adds missing keys and removes empty ones. The
-judge then checks the shape of objects in the answer as it was sent, and their order in the repaired answer.
-This module itself reports the deviations that its repairs hide from the judge: `null_key`, and wrong indexes
-and sequence numbers. In answers of Messages, it only adds missing keys: their blocks are numbered and nested,
-so the judge can continue after any other deviation. The module has no side effects.
+The judge does not look into an object that lacks a required key: in a choice without `logprobs`, it would not
+check the calls. So this module creates a copy of the answer with missing keys added and empty ones removed.
+In the original, the judge checks each object. In the copy, it checks the order of the objects. This module
+itself reports the deviations that its repairs hide from the judge: `null_key`, and wrong indexes and sequence
+numbers. In answers of the Messages API, it only adds missing keys. The module has no side effects.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ class _TwoChannels:
         self.sent = 0
 
     def news(self, channel: str, text: str) -> str:
-        """Returns the last part of `text`, which the other channel has not delivered yet."""
+        """Returns the end of `text`: the part that the other channel has not delivered before."""
         self._counts[channel] += len(text)
         fresh = max(0, self._counts[channel] - self.sent)
         self.sent += fresh

@@ -158,7 +158,7 @@ class Signed:
 
 
 class CallMemory:
-    """Signed thoughts by call id, for one model.
+    """The signed thoughts of one model, found by the id of the call that followed them.
 
     If the thoughts need too much space, the least recently used ones are forgotten first.
     """

@@ -8,9 +8,9 @@ Rules:
 - A connection has one request at a time. A connection whose response is complete waits for the next request,
   at most `KEEP_ALIVE_S`. Many servers send the final, empty HTTP chunk some time after the `[DONE]` of a
   stream. So after `[DONE]`, the connection waits `END_S` for the end of the response.
-- If anything arrives on a waiting connection, this client closes the connection, even if the event loop has
-  not read the bytes from the socket yet. Otherwise the bytes would be read as the response to the next
-  request, which may be another client's.
+- If anything arrives on a waiting connection, this client closes the connection. Otherwise the bytes would
+  be read as the response to the next request, which may be for another user of the gateway. So before each
+  request, the client also asks the socket for bytes that the event loop has not read yet.
 - The client follows no redirects and has no cookies. `transport.py` decodes compressed bodies.
 - While more than `HIGH_WATER` bytes are unread, the client does not read the socket, so the server waits.
 - A head larger than `MAX_HEAD` is an error. A response that has neither a length nor chunks ends with its

@@ -48,7 +48,7 @@ class Frame:
 def split_sse(raw: bytes | str, *, whole_standard: bool = False) -> tuple[list[Frame], list[Problem]]:
     """Returns the frames of a stream and its syntax problems.
 
-    After a problem, reading continues as in a client. `whole_standard`: accept `id`, `retry`, a byte order
+    A problem does not end the reading. `whole_standard`: accept `id`, `retry`, a byte order
     mark and comments inside an event, which the SSE standard allows.
     """
     problems: list[Problem] = []

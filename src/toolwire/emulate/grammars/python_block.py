@@ -200,9 +200,9 @@ def escape(scan: Scan, emit: Emit, raw: bool) -> Reading:
 
 
 def _character(found: re.Match[str]) -> str | None:
-    """Returns an escape's character as the inside of a JSON string; None if it is invalid.
+    """Returns the character of a Python escape as JSON writes it; None if the escape is invalid.
 
-    Halves of a surrogate pair stay escapes, because readers of JSON join them.
+    Half of a surrogate pair is returned as a JSON escape: a reader of JSON joins it with the other half.
     """
     kind = str(found.lastgroup)
     code = found[kind]

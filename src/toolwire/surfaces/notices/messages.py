@@ -134,7 +134,7 @@ def about_many(notice: NoticeSettings, approvals: Sequence[Approval], now: float
 
 
 def test(notice: NoticeSettings, now: float) -> Message:
-    """Returns a test message, which is about no question."""
+    """Returns a message that tests the delivery. It is not about a tool call."""
     page = _page(notice, None)
     text = "This is a test of Toolwire's notices. Nothing waits for your decision."
     if notice.level != "notice":

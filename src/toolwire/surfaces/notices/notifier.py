@@ -1,10 +1,10 @@
-"""Sends notices about the questions of one process.
+"""Sends messages about the questions of one process to the receivers in the settings (`[notices.NAME]`).
 
-When a question has waited for `after_s` seconds, each notice sends a message about it. Each notice has one
-task that sends its messages one after another, so a slow receiver delays only the messages of its own notice.
-A message that the receiver did not accept is sent again, after longer and longer pauses, as long as the
-question waits. If many questions are due at once, one message is about all of them. Sending notices never
-delays a question or makes it fail.
+When a question has waited for `after_s` seconds, each receiver gets a message about it. One task for each
+receiver sends its messages one after another, so a slow receiver delays only its own messages. A message that
+the receiver did not accept is sent again, after longer and longer pauses, as long as the question waits. If
+many questions are due at once, one message is about all of them. Sending messages never delays a question or
+makes it fail.
 """
 
 from __future__ import annotations

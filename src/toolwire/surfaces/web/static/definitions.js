@@ -54,7 +54,7 @@ export function definitionEntry(one, context, refresh) {
       ),
       h('p', { class: 'case-touches' }, `${whatOf(one)} Models do not see this tool until you agree.`),
     ),
-    h('div', { class: 'case-actions' }, button('Keep withheld', '', keep), button('Review', 'primary', look)),
+    h('div', { class: 'case-actions' }, button('Keep hidden', '', keep), button('Review', 'primary', look)),
   )
 }
 
@@ -107,7 +107,7 @@ export function review(one, context) {
   }
   foot.append(
     h('button', { type: 'button', class: 'button quiet', onclick: () => dialog.close() }, 'Decide later'),
-    button('Keep withheld', '', false, 'models still do not see this tool.'),
+    button('Keep hidden', '', false, 'models still do not see this tool.'),
     button('Agree', 'primary', true, 'models can now see this tool.'),
   )
   close.addEventListener('click', () => dialog.close())

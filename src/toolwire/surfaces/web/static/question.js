@@ -73,8 +73,8 @@ export class Question {
     const hint =
       'A remembered approval is a grant. Toolwire does not ask you again about the calls that the grant ' +
       'covers. You can revoke the grant in the inbox. A grant for a conversation ends when you delete the ' +
-      'conversation on these pages, when the terminal command exits, or when the MCP session ends. To keep ' +
-      'other grants after Toolwire restarts, set or enter your approval code in Settings before you approve.'
+      'conversation on these pages, when the terminal command exits, or when the MCP session ends. Other ' +
+      'grants end when Toolwire restarts, unless you enter your approval code in Settings before you approve.'
     this.grantNote = h('p', { class: 'hint' }, hint)
     this.ruleText = h('code', { class: 'rule' }, visible(this.rule))
     this.ruleNote = h(

@@ -80,9 +80,9 @@ export function codeSection(page) {
   }
   const about =
     'With the code, you can approve calls from other programs, such as MCP clients, on these pages. In a ' +
-    'terminal, the code lets you approve calls that come from another terminal or program. If you ' +
-    'let Toolwire remember an approval after you have set or entered the code, this approval stays valid ' +
-    'when Toolwire restarts.'
+    'terminal, the code lets you approve calls that come from another terminal or program. Once ' +
+    'you have set or entered the code, approvals that you let Toolwire remember stay valid when Toolwire ' +
+    'restarts.'
   return { node: section('Approval code', about, state, h('div', { class: 'row' }, button)), show }
 }
 

@@ -203,12 +203,12 @@ class TurnPage {
       fact('Tokens', tokens),
       fact('Calls', callNames(turn.calls) || 'none'),
       fact(
-        'Run parked before this turn',
+        'Wait before this turn',
         turn.parked_ms ? ms(turn.parked_ms) : null,
         'How long the run waited for the results that this request brought',
       ),
       fact(
-        'Run parked after this turn',
+        'Wait after this turn',
         after?.to_ms ? ms(after.to_ms - after.from_ms) : null,
         'How long the run waited until another request brought the results',
       ),

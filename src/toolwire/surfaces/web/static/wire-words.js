@@ -29,8 +29,7 @@ const KINDS = new Map([
   ['resumed', 'The request continued a run that was waiting for tool results'],
   [
     'replayed',
-    'No waiting run matched the results, so Toolwire started a new run from the history in the request. ' +
-      'This is not the replay of a recording',
+    'No waiting run matched the results, so Toolwire started a new run from the history in the request',
   ],
 ])
 
