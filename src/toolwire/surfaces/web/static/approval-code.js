@@ -7,8 +7,8 @@ import { banner, clear, h } from './dom.js'
 const CHOOSE =
   'Choose an approval code of at least 8 characters. With the code, you can approve calls from other ' +
   'programs, such as MCP clients, on these pages. In a terminal, the code lets you approve calls that come ' +
-  'from another terminal or program. Once you have entered the code, approvals that you let Toolwire remember ' +
-  'stay valid when Toolwire restarts. Toolwire stores no copy of the code.'
+  'from another terminal or program. Once you have entered the code, approvals that you let Toolwire ' +
+  'remember stay valid when Toolwire restarts. Toolwire stores no copy of the code.'
 
 /**
  * Asks for the code. Resolves to whether the session may now approve; null if no code is set and this session
