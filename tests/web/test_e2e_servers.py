@@ -149,6 +149,7 @@ def test_a_changed_definition_waits_in_the_inbox_with_its_difference(
     server = page.get_by_role("list", name="MCP servers and their state").get_by_role("listitem").first
     expect(server).to_contain_text("the server has no tool ecko; did you mean echo?")
     server.get_by_role("button", name="Check notes").click()
+    expect(server).to_contain_text("1 tool hidden from models")
     expect(server).to_contain_text("echo has changed. Models do not see this tool until you agree.")
     page.get_by_role("heading", name="MCP servers", exact=True).scroll_into_view_if_needed()
     fine(page, "mcp-withheld-settings")
@@ -177,7 +178,7 @@ def test_a_changed_definition_waits_in_the_inbox_with_its_difference(
         "(since) => performance.now() > since + 600", arg=page.evaluate("performance.now()")
     )
     agree.click()
-    expect(server).not_to_contain_text("withheld")
+    expect(server).not_to_contain_text("hidden from models")
     page.goto(f"{place.site.url}/ui/inbox?tab=audit")
     expect(page.get_by_role("row").filter(has_text="agreed")).to_contain_text("echo")
     assert [name for name, _ in place.calls()] == ["rug"]

@@ -104,7 +104,7 @@ export function serversSection(page) {
           h('code', { class: 'strong' }, name),
           h('span', { class: `badge ${kind}` }, label),
           definitions.length
-            ? h('span', { class: 'badge warn' }, `${counted(definitions.length, 'tool')} withheld`)
+            ? h('span', { class: 'badge warn' }, `${counted(definitions.length, 'tool')} hidden from models`)
             : null,
           h('span', { class: 'muted small' }, tools),
         ),
