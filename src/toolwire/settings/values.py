@@ -73,10 +73,7 @@ def convert(entry: Given, hint: Any, key: str) -> Any:
 
 
 def read_text(text: str, hint: Any) -> Any:
-    """Converts text from the environment. Returns invalid text unchanged.
-
-    `registry.fitted` then refuses invalid text.
-    """
+    """Converts text from the environment. Returns invalid text unchanged; `registry.fitted` refuses it."""
     if hint is bool:
         lowered = text.strip().lower()
         return True if lowered in TRUE else False if lowered in FALSE else text

@@ -146,7 +146,7 @@ class ToolServer:
         )
 
     def _of_servers(self, servers: McpServers) -> dict[str, Any]:
-        """Returns the handlers for prompts, resources and changes, which a vault does not have."""
+        """Returns the handlers for the prompts and resources of MCP servers, and for subscriptions."""
         servers.on_change.append(self._changed)
         prompts, resources = Prompts(servers), Resources(servers)
 
@@ -322,7 +322,10 @@ class ToolServer:
         return AskChannels(self._ways.form and has_forms and reachable, self._ways.inbox)
 
     async def _next_answer(self, context: Context, call: McpCall) -> McpCall | types.InputRequiredResult:
-        """Returns the call when it has ended or, with a modern protocol (`_is_modern`), its next question."""
+        """Waits until the call has ended, and returns it.
+
+        With a modern protocol (`_is_modern`), returns the question instead if the call asks one.
+        """
         announced: Approval | None = None
         progress = Progress(context)
         while not call.task.done():

@@ -194,8 +194,8 @@ async def waiting_definitions(web: Web) -> dict[str, list[dict[str, Any]]]:
 def called(approval: Approval) -> tuple[str, str] | None:
     """Returns the names of the server and the tool of a question; None if it is not an MCP tool.
 
-    Another program may have stored the question. So the result is also None if the server that the question
-    shows is not the server in its `source`.
+    Returns None if the question shows another server than the one in its `source`, because another program
+    may have stored such a question.
     """
     facts = dict(approval.shown.facts)
     server = approval.source.removeprefix("mcp:").partition("@")[0]

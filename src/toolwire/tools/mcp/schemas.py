@@ -64,7 +64,7 @@ class SchemaCheck:
             raise ToolFailed(f"{path or 'arguments'}: {error.message[:200]}")
 
     def _cost(self, depth: int) -> float:
-        """Returns how many schemas one value can be checked against, if arguments are nested this deep."""
+        """Returns how many schemas a check of one value may apply, if arguments have this depth."""
         if not self._refers:
             return self._plain
         if depth > DEEPEST_RECURSION:

@@ -190,10 +190,10 @@ class McpServers:
     # --- tools ---
 
     async def tools(self, names: Iterable[str] | None = None, *, wait: bool = False) -> list[McpTool]:
-        """Returns the offered tools of these servers, or of all. Starts servers that are not running.
+        """Returns the offered tools of the servers in `names` (None: all servers).
 
-        Without `wait`, the tools of a server that takes long to start are left out; `on_change` is called
-        when the server is ready.
+        Starts servers that are not running. Without `wait`, the tools of a server that takes long to start
+        are left out; `on_change` is called when the server is ready.
         """
         chosen = [one for name, one in self._servers.items() if names is None or name in names]
         pins = await self._pins.all() if chosen else {}

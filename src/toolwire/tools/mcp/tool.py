@@ -151,7 +151,7 @@ class McpTool:
     # --- a call ---
 
     def reporting(self, progress: Progress) -> McpTool:
-        """Returns the same tool, which reports the progress of its calls."""
+        """Returns a copy of the tool that reports the progress of its calls to `progress`."""
         other = copy(self)
         other._progress = progress
         return other
@@ -217,10 +217,9 @@ def _wordless(progress: Progress) -> Progress:
 
 
 def whole(result: types.CallToolResult) -> str:
-    """Returns, as text, everything in a result that an MCP client could receive.
+    """Returns the whole result as text, for the person who decides about sharing it.
 
-    The text is for the person who decides about sharing the result. Of the data of images, audio and binary
-    resources, it contains only the size.
+    In place of the data of images, audio and binary resources, the text contains their size.
     """
     parts = [_whole(block) for block in result.content]
     meta = {name: value for name, value in (result.meta or {}).items() if not name.startswith(RESERVED)}
