@@ -351,7 +351,7 @@ def judged(
     detail = f"{kept:,} stored; {scene.load.unkept:,} other responses reported that they were not stored"
     rows.append(Row("stored responses not found again", len(gone), detail, "at most", 0, ""))
     refused = (
-        f"{limited.rate} requests per minute, so {limited.due:,.0f} in all; {limited.allowed:,} allowed, "
+        f"limit: {limited.rate} requests per minute, {limited.due:,.0f} in all; {limited.allowed:,} allowed, "
         f"{limited.refused:,} refused"
     )
     rows.append(
