@@ -202,8 +202,8 @@ class Interpreter:
     def _counted(self, found: list[Event]) -> list[Event]:
         """Adds the log probabilities to the text of an answer that is scanned only for thoughts.
 
-        If the scanner removed a thought from the text, the log probabilities no longer match the text. In
-        this case, the method sets `splits` instead.
+        If the scanner removed a thought from the text, the log probabilities no longer match the text. They
+        are then left out, and `splits` is set.
         """
         scanner = self._scanner
         if not self._native or scanner is None or not (found or scanner.transparent):

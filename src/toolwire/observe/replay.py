@@ -350,7 +350,7 @@ class _RecordedImages:
 
 
 class _RecordedSeals:
-    """Opens the sealed summaries that were opened for the recorded turn."""
+    """Returns the summaries of compacted conversations that the recorded turn used."""
 
     def __init__(self, references: dict[str, Any]) -> None:
         self._references = references

@@ -173,8 +173,8 @@ class Trace(msgspec.Struct, eq=False, weakref=True):
     def restart(self, ids: int, readings: int) -> None:
         """Records that another model answers instead of the first one.
 
-        `ids` and `readings`: how many ids and clock readings were recorded before the first model started.
-        Later ones are dropped.
+        Only the first `ids` ids and the first `readings` clock readings are kept: those that were recorded
+        before the first model started.
         """
         self.minted, self.clock_readings = self.minted[:ids], self.clock_readings[:readings]
         self.offers, self.runs = (), tuple(run._replace(how="failed", plan=0) for run in self.runs)

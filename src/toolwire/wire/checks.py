@@ -322,7 +322,7 @@ def nested(holder: dict[str, Any], name: str, path: str, flat: str | None) -> tu
     """Returns the object `holder[name]` and its path.
 
     Some clients write the members of that object directly into the holder. In this case, returns the holder
-    and its path. `flat`: the name of a member that the holder must then have; None if none is necessary.
+    and its path. `flat`: the name of a member that such a holder must have, or None.
     """
     inner = holder.get(name)
     if inner is None and (flat is None or holder.get(flat) is not None):

@@ -187,9 +187,9 @@ class _Pairing:
                 self.answers[call_id] = item if fits else replace(item, call_id=call_id, kind=call.kind)
 
     def place(self) -> None:
-        """Arranges the items as steps, each followed by its results.
+        """Arranges the items as `_Step`s, each followed by its results.
 
-        A message that is not part of an assistant's step becomes a step without calls.
+        A message that is not the assistant's becomes a step without calls.
         """
         number_of, goal_of = self._steps()
         steps = [_Step() for _ in range(number_of[-1] + 1)]
@@ -244,7 +244,7 @@ class _Pairing:
         return number_of, goal_of
 
     def _count_joined(self, step: _Step, i: int) -> None:
-        """Counts a chat message that becomes a part of the message before it, which has calls."""
+        """Counts the assistant messages of a chat that are joined to an earlier message with calls."""
         called = type(self.items[i]) is Call
         message = self.paths[i].partition(".")[0] if called else None
         if step.calls and (not called or step.message not in (None, message)):

@@ -109,8 +109,8 @@ def read_choice(
 ) -> tuple[ToolChoice, bool, Failure | None]:
     """Returns the tool choice, whether parallel calls are allowed, and an error or None.
 
-    The error is for backends that do not speak this API (`Turn.only_spoken`). `tools`: the tools that the
-    model sees with every backend. `given`: all tools of the request.
+    The error is for backends that do not speak this API (`Turn.only_spoken`). `tools`: the tools that every
+    backend can show to the model. `given`: all tools of the request.
     """
     default = ToolChoice("auto" if tools else "none")
     if choice is None:

@@ -318,10 +318,7 @@ def _input(body: Mapping[str, Any], reader: _Reader) -> None:
 
 
 def stored_items(body: Mapping[str, Any], output: list[Any]) -> tuple[StoredItem, ...]:
-    """Returns the items with which a later turn of this conversation begins.
-
-    These are the input of the request, then the output.
-    """
+    """Returns the items to store for later turns: the input of the request, then the output."""
     reader = _Reader()
     _input({**body, "previous_response_id": body.get("previous_response_id") or "-"}, reader)
     reader.read(output, "output")
