@@ -41,7 +41,7 @@ class Given:
 
 @contextmanager
 def noted(problems: list[str] | None) -> Iterator[None]:
-    """Adds a ConfigError to the list `problems`; raises the error if there is no list."""
+    """Adds a ConfigError of the `with` block to the list `problems`; raises it if there is no list."""
     try:
         yield
     except ConfigError as error:

@@ -1,9 +1,9 @@
 """One request and its response: reads the body within limits and sends the reply.
 
 Every failure is sent as an error object. It is sent at once, even while the client is still sending its body.
-The rest of the body is then read and discarded, within limits: closing a socket with unread bytes would reset
-the connection and destroy the response. A body must keep arriving, at `BODY_RATE` or faster after the first
-`BODY_IDLE_S`. All arriving bodies share one bounded `Room`, in which each key has a share.
+The rest of the body is then read and discarded, because closing a socket with unread bytes would reset the
+connection and destroy the response. A body that arrives too slowly is refused (`body_due`). All arriving
+bodies share one bounded `Room`, in which each key has a share.
 """
 
 from __future__ import annotations
@@ -338,7 +338,7 @@ class Exchange:
     # --- the response ---
 
     def shared(self, headers: HeaderList) -> HeaderList:
-        """Returns the headers to add to a response with these `headers`.
+        """Returns the headers to add to a response that has `headers`.
 
         These are `common`, and the headers that `late_headers` creates. If another node has already added the
         headers of `late_headers`, returns only `common`.

@@ -182,10 +182,10 @@ class GuardedProtocol(HttpToolsProtocol):
             self._head_timer = self.loop.call_later(HEAD_WITHIN_S, self._head_is_late)
 
     def _end_of_piece(self, data: bytes, start: int) -> int:
-        """Returns the end of the part that starts at `start`: where a head, a body or the data ends.
+        """Returns the end of the part that starts at `start`: the end of a head, of a body or of the data.
 
-        Returns `start` itself if the head has become too large. Heads and chunked bodies end with an empty
-        line. A split at any other empty line is unnecessary but harmless.
+        Returns `start` if the head has become too large. Heads and chunked bodies end with an empty line. A
+        split at any other empty line does no harm.
         """
         if self._body_left > 0:
             return min(start + self._body_left, len(data))

@@ -1,8 +1,7 @@
 """Reports rules with mistakes: rules that can never decide a call, and patterns on code or queries.
 
-Without these reports, a mistyped rule would be noticed only when it is needed. A pattern on code or a query
-is a mistake, because a model can write other code with the same effect that does not match. The module has no
-side effects.
+Without these reports, a mistyped rule would be noticed only when it is needed. A pattern cannot judge code or
+a query, because both can be written in many ways. The module has no side effects.
 """
 
 from __future__ import annotations

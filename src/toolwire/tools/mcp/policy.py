@@ -358,7 +358,6 @@ class Policy:
     def dead(self, tools: Sequence[Listed]) -> list[str]:
         """Returns a line for each rule that can never decide, and for each pattern on code or a query.
 
-        Such a pattern is a mistake, because a model can write other code with the same effect that does not
-        match.
+        A pattern cannot judge code or a query, because both can be written in many ways.
         """
         return reports(self.rules, tools)

@@ -1,7 +1,7 @@
 """A tool of an MCP server, as a tool that runs only with a person's consent.
 
 What the person is shown before a call comes from the settings and from the pinned definition: nothing is sent
-to the server. Texts of the server about itself are labelled as its words, and its hints change no decision.
+to the server. Texts that the server wrote are labelled as its words. The server's hints change no decision.
 """
 
 from __future__ import annotations
