@@ -311,7 +311,7 @@ class ToolServer:
         return Asking(session, name, "mcp", source=self._source)
 
     def _channels_of(self, context: Context) -> AskChannels:
-        """Returns by which channels this client's calls can ask a person.
+        """Returns the channels by which this client's calls can ask a person.
 
         A client whose elicitation capability names no mode supports forms.
         """

@@ -136,7 +136,7 @@ class ServersApi(PageApi):
     async def _renew(self, source: str) -> None:
         """Reads a running server's list of tools again.
 
-        This offers tools to whose definitions a person has just agreed.
+        After a person has agreed to the definition of a tool, this makes the tool available.
         """
         servers = self._web.tools.servers
         for one in servers.states() if servers is not None else ():

@@ -158,7 +158,7 @@ def _items(node: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _nodes(schema: Any) -> Iterator[Any]:
-    """Yields every table, list and value of a schema. Raises if it is nested too deeply."""
+    """Yields every table, list and value of a schema. Raises an error if it is nested too deeply."""
     waiting = [(schema, 0)]
     while waiting:
         node, depth = waiting.pop()

@@ -148,7 +148,7 @@ class McpServers:
         return server.settings if server is not None else None
 
     def usable(self) -> list[McpServerSettings]:
-        """Returns the settings of all servers whose settings have no mistake, in order."""
+        """Returns the settings of the servers, in order, except settings with a mistake."""
         return [one.settings for one in self._servers.values() if not one.upstream.problem]
 
     def upstream(self, name: str) -> Upstream:

@@ -182,7 +182,7 @@ class McpTool:
         return for_model(ran.raw)
 
     async def call(self, arguments: Arguments, progress: Progress | None = None) -> types.CallToolResult:
-        """Calls the server. Raises `UpstreamFailed`, also if the tool has changed since it was agreed to."""
+        """Calls the server. Raises `UpstreamFailed` if the call fails or the definition has changed."""
         connection = await self._server.confirm(self)
         upstream, name = self._server.upstream, self.definition.name
         return await upstream.call(name, arguments, progress=progress, on=connection)
