@@ -218,7 +218,7 @@ class Interpreter:
         return found
 
     def _without_given(self, batch: list[Event]) -> list[Event]:
-        """Removes the prefilled beginning from the text, because the backend did not write it."""
+        """Removes the prefilled beginning of the answer from its text. Toolwire wrote it, not the model."""
         out: list[Event] = []
         for event in batch:
             if isinstance(event, CallBegin):

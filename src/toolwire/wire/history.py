@@ -21,9 +21,9 @@ legal history every call of a step has exactly one result, directly after that s
 |                                             | with that name, or is refused            |                  |
 
 If a message is between a call and its result, the call moves down to the result, together with the reasoning
-directly before the call. The result does not move up, because the client wants an answer to this result: a
-model that finds the user's question at the end of the history makes the same call again. Messages never
-change their order. A moved call joins the step directly before its result, or becomes a new step.
+directly before the call. The result does not move up to the call: the history could then end with the user's
+question, and the model would make the same call again. Messages never change their order. A moved call joins
+the step directly before its result, or becomes a new step.
 
 A repair adds no facts to the history. Each kind of repair is reported as one note: the field, then `healed:`
 and the name from the table, then `:n` if the repair was made n > 1 times.
