@@ -276,7 +276,10 @@ complete only if nothing but its closing markup is missing.""",
         ("-m", "bench", "gateway", "--quick", "--json", str(GATEWAY)),
         GATEWAY,
         read_rows,
-        about=EXPLAINED["gateway"],
+        about=f"""{EXPLAINED["gateway"]}
+
+In rows such as *relay: plain*, the *result* is the CPU time per request. The *figures* are the times that the
+clients waited: until the end of the answer (p50 and p99), and until the first token.""",
     ),
     tested(
         "codex-park",
@@ -327,8 +330,8 @@ at the gateway, and what Claude Code answered.""",
         read_rows,
         must=True,
         about="""\
-Each request has one tool with its own schema, and requires a call of this tool. The same requests also go to
-llama.cpp's own tool calling, with the same model.""",
+The embedded model [runs inside Toolwire](local.md). Each request has one tool with its own schema, and
+requires a call of this tool. The same requests also go to llama.cpp's own tool calling, with the same model.""",
     ),
     Section(
         "local",
