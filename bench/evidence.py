@@ -331,7 +331,8 @@ at the gateway, and what Claude Code answered.""",
         must=True,
         about="""\
 The embedded model [runs inside Toolwire](local.md). Each request has one tool with its own schema, and
-requires a call of this tool. The same requests also go to llama.cpp's own tool calling, with the same model.""",
+requires a call of this tool. The same requests also go to llama.cpp's own tool calling, with the same
+model.""",
     ),
     Section(
         "local",
