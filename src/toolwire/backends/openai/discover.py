@@ -201,10 +201,7 @@ async def facts_of(probe: ServerProbe, profile: ServerProfile, model: str) -> Fa
 
 
 async def _loaded_window(probe: ServerProbe, model: str) -> int | None:
-    """Returns the context length of a model that LM Studio has loaded, or None if it is not loaded.
-
-    Uses the newer API of LM Studio (since 0.4).
-    """
+    """Returns the context length of a model that LM Studio has loaded, or None if it is not loaded."""
     for entry in _entries(await probe.json(probe.root + "/api/v1/models"), "models"):
         for loaded in _entries(entry, "loaded_instances"):
             if model in (entry.get("key"), loaded.get("id")):

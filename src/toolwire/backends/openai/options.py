@@ -24,11 +24,11 @@ GrammarSetting = Literal["auto", "none", "lark", "structural_tag"]
 class OpenAIOptions:
     """The options of a model.
 
-    - `model`: the model's name at the server. If it is not set, this is the id that clients send.
+    - `model`: the model's name at the server. The default is the id that clients send.
     - `profile`: the kind of server, a name in `profiles.PROFILES`. With `auto`, Toolwire identifies the
       server by its address or by requests to it.
-    - `dialects`: the formats in which tool calls are recognized in the model's text. If it is not set, these
-      are the default formats and those of the model's family.
+    - `dialects`: the formats in which tool calls are recognized in the model's text. If it is not set, the
+      usual formats and those of the model's family are recognized.
     - `system_role`: the role for instructions, system and developer messages. `keep` does not change roles.
     - `reasoning_history`: whether to send earlier reasoning back to the server as `reasoning_content`.
     - `schema_field`, `grammar`: how the server constrains the model's output. `auto`: as in the profile.
