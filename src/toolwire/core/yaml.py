@@ -109,7 +109,7 @@ def read_member(line: str) -> tuple[str, str] | None:
 def without_comment(text: str) -> str:
     """Returns a value's text without a trailing comment.
 
-    A comment after quotes or brackets is left to `read_value`, which skips it.
+    After quotes or brackets, the comment is kept: `read_value` skips it.
     """
     return text[: text.index(" #")].rstrip() if " #" in text and text[0] not in "\"'[" else text
 

@@ -25,8 +25,8 @@ Headers = tuple[tuple[bytes, bytes], ...]
 class Account:
     """Calls and usage of one turn.
 
-    Call `saw` with each batch that is sent. The keys of `policies` are (index of the choice, number of
-    earlier rounds of calls). A value is None if no rules apply.
+    Call `saw` with each batch that is sent. `policies` maps (index of the choice, number of earlier rounds of
+    calls) to a `Policy`, or to None if no rules apply.
     """
 
     __slots__ = (

@@ -97,7 +97,7 @@ class Interpreter:
     def __init__(self, plan: Plan, ids: IdFactory, mint: bool = False) -> None:
         """`mint`: whether every call gets a new id from the gateway.
 
-        `minted` maps each new id to the backend's id of the call.
+        The attribute `minted` maps each new id to the backend's id of the call.
         """
         self._plan, self._mint, self._ids = plan, mint, ids
         self.ended, self._given = False, ""

@@ -52,7 +52,7 @@ def serve(run: Run, served: ServedTurn, round: Round, choice: int) -> Following:
 
 
 async def _next_run(run: Run, served: ServedTurn, round: Round, choice: int) -> Following:
-    """Starts the model's run that gets the results of the calls that the gateway made (`Round`)."""
+    """Starts the model's next run, which gets the results of the round's calls."""
     assert run.turn is not None and run.plan is not None
     plan = run.plan
     try:

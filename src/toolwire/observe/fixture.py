@@ -176,8 +176,8 @@ def _masked_wire(recording: Recording, parts: set[float], mask: Mask) -> list[tu
 def _masked_frames(recording: Recording, held: set[float], mask: Mask) -> list[tuple[float, str, str]]:
     """Returns the raw frames of the backend, with secrets masked.
 
-    `held`: the times of batches that contain a secret or a part of one. The frames that arrived between such
-    a batch and the batch before it are masked completely.
+    `held`: the times of batches that contain a secret or a part of one. Before such a batch, all frames since
+    the preceding batch are masked completely.
     """
     out: list[tuple[float, str, str]] = []
     times = iter([ms for ms, _, _ in recording.batches])

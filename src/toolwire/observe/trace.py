@@ -49,9 +49,14 @@ A row of any other kind is a batch of events; its kind is the number of the run.
 class RecordedRun(NamedTuple):
     """A run of the backend.
 
-    `how`: `run`, `retry` (the second attempt), `open` (the run can be parked), `resume` (a parked run
-    continues), `tools` (not a run of the model: the gateway calls MCP tools), or `failed` (another model
-    answered instead). `plan`: the number of the plan that the run followed.
+    `plan`: the number of the plan that the run followed. Values of `how`:
+
+    - `run`: an ordinary run
+    - `retry`: the second attempt
+    - `open`: the run can be parked
+    - `resume`: a parked run continues
+    - `tools`: not a run of the model; the gateway calls MCP tools
+    - `failed`: another model answered instead
     """
 
     how: str

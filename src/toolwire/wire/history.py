@@ -117,7 +117,7 @@ def _fresh(id: str, number: int, taken: set[str]) -> str:
 
 
 class _Step:
-    """A step of the new history: items without a result between them, and the ids of their calls."""
+    """A step of the new history: consecutive items other than results, and the ids of their calls."""
 
     __slots__ = ("calls", "items", "message")
 
