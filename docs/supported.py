@@ -477,7 +477,7 @@ HISTORIES: tuple[tuple[str, str, list[Body]], ...] = (
         ],
     ),
     (
-        "other messages between a call and its result, for example of the user",
+        "other messages between a call and its result, for example a user message",
         "the call moves down to its result",
         [called("a"), SAID, result("a")],
     ),
