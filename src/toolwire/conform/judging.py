@@ -200,7 +200,7 @@ def content_type(expected: str) -> Judge:
 def unmet(exchange: ProbeExchange) -> Verdict | None:
     """Returns a verdict if the request was not answered, otherwise None.
 
-    If the endpoint refuses the request, the verdict is "fail". (In `unseen`, it is "not-run".)
+    If the endpoint refuses the request, the verdict is "fail".
     """
     if not exchange.status and not exchange.trouble:
         return not_run(exchange, exchange.wanting or "the request was not sent")

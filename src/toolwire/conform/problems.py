@@ -66,7 +66,7 @@ def problems_of(exchange: ProbeExchange) -> Found:
 def _names_tool(choice: Any) -> bool:
     """Returns whether the choice requires a tool by name.
 
-    The choice `allowed_tools` is also an object, but it has the same effect as the choice `required`.
+    Such a choice is an object, but not of the type `allowed_tools`.
     """
     return isinstance(choice, dict) and choice.get("type") != "allowed_tools"
 

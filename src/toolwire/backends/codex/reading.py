@@ -56,7 +56,7 @@ BETWEEN = "\n\n"
 class ThreadReader:
     """Converts the notifications of one Codex thread: `feed` returns the events of a notification.
 
-    `tools`: the client's tool names by Codex's names for them. `ended`: how the turn ended; None while it
+    `tools` maps Codex's name for a tool to the client's name. `ended`: how the turn ended; None while it
     runs. `complete`: whether Codex reported the end of the model's response.
     """
 

@@ -351,7 +351,7 @@ class Bridge:
             raise unavailable(problem) from error
 
     def in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        """Runs work in a task that only `close` waits for."""
+        """Starts a task for the work. `close` waits until the task has ended."""
         task = asyncio.ensure_future(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)

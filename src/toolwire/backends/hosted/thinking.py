@@ -96,7 +96,7 @@ def _effort(level: str, profile: Mapping[str, Any]) -> str:
 def _drops_sampling(turn: Turn) -> bool:
     """Whether the request sets a `temperature` or `top_p` that Claude refuses when it thinks.
 
-    Raises an error if the request also sets a reasoning effort, because Claude cannot fulfil both.
+    Raises an error if such a request also sets a reasoning effort.
     """
     temperature, top_p = turn.sampling.temperature, turn.sampling.top_p
     name = "temperature" if temperature not in (None, 1) else ""
