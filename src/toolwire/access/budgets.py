@@ -131,9 +131,9 @@ class Budgets:
             own.apart.taken = _sum(own.apart.taken, (used[0] - 1, used[1] - reserved))
 
     def lost(self) -> None:
-        """Discards the `Apart` of every key when Redis becomes unreachable.
+        """Discards what was counted while Redis was unreachable before.
 
-        Each is created again when it is needed.
+        Called when Redis becomes unreachable again.
         """
         for own in self._months.values():
             own.apart = None
@@ -156,9 +156,8 @@ class Budgets:
     def owed(self, key_id: str, limits: KeyLimits) -> MonthAsked:
         """Returns the request that reports all unreported usage to a Redis that is reachable again.
 
-        The usage counts as reported from then on. The request starts from the sum that Redis last reported.
-        It does not use the sum in the store, which also contains usage of other nodes: they report it
-        themselves.
+        From then on, the usage counts as reported. If Redis has lost its sum, it starts from the sum that it
+        last reported. The sum in the store would count the usage of other nodes twice.
         """
         own = self._months.get(key_id)
         if own is None or not self.has(limits):

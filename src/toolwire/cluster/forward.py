@@ -370,8 +370,8 @@ class WorkerContext:
     """The number, addresses and sockets of one worker.
 
     `siblings`: the addresses of all workers, including this one. `private`: two sockets on which only this
-    worker accepts connections, because a connection to the shared sockets could reach any worker. One is for
-    other nodes. The other is for the other workers of this server; the parent keeps it open.
+    worker accepts connections: one for other nodes, one for the other workers of this server. A connection to
+    the shared sockets could reach any worker.
     """
 
     number: int = 0

@@ -30,8 +30,8 @@ _WHITE = re.compile(r"\s*")
 class Markers:
     """The markers around a thought, and the models that write them.
 
-    `then`: markup that may follow the closer. `plain`: the opener is a common tag that prompts ask for too.
-    If the request mentions the tag, the opener is text.
+    `then`: markup that may follow the closer. `plain`: prompts may ask for the opener as an ordinary tag, so
+    it is text if the request mentions it.
     """
 
     opener: str

@@ -70,10 +70,11 @@ def folded(text: str) -> str:
 
 
 def indexed(text: str) -> str:
-    """Returns the text as FTS5 splits it into words: without case and accents (`folded`).
+    """Prepares a text for FTS5: removes case, accents (`folded`) and signs.
 
-    Letters of scripts without spaces (Chinese, Thai, …) are set apart by spaces. Signs are left out, because
-    FTS5's old Unicode tables treat newer signs, such as emoji, as letters.
+    Letters of scripts without spaces (Chinese, Thai, …) are set apart by spaces. Signs are removed because
+    FTS5's old Unicode tables treat newer signs, such as emoji, as letters. ASCII text is returned unchanged:
+    FTS5 itself ignores its case and signs.
     """
     return text if text.isascii() else _UNSPACED.sub(" \\g<0> ", _SIGNS.sub(" ", folded(text)))
 

@@ -117,7 +117,7 @@ class _Nesting:
     def decide(self, before: str) -> None:
         """Decides whether the innermost parentheses are a tuple, and writes their content so far.
 
-        `before`: "[" for a tuple, "" for a value in parentheses.
+        `before`: the text before the content: "[" for a tuple, otherwise "".
         """
         if self.stack[-1].undecided:
             self.stack[-1].undecided = False

@@ -305,7 +305,7 @@ class Numbers:
         return out
 
     def _multiples(self, step: Fraction) -> tuple[int, int]:
-        """Returns the factors of the first and the last multiple of `step` within the bounds."""
+        """Returns the smallest and the largest integer whose product with `step` is within the bounds."""
         low, high = math.ceil(self.low / step), math.floor(self.high / step)
         low += self.open_low and low * step == self.low
         high -= self.open_high and high * step == self.high
@@ -313,9 +313,9 @@ class Numbers:
 
 
 def _listed(low: int, high: int, step: Fraction) -> dict[str, Any] | None:
-    """Returns an `enum` of the multiples of `step`, for the factors from `low` to `high`.
+    """Returns an `enum` of `step` times each integer from `low` to `high`.
 
-    If there are many, the `enum` has a sample over the whole range. Fractions that JSON readers would round
+    If there are too many numbers, the `enum` has a sample of them. Fractions that JSON readers would round
     are left out. Returns None if no value remains.
     """
     count = min(high - low + 1, MOST_LISTED)
