@@ -93,11 +93,9 @@ def _allowed(turn: Turn) -> list[ToolSpec]:
 def _choose(turn: Turn, user: str) -> ToolSpec | None:
     """Returns the tool to call, or None.
 
-    The first of these tools that exists:
-
-    - the tool that the request requires by name
-    - the first tool whose name or description shares a word with the user's message
-    - the first tool, if a call is required
+    - If the request requires a tool by name, returns this tool.
+    - If not, returns the first tool whose name or description shares a word with the user's message.
+    - If there is no such tool and a call is required, returns the first tool.
     """
     tools = _allowed(turn)
     if turn.tool_choice.name:
