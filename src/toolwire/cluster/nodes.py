@@ -8,9 +8,8 @@ these rows in Redis:
                           when the run may no longer wait
 
 - A node that cannot reach Redis continues to serve: it knows its own parked runs, and replays the parked runs
-  of other nodes from the history in the request. Only the request that notices this waits for Redis. After
-  that, only `_beat` tries to reach Redis again. It writes all rows again when Redis is reachable, or if Redis
-  has lost them.
+  of other nodes from the history in the request. Meanwhile, only `_beat` tries to reach Redis. When Redis is
+  reachable again, or has lost the node's rows, `_beat` writes all of them again.
 - Every row is signed by a node. Anyone else who can write to Redis can only cause replays.
 - Before a node shuts down, it deletes its rows.
 """

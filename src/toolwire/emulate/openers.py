@@ -250,7 +250,7 @@ _RUNS = re.compile("`+|[^`]+")
 
 
 class FenceTracker:
-    """Follows the text: whether it is at a line's start, in a code fence or in inline code.
+    """Knows whether the text so far ends at a line's start, in a code fence or in inline code.
 
     `blank`: so far, the line has only white space, or characters that may become a fence.
     """

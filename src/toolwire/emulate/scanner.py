@@ -357,7 +357,7 @@ class ToolCallParser(Scan):
     def _to_text(self, again: int) -> None:
         """Sends the candidate (a block that may be a call) as text.
 
-        Of a short candidate, only the part before the position `again` is sent, and the rest is scanned
+        If the candidate is short, sends only the part before the position `again`; the rest is scanned
         again.
         """
         if self._spilled or self.position - self._start > RESCAN:
