@@ -137,8 +137,8 @@ class AgentRun:
         """Calls a client's tool and returns the client's result.
 
         `order` sorts the calls of one response. Raises `ToolwireError` if the run has finished or was
-        cancelled. In a failed run, the call waits until it is cancelled: if it were refused, the agent would
-        ask its model to continue.
+        cancelled. In a failed run, the call waits until it is cancelled, because the agent would continue
+        after an error.
         """
         if isinstance(self._end, Finish) or (self._over is not None and self._over.done()):
             raise ToolwireError("backend_cut", "The run is over.")

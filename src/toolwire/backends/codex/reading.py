@@ -1,8 +1,8 @@
 """Converts Codex's notifications and errors to events.
 
 - Text and thoughts come from deltas. When an item is complete, Codex also sends it as the provider sent it (a
-  raw item). If the raw item contains more text than its deltas, the rest becomes an event too. If it
-  contradicts the deltas, its text is ignored, because text that was sent cannot be changed.
+  raw item). If the raw item contains more text than its deltas, the rest becomes an event too. If the raw
+  item contradicts its deltas, its text is ignored.
 - Calls come from the raw items, in the model's order and with unchanged arguments. Only calls of a declared
   tool with a JSON object as arguments reach the client. All other calls become a `Dropped` event: Codex
   answers most of them itself, and the model continues.

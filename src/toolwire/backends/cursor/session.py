@@ -93,7 +93,7 @@ class _TwoChannels:
         self.sent = 0
 
     def news(self, channel: str, text: str) -> str:
-        """Takes the next `text` of a channel. Returns its end that no channel has delivered before."""
+        """Takes the next `text` of a channel. Returns only what no channel has delivered before."""
         self._counts[channel] += len(text)
         fresh = max(0, self._counts[channel] - self.sent)
         self.sent += fresh
@@ -153,7 +153,7 @@ class SendReader:
     def order(self, call_id: str | None) -> int:
         """Returns the position of a call among the calls of a response.
 
-        The order of the calls is the order of the first messages that mention them.
+        Calls are ordered by the first message that mentions each call.
         """
         return self._order.setdefault(call_id or f" {len(self._order)}", len(self._order) + 1)
 

@@ -15,8 +15,7 @@ Rules:
 - While more than `HIGH_WATER` bytes are unread, the client does not read the socket, so the server waits.
 - A head larger than `MAX_HEAD` is an error. A response that has neither a length nor chunks ends with its
   connection.
-- If a server sends nothing for `read_s` while a reader waits, the read times out. Time in which no reader
-  waits does not count.
+- If a server sends nothing for `read_s` while a reader waits, the read times out.
 - A request that fails or is cancelled closes its connection, so that the server stops working on it.
 """
 

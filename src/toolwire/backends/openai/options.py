@@ -33,9 +33,9 @@ class OpenAIOptions:
     - `reasoning_history`: whether to send earlier reasoning back to the server as `reasoning_content`.
     - `schema_field`, `grammar`: how the server constrains the model's output. `auto`: as in the profile.
     - `proxy_from_env`: whether to send requests through the proxies in HTTP_PROXY, HTTPS_PROXY and NO_PROXY.
-    - `context`: the model's context length in tokens. Toolwire requests this length from Ollama. 0: Toolwire
-      requests a length from Ollama that suffices for the request; for any other server, it uses the length
-      that the server reports.
+    - `context`: the model's context length in tokens. Toolwire requests this length from Ollama. 0: for
+      Ollama, Toolwire chooses a length that suffices; for any other server, Toolwire uses the length that the
+      server reports.
     - `pass_fields`: request fields to forward in addition to those of the profile. `*`: all fields that
       OpenAI does not have.
     """

@@ -304,8 +304,7 @@ def by_models(owned_by: Iterable[str], server: str) -> ServerProfile | None:
 def is_near(base_url: str) -> bool:
     """Returns True if the server is on this machine or in its network.
 
-    Toolwire sends such a server requests that identify it. Any other server is identified only by its
-    address.
+    Toolwire identifies such a server by requests to it. Any other server is identified only by its address.
     """
     host = (urlsplit(base_url).hostname or "").lower()
     try:

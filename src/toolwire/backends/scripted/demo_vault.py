@@ -42,7 +42,7 @@ _QUESTIONS: tuple[tuple[re.Pattern[str], str, Callable[[re.Match[str]], dict[str
 
 
 def unmarked(text: str) -> dict[str, Any] | None:
-    """Returns the JSON object in a vault tool's result, which is between two marks; None if there is none."""
+    """Returns the JSON object between the two marks in a vault tool's result, or None."""
     marked = _DATA.match(text.strip())
     try:
         value = json.loads(marked[2]) if marked else None
