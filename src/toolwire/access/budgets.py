@@ -2,8 +2,8 @@
 
 A turn is admitted if its key's usage of the month is below the budget. The usage includes what running turns
 have reserved. An admitted turn reserves one request and an estimate of its tokens until its usage is counted
-(`usage.py`). So a budget of N requests serves N turns, even if more arrive at the same time. A turn that fails
-gives its request back. A turn that exceeds the budget of tokens while it runs is not interrupted.
+(`usage.py`). So a budget of N requests serves N turns, even if more arrive at the same time. A turn that
+fails gives its request back. A turn that exceeds the budget of tokens while it runs is not interrupted.
 
 A single process counts by itself. With Redis, all nodes count together, in the script that also charges the
 meters (`shared_limits.py`). While Redis is unreachable, the remaining budget is divided by the number of

@@ -277,7 +277,7 @@ class UsageBook:
         return self._held.get(key_id, (0, 0))
 
     def hold(self, key_id: str, requests: int, tokens: int) -> Hold:
-        """Reserves a part of the key's budget. `observe` releases it with the turn's summary."""
+        """Reserves a part of the key's budget. `observe` releases this part when the turn ends."""
         held = self.held(key_id)
         self._held[key_id] = (held[0] + requests, held[1] + tokens)
         return Hold(key_id, requests, tokens)
@@ -331,7 +331,7 @@ class UsageBook:
 
 
 def month_of(now: float) -> int:
-    """Returns the Unix time at which the month of the time `now` begins (UTC)."""
+    """Returns the Unix time at which the month that contains `now` begins (UTC)."""
     return int(
         datetime.fromtimestamp(now, UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0).timestamp()
     )

@@ -165,8 +165,8 @@ class _Known(NamedTuple):
 class Refresher:
     """One refresh of the index. The caller holds the lock of the index.
 
-    `pending`: changes since the last commit. `next`: the id of the next new note. `held`: characters of text
-    in the rows that are not written yet.
+    `pending`: changes since the last commit. `next`: the id of the next new note. `held`: the number of
+    characters in the rows that are not written yet.
     """
 
     vault: Vault

@@ -198,8 +198,8 @@ def excerpt(text: str, compared: str, start: int, stop: int, patterns: Patterns)
 def _best_match(compared: str, start: int, stop: int, patterns: Patterns) -> tuple[int, int] | None:
     """Returns the match that the preview should show first, or None if nothing matches.
 
-    This is the match with the most different patterns among the matches in the `WIDTH * 3 // 4` characters
-    from its start on. If several are equal, it is the one with the most matches there.
+    It begins the passage (of `WIDTH * 3 // 4` characters) in which the most different patterns match. If
+    several passages are equal, it begins the one with the most matches.
     """
     matches: list[tuple[int, int, int]] = []
     for number, pattern in enumerate(patterns):

@@ -100,8 +100,8 @@ _MEANINGFUL = re.compile(rf"[^\w\s{re.escape(_WRAPPING)}\-–—/]")
 class Term:
     """One term of a query.
 
-    `words`: the words as they are in the index. `literal`: a text that the note must contain, without case
-    and accents (`folded`), or empty. `prefix`: the last word may be the beginning of a longer word.
+    `words`: the words as they are in the index. `literal`: a text without case and accents (`folded`) that
+    the note must contain; may be empty. `prefix`: the last word may be the beginning of a longer word.
     """
 
     words: tuple[str, ...]

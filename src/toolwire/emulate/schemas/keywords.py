@@ -143,7 +143,7 @@ def sole_reference(schema: Any) -> str | None:
 
 
 def references(schema: Any) -> set[str]:
-    """Returns every pointer in a schema."""
+    """Returns the pointers of all `$ref` in a schema."""
     found: set[str] = set()
     waiting = [schema]
     while waiting:
@@ -172,7 +172,7 @@ def is_a(value: Any, type: str) -> bool:
 
 
 def identity(value: Any) -> Hashable:
-    """Returns a key to compare values as JSON Schema does: 1 equals 1.0, but not true."""
+    """Returns a key to compare values as JSON Schema does: 1 equals 1.0, but `true` equals neither."""
     if isinstance(value, Mapping):
         return "object", frozenset((name, identity(inner)) for name, inner in value.items())
     if isinstance(value, list):
