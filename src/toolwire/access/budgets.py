@@ -130,10 +130,7 @@ class Budgets:
             own.apart.taken = _sum(own.apart.taken, (used[0] - 1, used[1] - reserved))
 
     def lost(self) -> None:
-        """Discards what was counted while Redis was unreachable before.
-
-        Called when Redis becomes unreachable again.
-        """
+        """Discards what was counted during the last outage of Redis. Called when a new outage begins."""
         for own in self._months.values():
             own.apart = None
 

@@ -2,7 +2,7 @@
 
 A word is a run of letters and digits. Case and the accents of Latin letters are ignored. Chinese, Japanese,
 Thai and other text without spaces is indexed letter by letter and searched as a phrase of letters, so that
-any part of it is found. Korean is treated as such text too, because its words have particles attached.
+any part of it is found. Korean is indexed letter by letter too, because its words have particles attached.
 
 A query has words, "phrases", `-without`, `tag:` or `#tag`, `path:` and `OR`; any text is a valid query. Terms
 that are joined by `OR` form a group. A note matches if it matches at least one term of every group. A term is

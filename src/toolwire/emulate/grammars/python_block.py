@@ -312,7 +312,8 @@ def first_argument(scan: Scan) -> Reading:
 def keyword(scan: Scan) -> Reading:
     """Consumes a keyword and its `=`.
 
-    Returns `=` and the keyword, such as `=path`. If there is none, returns `CUT` or `FAIL` (see `reading.py`).
+    Returns `=` and the keyword, such as `=path`. If there is no keyword, returns `CUT` or `FAIL` (see
+    `reading.py`).
     """
     while True:
         found = _KEYWORD.match(scan.buffer, scan.position)
