@@ -186,10 +186,10 @@ class RateLimits:
             raise self._refused(refusal, ticket, account)
 
     def _take_here(self, account: KeyAccount, ticket: Ticket) -> MeterRefusal | None:
-        """Reserves a turn's needs from this process's share of the limits.
+        """Counts a turn against the limits of this process. Returns the limit that refuses the turn, or None.
 
-        Returns the limit that refuses the turn, or None. Without Redis, the worker processes share the
-        limits. While Redis is unreachable, the nodes share them.
+        Without Redis, each worker process gets an equal part of the limits. While Redis is unreachable, each
+        node gets an equal part.
         """
         shared, limits, rates = self.shared, ticket.limits, self._rates(ticket.limits)
         if self._budgets.has(limits):

@@ -124,7 +124,7 @@ _OPENING_LIMIT = 256
 class InputDecoder:
     """Decodes `{"input":"…"}` as it streams. `feed` and `finish` return the decoded text.
 
-    `started`: whether the arguments have this shape.
+    `started`: whether the arguments have begun in this form.
     """
 
     def __init__(self) -> None:

@@ -39,7 +39,7 @@ class ServedTool:
     """A tool of an MCP server.
 
     `name`: the tool's name for the model. `tool`: the tool's name at the server. `pin`: the hash of the
-    tool's definition. `handle`: an object of the tool runtime, which the gateway only passes back.
+    tool's definition. `handle`: an object that only the tool runtime reads.
     """
 
     name: str

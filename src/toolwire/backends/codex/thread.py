@@ -92,8 +92,8 @@ class Thread:
     async def receive(self, timeout_s: float) -> RpcMessage:
         """Returns the next message.
 
-        Raises `TimeoutError` if no message arrives within `timeout_s`, and the worker's failure if the
-        process has died.
+        Raises `TimeoutError` if no message arrives within `timeout_s`. If the Codex process has died, raises
+        the error that says so.
         """
         while not self.inbox:
             if self._failure is not None:

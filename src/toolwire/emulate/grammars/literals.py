@@ -55,7 +55,7 @@ class Language(Protocol):
 
 
 class _Open:
-    """An open container. `undecided`: it is not yet clear whether these parentheses are a tuple."""
+    """An open container. `undecided`: it is in parentheses, and may still turn out to be a tuple."""
 
     def __init__(self, closer: str) -> None:
         self.closer, self.count, self.undecided = closer, 0, closer == ")"

@@ -285,9 +285,9 @@ class ToolServer:
     async def _is_full(self, context: Context, tool: str, arguments: Mapping[str, Any]) -> bool:
         """Whether a call must be refused because too many questions wait.
 
-        With `--wait`, questions outlive their requests. A client without an HTTP session could therefore
-        leave any number of questions, so only such clients are limited. A call whose question already waits
-        is not refused.
+        With `--wait`, a question still waits for a person after its request has ended. The questions of an
+        HTTP session are limited elsewhere, so this method only limits clients without one. A call whose
+        question already waits is not refused.
         """
         if self._ways.wait_s is None or context.request is None or _session_of(context):
             return False

@@ -64,7 +64,7 @@ class SchemaCheck:
             raise ToolFailed(f"{path or 'arguments'}: {error.message[:200]}")
 
     def _cost(self, depth: int) -> float:
-        """Returns how many schemas a check of one value may apply, if arguments have this depth."""
+        """Estimates the cost of a check: the most schemas that one value may be compared with."""
         if not self._refers:
             return self._plain
         if depth > DEEPEST_RECURSION:

@@ -3,7 +3,7 @@
 | wire tool                            | becomes                                                     |
 |--------------------------------------|-------------------------------------------------------------|
 | custom, with or without its type     | ToolSpec                                                    |
-| bash_…, text_editor_… (client runs)  | ToolSpec with the schema that only Anthropic's models know  |
+| bash_…, text_editor_… (client runs)  | ToolSpec with a schema that this module adds                |
 | any other type (the server runs it)  | skipped, with a note                                        |
 """
 

@@ -326,7 +326,7 @@ def stored_items(body: Mapping[str, Any], output: list[Any]) -> tuple[StoredItem
 
 
 class _Reader:
-    """Collects the items of an input, and notes on what is skipped.
+    """Collects the items of an input. Also collects notes for the report about items that it skips.
 
     `paths` has one entry per item: the path of the field that holds the item's id, such as
     `input[2].call_id`. The entry is "" if the id is not needed.
