@@ -142,7 +142,7 @@ class ProbeExchange:
 
     @cached_property
     def body(self) -> dict[str, Any]:
-        """The body; for a stream, the body that a client assembles from it; {} if there is none."""
+        """The body, or {} if there is none. For a stream: the body that a client assembles from it."""
         if not self.ok:
             return {}
         if not self.streamed:

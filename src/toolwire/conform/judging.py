@@ -107,7 +107,7 @@ def missing(exchange: ProbeExchange) -> Verdict | None:
 def each(judge: JudgeOne, *, lenient: bool = False) -> Judge:
     """Returns a judge that applies `judge` to each exchange. All exchanges must pass.
 
-    `lenient`: it suffices if at least one exchange passes and no exchange fails.
+    `lenient`: some exchanges may count as not run, if at least one exchange passes and none fails.
     """
 
     return lambda seen: _together([judge(exchange) for exchange in seen], lenient)

@@ -125,7 +125,10 @@ def _sorted(
 
 
 def topic(problem: Problem) -> str:
-    """Returns the problem's topic: its code or, for a missing or wrong key, the topic of its object."""
+    """Returns the problem's topic, which is usually its code.
+
+    If a key is missing or wrong, the topic is that of the object with this key.
+    """
     if problem.code not in ("missing_key", "wrong_value"):
         return problem.code
     if problem.subject in ("call opener", "call") and problem.key == "id":

@@ -241,7 +241,7 @@ def _texts(parts: Iterable[protocol.RawPart] | None, between: str = "") -> str:
 
 
 def _rest(whole: str, sent: list[str]) -> str:
-    """Returns the rest of an item's text after its deltas `sent`, or "" if they contradict the text.
+    """Returns what follows the deltas `sent` in an item's text; "" if the text does not begin with them.
 
     Clears `sent`.
     """

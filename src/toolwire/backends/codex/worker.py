@@ -52,7 +52,7 @@ class RequestError(ToolwireError):
 
 
 class CodexWorker(Child):
-    """A `codex app-server` process. Call `start` first, and `close` in any case."""
+    """A `codex app-server` process. Call `start` first. Always call `close` at the end."""
 
     LOG = logging.getLogger("toolwire.codex")
     END = ((1.0, signal.SIGTERM), (2.0, signal.SIGKILL), (5.0, signal.SIGKILL))

@@ -115,7 +115,7 @@ class BridgeHome:
 
 
 class BridgeProcess(Child):
-    """The process of a bridge. Call `start` first, and `end` in any case."""
+    """The process of a bridge. Call `start` first. Always call `end` at the end."""
 
     LOG = logging.getLogger("toolwire.cursor")
     END = ((0.0, signal.SIGTERM), (1.0, signal.SIGKILL), (5.0, signal.SIGKILL))

@@ -265,7 +265,10 @@ def _string(value: Mapping[str, Any], *names: str) -> str:
 
 
 def _payload(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Returns the message or update itself. Some bridges wrap it in an object, under the key `name`."""
+    """Returns the message or update itself.
+
+    Some bridges wrap a message in an object. In this object, `name` is the key of the message.
+    """
     inner = value.get(name)
     if isinstance(inner, Mapping) and (name == "update" or "type" in inner):
         return {"type": value.get("type"), **inner}

@@ -338,8 +338,8 @@ def constraint_fields(constraint: Constraint, profile: ServerProfile) -> Body:
 def structural_tag(constraint: Constraint) -> Body:
     """Returns the constraint as a structural tag of xgrammar.
 
-    If a call is required, the tag allows only calls (`tags_with_separator`). If not, the tag also allows text
-    (`triggered_tags`).
+    If a call is required, the tag allows only calls (`tags_with_separator`). If no call is required, the tag
+    also allows text (`triggered_tags`).
     """
     tags = [
         {

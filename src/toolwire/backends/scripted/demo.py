@@ -94,7 +94,8 @@ def _choose(turn: Turn, user: str) -> ToolSpec | None:
     """Returns the tool to call, or None.
 
     - If the request requires a tool by name, returns this tool.
-    - If not, returns the first tool whose name or description shares a word with the user's message.
+    - If the request names no tool, returns the first tool whose name or description shares a word with the
+      user's message.
     - If there is no such tool and a call is required, returns the first tool.
     """
     tools = _allowed(turn)
