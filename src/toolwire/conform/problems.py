@@ -127,7 +127,7 @@ def _sorted(
 def topic(problem: Problem) -> str:
     """Returns the problem's topic, which is usually its code.
 
-    If a key is missing or wrong, the topic is that of the object with this key.
+    If a key is missing or wrong, the topic is usually that of the object with this key.
     """
     if problem.code not in ("missing_key", "wrong_value"):
         return problem.code
