@@ -47,7 +47,7 @@ processes of a gateway need for a request. A *plain* request is not streamed. A 
 adds.""",
     "path": """\
 The CPU time of a request inside the gateway, without HTTP server, HTTP client and system calls. The cost of a
-part is the difference when this part is switched off.""",
+part, such as the log line, is how much less CPU time a request takes when this part is switched off.""",
     "codex": """\
 Both sides use the same Codex binary and the same simulated model. One side is a small JSON-RPC client of
 Codex, the other is an HTTP client of Toolwire. *First token* is the time to the first token, *wall time* the

@@ -85,8 +85,8 @@ def report(measured: Measured, per: int, seed: int) -> dict[str, Any]:
         f"With `required`, llama.cpp's own server gets only {HELD} cases of each category.",
         "The machine is shared, so the times vary. The figures in brackets count CPU seconds instead, which "
         "hardly depend on other programs.",
-        "First call: the time to the first call, with a new prompt / with another question about the same "
-        "tools.",
+        "First call: the time to the model's first call. The first value is for a new prompt, the second for "
+        "another question about the same tools.",
         "Memory includes the mapped model file.",
     ]
     figures = f"BFCL, `auto`: {', '.join(rights)}; vault tasks: {', '.join(done)}"

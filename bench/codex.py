@@ -541,7 +541,7 @@ def run(rounds: int = 5, seed: int | None = None) -> tuple[list[Row], list[str]]
         provider.stop()
     turns = f"{MANY.pieces} deltas {1000 * STEP_S:g} ms apart"
     notes = [
-        f"Codex: {rounds} rounds, in an order drawn with seed {seed}. A turn has {turns}. Each ratio "
+        f"Codex: {rounds} rounds, in random order (seed {seed}). A turn has {turns}. Each ratio "
         "compares medians."
     ]
     return [*time_rows(found), *cpu_rows(found)], notes

@@ -276,7 +276,10 @@ complete only if nothing but its closing markup is missing.""",
         ("-m", "bench", "gateway", "--quick", "--json", str(GATEWAY)),
         GATEWAY,
         read_rows,
-        about=EXPLAINED["gateway"],
+        about=f"""{EXPLAINED["gateway"]}
+
+In rows such as *relay: plain*, the *result* is the CPU time per request. The *figures* are the times that the
+clients waited: until the end of the answer (p50 and p99), and until the first token.""",
     ),
     tested(
         "codex-park",
@@ -300,13 +303,14 @@ answer or one clear error, and the next request must work.""",
     ),
     tested(
         "claude-code",
-        "Claude Code on every strategy, in every scenario, with each of its settings",
+        "Claude Code with every strategy for tools, in different scenarios and configurations",
         "conform/test_claude_code.py",
         "claude",
         {"TOOLWIRE_CLAUDE_CODE": ("all", "few")},
         """\
-The real Claude Code works on files through Toolwire, with scripted models and with Codex. The tests check
-what its tools did, what arrived at the gateway, and what Claude Code answered.""",
+Claude Code works on files through Toolwire. The model is scripted or is Codex, so that every
+[strategy](architecture.md#strategies) is tested. The tests check what Claude Code's tools did, what arrived
+at the gateway, and what Claude Code answered.""",
     ),
     Section(
         "codex-bench",
@@ -326,8 +330,9 @@ what its tools did, what arrived at the gateway, and what Claude Code answered."
         read_rows,
         must=True,
         about="""\
-Each request has one tool with its own schema, and requires a call of this tool. The same requests also go to
-llama.cpp's own tool calling, with the same model.""",
+The embedded model [runs inside Toolwire](local.md). Each request has one tool with its own schema, and
+requires a call of this tool. The same requests also go to llama.cpp's own tool calling, with the same
+model.""",
     ),
     Section(
         "local",
@@ -346,9 +351,9 @@ llama.cpp's own tool calling, with the same model.""",
         BFCL,
         read_tables,
         about="""\
-BFCL is a public collection of test cases for tool calls. The table shows how many cases of each category are
-right; in the category *irrelevance*, no tool fits, and a call is wrong. The tasks at the end are about a
-small vault of notes.""",
+BFCL is a public collection of test cases for tool calls. The first table shows how many cases of each
+category are right. In the category *irrelevance*, the right answer has no call. The tasks at the end are
+about a small vault of notes.""",
     ),
     tested(
         "cursor-park",
@@ -362,7 +367,7 @@ continue. A script replaces Cursor's *bridge*, the [program that runs Cursor's a
     ),
     tested(
         "cursor-sdk-park",
-        "Cursor's own client with the scripted bridge, and parked calls",
+        "Cursor's official client with the script that replaces Cursor's bridge",
         "backends/cursor/test_cursor_contract.py",
         "parallel_parked",
         {"TOOLWIRE_LONG_PARK_S": ("330", "5")},
@@ -395,8 +400,8 @@ Toolwire's memory must not grow over 500 turns of a Cursor agent.""",
         "rounds_of_starts",
         {"TOOLWIRE_ACP_ROUNDS": ("100", "5")},
         """\
-In 100 rounds, an agent is started and ends in one of four ways: by itself, by a kill, by the client, or
-because Toolwire closes it. No process or folder may remain.""",
+In 100 rounds, an agent is started. Then it exits with an error, receives a signal that kills or stops it, or
+is closed by Toolwire. No process or folder may remain.""",
     ),
     tested(
         "acp-memory",
@@ -457,9 +462,9 @@ that only shows the same text. (Times below 50 ms count as 50 ms.)""",
         about="""\
 Two nodes behind nginx serve streams of tool loops, while one fault after the other happens. Every request
 must end with the right answer, or with one clear error that a fault explains. In the rows *right answers
-again after*, the *result* is the time from the end of a fault until everything works again. The *figures* are
-the duration of the fault, and the results of all requests from its beginning until that time. *Cut* means
-that the connection broke off, and *in-band* that the error was part of a stream.""",
+again after*, the *result* is the time from the end of a fault until everything works again. The *figures* say
+how long the fault lasted, and how the requests during the fault and this time ended. *Cut* means that the
+connection broke off, and *in-band* that the error was part of a stream.""",
     ),
     tested(
         "web-axe",

@@ -351,7 +351,7 @@ def judged(
     detail = f"{kept:,} stored; {scene.load.unkept:,} other responses reported that they were not stored"
     rows.append(Row("stored responses not found again", len(gone), detail, "at most", 0, ""))
     refused = (
-        f"{limited.rate} requests per minute, so {limited.due:,.0f} in all; {limited.allowed:,} allowed, "
+        f"limit: {limited.rate} requests per minute, {limited.due:,.0f} in all; {limited.allowed:,} allowed, "
         f"{limited.refused:,} refused"
     )
     rows.append(
@@ -377,7 +377,10 @@ def judged(
     rows.append(Row("tracebacks in the nodes' logs", scene.servers.tracebacks(), "", "at most", 0, ""))
     turns = Counter(end.turn for end in ends if end.right)
     went = ", ".join(f"{count:,} {turn}" for turn, count in turns.most_common() if turn)
-    notes.append(f"At most {scene.load.most_under_way} requests were active at once. Turns: {went}.")
+    notes.append(
+        f"At most {scene.load.most_under_way} requests were active at once. Turns ([parked "
+        f"turns](parked.md)): {went}."
+    )
     notes.append(
         f"The full disk was {scene.servers.disk.name}. Other results of the requests with the limited key: "
         f"{', '.join(f'{count} × {how}' for how, count in limited.other.items()) or 'none'}."

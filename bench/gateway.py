@@ -363,7 +363,7 @@ def _first_token_row(figures: Figures) -> Row:
     return Row(
         title,
         added / added_by_relay,
-        f"{figure(added)} against {figure(added_by_relay)} ms (p50), added to the upstream's {figure(bare)}",
+        f"{figure(added)} against {figure(added_by_relay)} ms (p50); the upstream alone: {figure(bare)} ms",
         "at most",
         1.5,
     )

@@ -86,7 +86,7 @@ async def _measured(folder: Path, quick: bool) -> list[Row]:
         measure = f"a call that a rule allows, MCP {era}: time that Toolwire adds"
         rows.append(Row(measure, more, shown, "at most", MOST_MS, "ms"))
     first, others = await _lists(folder, LISTS)
-    shown = f"first list, while {SERVERS} servers start: {figure(first / 1000)} s"
+    shown = f"the first list, for which {SERVERS} servers start: {figure(first / 1000)} s"
     measure = f"list of {SERVERS * TOOLS:,} tools of {SERVERS} servers, after the first list"
     return [*rows, Row(measure, median(others), shown, "at most", MOST_LIST_MS, "ms")]
 

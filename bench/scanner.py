@@ -219,7 +219,7 @@ def costs(quick: bool = False) -> list[Row]:
         )
         rows.append(
             Row(
-                f"{kind}: difference between sizes",
+                f"{kind}: cost per chunk, difference between sizes",
                 spread,
                 "largest difference from the median",
                 "at most",
@@ -283,7 +283,7 @@ def adverse(quick: bool = False, rounds: int = 1) -> list[Row]:
             )
             rows.append(
                 Row(
-                    f"{name}, {how}: cost, compared with a tenth of the text",
+                    f"{name}, {how}: cost compared with a text of a tenth of the length",
                     growth,
                     detail,
                     "at most",

@@ -477,7 +477,7 @@ HISTORIES: tuple[tuple[str, str, list[Body]], ...] = (
         ],
     ),
     (
-        "other messages between a call and its result, for example of the user",
+        "other messages between a call and its result, for example a user message",
         "the call moves down to its result",
         [called("a"), SAID, result("a")],
     ),
@@ -628,12 +628,12 @@ The columns:
 
 - `openai, native`, `openai, constrained`, `openai, emulated`: an OpenAI-compatible server, with the option
   `tools` set to `native`, `constrained` or `emulated`. The column `openai, constrained` shows vLLM, which can
-  constrain calls within text. Other servers can constrain a response only as a whole. For them, Toolwire
-  constrains required and named calls, and emulates tools if `tool_choice` is `auto`:
+  constrain calls within text. Some servers can constrain a response only as a whole. With these servers,
+  Toolwire constrains required and named calls, and emulates tools if `tool_choice` is `auto`:
   [Servers](servers.md#how-tools-are-served).
 - `local`: the [embedded model](local.md).
-- `hosted, Claude`, `hosted, Gemini`: [hosted providers](hosted.md). Some of their models support fewer
-  fields; the report then lists these fields.
+- `hosted, Claude`, `hosted, Gemini`: [hosted providers](hosted.md). If one of their models does not support a
+  field, the report says so.
 - `codex, native`: a [Codex](codex.md) version that supports the client's tools. `codex, emulated`: an [older
   version](codex.md#versions).
 - `cursor`, `acp`: [Cursor](cursor.md) and [other agents](acp.md). Toolwire cannot force these agents to call
@@ -661,15 +661,15 @@ request, `max_tool_calls` has an effect only with the [tool
 `mcp`](mcp-servers.md#from-the-responses-api).
 
 In the `openai` columns, *honoured* means that Toolwire sends the field to the server. If Toolwire [knows the
-server](servers.md) and the server does not support a field, the field is *ignored*. Toolwire sends some
-fields only to OpenAI's own servers, and to other servers only if you list them in
+server](servers.md) and the server does not support a field, the field is *ignored*. Toolwire sends the
+following fields to OpenAI's own servers. It sends them to another server only if you list them in
 [`pass_fields`](configuration.md#backend--openai): {code(sorted(PASSABLE))}. In a Responses request, Toolwire
 itself handles `store` and `metadata`.
 
-For log probabilities (`logprobs` and `top_logprobs`, or `message.output_text.logprobs` in `include`), the
-tables show a request without tools. In two cases, Toolwire changes the model's text before the client
-receives it. The log probabilities then no longer fit the text, so Toolwire leaves them out, and the report
-says `ignored`:
+Log probabilities are requested with `logprobs` and `top_logprobs`, or with `message.output_text.logprobs` in
+`include`. The tables show these fields for a request without tools. In two cases, Toolwire changes the
+model's text before the client receives it. The log probabilities then no longer fit the text, so Toolwire
+leaves them out, and the report says `ignored`:
 
 - The request has emulated or constrained tools, so Toolwire scans the text for calls.
 - Toolwire separates `<think>` reasoning from the text. In a stream, the headers may already have been sent
@@ -721,8 +721,7 @@ of a tool), *Result* (the result of a call) or *Reasoning*.
 A step is a sequence of reasoning, text and calls of the assistant. Servers expect the results of these calls
 directly after the step, but some clients lose results, send them twice, or send them in another position.
 Toolwire repairs such a history if it can do so without inventing facts. The report lists each repair as
-`healed`, under `input` (Responses) or `messages` (chat completions). Messages keep their order. A
-conversation that ends with a result before the repair also ends with one after the repair.
+`healed`, under `input` (Responses) or `messages` (chat completions).
 
 {repairs_table()}
 
@@ -739,9 +738,9 @@ text, and a native call is passed on unchanged.
 A dialect is a format in which models write tool calls as text. *Taught* means that Toolwire's prompt
 describes the format to the model. *Recovery* means that some models write the format by habit, without such a
 description: [What counts as a call](emulation.md#what-counts-as-a-call). A dialect that is *on* is recognised
-in the text of every model. A dialect that is *off* is recognised only if the model's name shows that the
-model uses it (backend `openai`). If you set the option `dialects`, Toolwire recognises only the dialects in
-this list.
+in the text of every model. A dialect that is *off* is recognised only in models of the backend `openai` whose
+names show that they use it. If you set the option `dialects`, Toolwire recognises only the dialects that this
+option lists.
 
 {dialects_table()}
 
@@ -752,9 +751,9 @@ One call in each dialect. The token of the dialect `sentinel` is `{TOKEN}` in th
 ## Failures
 
 Before the first byte of a response, a failure becomes an HTTP error with OpenAI's error object. After the
-first byte, a chat completions stream ends with the same object as its last event, and a Responses stream ends
-with `response.failed`. The Messages API uses [Anthropic's types and statuses](wire.md#messages). The *kind*
-of a failure is its name in [logs and metrics](observability.md).
+first byte, the last event of the stream reports the failure. In chat completions, this event is the same
+error object; in Responses, it is `response.failed`. The Messages API uses [Anthropic's types and
+statuses](wire.md#messages). The *kind* of a failure is its name in [logs and metrics](observability.md).
 
 {kinds_table()}
 """

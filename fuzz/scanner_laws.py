@@ -384,7 +384,10 @@ LAWS: dict[str, Law] = {
         SCANNED,
     ),
     "scanner_one_shot": Law(
-        draw_text, judge_one_shot, "a text that is read at once gives the same events as in chunks", SCANNED
+        draw_text,
+        judge_one_shot,
+        "a text gives the same events, whether it is read at once or in chunks",
+        SCANNED,
     ),
     "scanner_nothing_lost": Law(
         draw_text, judge_nothing_lost, "every character is text or belongs to a call or a marker", SCANNED
@@ -399,6 +402,6 @@ LAWS: dict[str, Law] = {
     "custom_input": Law(
         draw_input,
         judge_custom_input,
-        "a custom tool's input is unchanged after it was sent as an argument of a function",
+        "the input of a custom tool does not change when it is sent as an argument of a function",
     ),
 }

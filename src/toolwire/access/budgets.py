@@ -1,10 +1,9 @@
 """Monthly budgets of requests and tokens.
 
-A turn is admitted while its key's budget is not exhausted: the usage of ended turns plus the reservations of
-running turns is below the budget. An admitted turn reserves one request and an estimate of its tokens until
-its usage is counted (`usage.py`). So a budget of N requests serves N turns, even if more arrive at the same
-time. A turn that fails gives its request back. A turn that exceeds the budget of tokens while it runs is not
-interrupted.
+A turn is admitted if its key's usage of the month is below the budget. The usage includes what running turns
+have reserved. An admitted turn reserves one request and an estimate of its tokens until its usage is counted
+(`usage.py`). So a budget of N requests serves N turns, even if more arrive at the same time. A turn that
+fails gives its request back. A turn that exceeds the budget of tokens while it runs is not interrupted.
 
 A single process counts by itself. With Redis, all nodes count together, in the script that also charges the
 meters (`shared_limits.py`). While Redis is unreachable, the remaining budget is divided by the number of
@@ -131,10 +130,7 @@ class Budgets:
             own.apart.taken = _sum(own.apart.taken, (used[0] - 1, used[1] - reserved))
 
     def lost(self) -> None:
-        """Discards the `Apart` of every key when Redis becomes unreachable.
-
-        Each is created again when it is needed.
-        """
+        """Discards what was counted during the last outage of Redis. Called when a new outage begins."""
         for own in self._months.values():
             own.apart = None
 
@@ -156,9 +152,8 @@ class Budgets:
     def owed(self, key_id: str, limits: KeyLimits) -> MonthAsked:
         """Returns the request that reports all unreported usage to a Redis that is reachable again.
 
-        The usage counts as reported from then on. The request starts from the sum that Redis last reported.
-        It does not use the sum in the store, which also contains usage of other nodes: they report it
-        themselves.
+        From then on, the usage counts as reported. If Redis has lost its sum, it starts from the sum that it
+        last reported. The sum in the store would count the usage of other nodes twice.
         """
         own = self._months.get(key_id)
         if own is None or not self.has(limits):

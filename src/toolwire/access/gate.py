@@ -428,10 +428,7 @@ class Proxies:
 
 
 def settled(headers: Headers) -> None:
-    """Deletes a request's proxy headers after Toolwire has used them.
-
-    If the request came from another node, that node has already used the headers.
-    """
+    """Deletes a request's proxy headers after Toolwire has used them."""
     for name in proxy_signs(headers):
         del headers[name]
 

@@ -3,8 +3,7 @@
 A key is looked up by a digest that is keyed with a secret of this process, and then compared in constant
 time, so the response time reveals nothing about any key. Stored keys are read again within `FRESH_S` seconds,
 so a revoked key stops working on every node. If the store does not answer, the keys that were read last are
-used, and the store is tried again after a moment. A request with a key from the settings waits for the store
-only until the stored keys have been read for the first time.
+used, and the store is tried again after a moment.
 """
 
 from __future__ import annotations

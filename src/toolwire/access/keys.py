@@ -148,8 +148,8 @@ def key_id_of(key: str) -> str:
 class StoredKey:
     """A stored key. `rotated_from`: the id of the original key after a rotation, otherwise "".
 
-    `revoked_at` above 0 is the end of a grace period. Below 0, it is the negated time of the revocation,
-    which is in the past on every clock.
+    A positive `revoked_at` is the end of a grace period. A negative one is minus the time of the revocation:
+    a negative time is in the past on every clock.
     """
 
     id: str
@@ -173,7 +173,7 @@ class StoredKey:
     def public(self) -> dict[str, Any]:
         """Returns the key's fields for display.
 
-        They do not include the hash, and `revoked_at` is a positive time.
+        The hash is left out, and `revoked_at` is always a positive time.
         """
         shown = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "sha256"}
         return {**shown, "revoked_at": None if self.revoked_at is None else abs(self.revoked_at)}

@@ -186,10 +186,10 @@ class RateLimits:
             raise self._refused(refusal, ticket, account)
 
     def _take_here(self, account: KeyAccount, ticket: Ticket) -> MeterRefusal | None:
-        """Reserves from this process's share of the limits. Returns the limit that refuses, or None.
+        """Counts a turn against the limits of this process. Returns the limit that refuses the turn, or None.
 
-        Without Redis, the worker processes share the limits. While Redis is unreachable, the nodes share
-        them.
+        Without Redis, each worker process gets an equal part of the limits. While Redis is unreachable, each
+        node gets an equal part.
         """
         shared, limits, rates = self.shared, ticket.limits, self._rates(ticket.limits)
         if self._budgets.has(limits):
@@ -356,7 +356,7 @@ class RateLimits:
     def headers(self, key_id: str, limits: KeyLimits, anthropic: bool = False) -> HeaderList:
         """Returns the headers `x-ratelimit-…` for a response, if the key has limits per minute.
 
-        `anthropic`: use Anthropic's names, and the moment of the reset instead of the duration until then.
+        `anthropic`: use Anthropic's names, and give the reset as a time instead of a duration.
         """
         account, rates = self._account(key_id, limits), self._rates(limits)
         meters.drain(account.meters, rates, self._clock())
@@ -442,8 +442,8 @@ class Ticket:
     def settle(self, usage: Usage, ran: bool, answered: bool = True) -> Usage:
         """Charges the turn and returns the usage that was charged.
 
-        If the backend reported `usage`, this is charged. Otherwise, an estimate is charged if the turn `ran`
-        or text was sent. If the turn was not `answered`, its request is returned to the key's budget.
+        If the backend reported no `usage`, charges an estimate if the turn `ran` or text was sent. If the
+        turn was not `answered`, returns its request to the key's budget.
         """
         if self._open:
             self._open = False

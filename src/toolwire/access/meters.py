@@ -34,7 +34,7 @@ class Rates:
 
 @dataclass(slots=True)
 class Meters:
-    """How many units (1/60,000,000) of requests and tokens are taken at the time `at`."""
+    """How much is taken at the time `at`, in units of 1/60,000,000 request or token."""
 
     at: int = 0
     requests: int = 0

@@ -8,17 +8,17 @@ The rules of `meters.py` run there as one script, so two nodes cannot both take 
     toolwire:nodes            the nodes that share the limits, each with the end of its lease
 
 All nodes use the clock of Redis; if it goes back, counting continues from the earlier time. Leases are
-renewed while a turn runs, so the leases of a dead node expire. When Redis becomes unreachable, the request
-that notices this waits for Redis (at most `WITHIN_S`); after that, only the heartbeat tries to reach Redis.
-When Redis is reachable again, the node first reports what Redis has missed, together with the meters that
-Redis reported last, in case Redis has lost its data. Each request to Redis also contains the meters that the
-node last saw. If the key has no meters in Redis any more, they start from these numbers. So the count is
-never lower than what any node has seen.
+renewed while a turn runs, so the leases of a dead node expire.
+
+When Redis becomes unreachable, the first request to it fails after at most `WITHIN_S` seconds. After that,
+only the heartbeat tries to reach Redis. When Redis is reachable again, the node first reports what Redis has
+missed. Each request to Redis also contains the meters that the node last saw. If Redis has lost the meters of
+a key, they start from these numbers.
 
 The id of a running turn of a key with a budget is `ID:TOKENS`. So the reserved part of the budget is always
-the sum over the running turns: it cannot drift, and the reservations of a dead node end with its leases. The
-usage of ended turns starts from the store's sum. Redis deletes this usage `BUDGET_S` seconds after the last
-turn; by then, the store has all of it.
+the sum over the running turns, and the reservations of a dead node end with its leases. The usage of ended
+turns starts from the store's sum. Redis deletes this usage `BUDGET_S` seconds after the last turn; by then,
+the store has all of it.
 """
 
 from __future__ import annotations

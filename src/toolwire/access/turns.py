@@ -46,7 +46,7 @@ class KeyTurns:
         return place
 
     def _next_pass(self) -> None:
-        """Begins the next waiting request. Its key moves to the end."""
+        """Begins the next waiting request, and moves its key to the end of the table."""
         while self._waiting:
             key_id, places = self._waiting.popitem(last=False)
             place = places.popleft()

@@ -5,7 +5,7 @@ seconds and at shutdown, in one transaction. Each batch has a number, so a batch
 confirmed is never counted twice. Counts that cannot be written are kept and written later. A key with a
 budget can only be used when its usage of the month is known. Hours, days and months are in UTC.
 
-A turn of a key with a budget reserves a part of it (`Hold`) from its admission until it is counted here.
+If a key has a budget, each of its turns reserves a part of the budget (`Hold`) until the turn is counted.
 Releasing the reservation and counting the turn is one step, so no other turn can be admitted in between. The
 turn's usage is written within `FLUSH_BUDGET_S`, so that a process that is killed loses little usage.
 """
@@ -170,10 +170,7 @@ class UsageBook:
         return self._flushing
 
     async def _flushed(self) -> None:
-        """Writes once, and clears `_flushing` at the end.
-
-        If `_flushing` were cleared later, a caller could wait again and again for a task that has ended.
-        """
+        """Writes once, and clears `_flushing` at the end, so that nobody waits for a task that has ended."""
         try:
             await self._write()
         finally:
@@ -280,7 +277,7 @@ class UsageBook:
         return self._held.get(key_id, (0, 0))
 
     def hold(self, key_id: str, requests: int, tokens: int) -> Hold:
-        """Reserves a part of the key's budget. `observe` releases it with the turn's summary."""
+        """Reserves a part of the key's budget. `observe` releases this part when the turn ends."""
         held = self.held(key_id)
         self._held[key_id] = (held[0] + requests, held[1] + tokens)
         return Hold(key_id, requests, tokens)
@@ -334,7 +331,7 @@ class UsageBook:
 
 
 def month_of(now: float) -> int:
-    """Returns the Unix time at which the month of the time `now` begins (UTC)."""
+    """Returns the Unix time at which the month that contains `now` begins (UTC)."""
     return int(
         datetime.fromtimestamp(now, UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0).timestamp()
     )

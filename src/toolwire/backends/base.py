@@ -110,7 +110,7 @@ class LiveRun(Protocol):
 
     @property
     def pending(self) -> tuple[str, ...]:
-        """The ids of the calls that wait for results, in the model's order: the `id` of each `CallBegin`."""
+        """The ids of the calls that wait for results, in the model's order."""
         ...
 
     def segment(self) -> AsyncGenerator[Batch, None]: ...

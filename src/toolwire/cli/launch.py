@@ -59,7 +59,7 @@ def launch_arguments(parser: argparse.ArgumentParser) -> None:
     parse = parser.parse_known_args
 
     def parsed(given: Sequence[str] | None = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """Adds all words after "--" to the client's arguments; argparse alone would parse some of them."""
+        """Passes all words after "--" to the client. argparse alone would parse some of them."""
         words = list(given or ())
         at = words.index("--") if "--" in words else len(words)
         found, others = parse(words[:at], namespace)
@@ -167,7 +167,7 @@ class Gateway:
         """Returns the id of the model that the client uses without --model.
 
         This is the first model whose backend is not in `LAST_CHOICE`. If there is none, it is a model of the
-        first backend in `LAST_CHOICE` that has one. Returns "" if an alias of the gateway matches
+        first backend in `LAST_CHOICE` that has a model. Returns "" if an alias of the gateway matches
         `launcher.own_models`: the client then requests models by its own names.
         """
         own = launcher.own_models
@@ -255,8 +255,8 @@ def _ids(value: Any) -> list[str]:
 def _started(config: str | None) -> Iterator[Gateway]:
     """Starts a gateway on a free loopback port, with a temporary key, and ends it afterwards.
 
-    The gateway also ends if this process is killed: the pipe `lifeline`, whose other end the gateway reads,
-    then closes.
+    The gateway reads from the pipe `--lifeline`. If this process is killed, the pipe closes and the gateway
+    ends.
     """
     settings = load(config, os.environ, {}, exposed=False)
     key = secrets.token_urlsafe(24)

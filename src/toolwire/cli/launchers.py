@@ -45,8 +45,8 @@ class Setup:
     """How a client is started.
 
     `environment`: variables to set, or to remove if the value is None. `files`, `copies` and `links` describe
-    the content of a temporary folder. Their keys are paths in this folder; their values are the text of the
-    file, or the person's file to copy or to link to.
+    the content of a temporary folder: their keys are paths in this folder. The values of `files` are texts.
+    The values of `copies` and `links` are the person's files to copy or to link to.
     """
 
     arguments: Sequence[str] = ()

@@ -84,7 +84,10 @@ def mcp_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _split_command(parser: argparse.ArgumentParser) -> None:
-    """Changes the parser: all words after `--` are the command, and subcommands parse their own words."""
+    """Changes the parser: all words after `--` are the command that starts an MCP server.
+
+    If the first word is a subcommand, the subcommand parses all other words.
+    """
     parse = parser.parse_known_args
 
     def parsed(given: Sequence[str] | None = None, namespace: Any = None) -> tuple[Any, list[str]]:

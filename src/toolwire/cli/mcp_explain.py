@@ -44,7 +44,7 @@ def run_explain(arguments: argparse.Namespace) -> int:
 
 
 def _unknown(tool: str, known: Sequence[str]) -> str:
-    """Returns a hint if a person has agreed to tools of the server, and `tool` is none of them."""
+    """Returns a hint if a person has agreed to tools of the server, but not to `tool`."""
     if not known or tool in (*known, *METHODS):
         return ""
     near = get_close_matches(tool, known, 1)

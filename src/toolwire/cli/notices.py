@@ -86,7 +86,7 @@ async def _test(settings: Settings, notice: NoticeSettings, as_json: bool) -> in
 
 
 async def warnings(settings: Settings, notice: NoticeSettings) -> list[tuple[str, str]]:
-    """Returns problems of a notice that do not keep it from being sent, each with what to do about it."""
+    """Returns the minor problems of a notice, which is sent nevertheless, each with what to do about it."""
     out: list[tuple[str, str]] = []
     if notice.level == "notice":
         return out

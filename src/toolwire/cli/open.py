@@ -37,9 +37,10 @@ def run_open(arguments: argparse.Namespace) -> int:
 
 
 def chosen(servers: list[RunningServer], config: str | None, port: int | None) -> RunningServer | None:
-    """Returns the server on `port`; if `port` is None, the one on the settings' port, or else the newest.
+    """Returns the server on `port`, or None if no server runs there.
 
-    Returns None if there is no such server.
+    If `port` is None, returns the server on the port in the settings. If none runs there, returns the newest
+    server, or None if no server runs at all.
     """
     if port is not None:
         return next((server for server in servers if server.port == port), None)

@@ -47,7 +47,7 @@ def vault_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _allow_query_words(parser: argparse.ArgumentParser) -> None:
-    """Changes the parser: words of the query may be after options, and may begin with a minus."""
+    """Changes the parser: words of the query may follow options, and may begin with a minus."""
     parse = parser.parse_known_args
 
     def parsed(given: Sequence[str] | None = None, namespace: Any = None) -> tuple[Any, list[str]]:

@@ -5,8 +5,8 @@ A parked run is a run that waits for the client's tool results. It waits on one 
 - A request is forwarded at most once. The sending node signs it with a seal (the header `x-toolwire-hop`).
   The receiving node answers the request or refuses it. A request with an invalid seal is refused, so a client
   cannot pose as a node.
-- If the owner of a run cannot be reached or refuses, this node replays the run from the request's history, as
-  long as nothing has been sent to the client.
+- If the owner of a run cannot be reached or refuses, the sending node replays the run from the request's
+  history, as long as nothing has been sent to the client.
 - If the owner is lost in the middle of a stream, the stream ends with an error in the format of its API.
 - If the client disconnects, the connection to the owner is closed, and the owner cancels the run.
 """
@@ -370,8 +370,8 @@ class WorkerContext:
     """The number, addresses and sockets of one worker.
 
     `siblings`: the addresses of all workers, including this one. `private`: two sockets on which only this
-    worker accepts connections, because a connection to the shared sockets could reach any worker. One is for
-    other nodes. The other is for the other workers of this server; the parent keeps it open.
+    worker accepts connections: one for other nodes, one for the other workers of this server. A connection to
+    the shared sockets could reach any worker.
     """
 
     number: int = 0

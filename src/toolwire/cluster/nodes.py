@@ -8,9 +8,8 @@ these rows in Redis:
                           when the run may no longer wait
 
 - A node that cannot reach Redis continues to serve: it knows its own parked runs, and replays the parked runs
-  of other nodes from the history in the request. Only the request that notices this waits for Redis. After
-  that, only `_beat` tries to reach Redis again. It writes all rows again when Redis is reachable, or if Redis
-  has lost them.
+  of other nodes from the history in the request. Meanwhile, only `_beat` tries to reach Redis. When Redis is
+  reachable again, or has lost the node's rows, `_beat` writes all of them again.
 - Every row is signed by a node. Anyone else who can write to Redis can only cause replays.
 - Before a node shuts down, it deletes its rows.
 """
@@ -191,7 +190,7 @@ class Nodes:
         task.add_done_callback(self._withdrawals.discard)
 
     async def owner(self, calls: Collection[str], key_id: str) -> Peer | None:
-        """Returns the other node on which the run of one of these calls waits for results, or None."""
+        """Returns the node that holds the run of one of these calls; None if it is this node or unknown."""
         if not self._key or not calls:
             return None
         wanted = list(calls)[-MAX_IDS:]
@@ -214,7 +213,10 @@ class Nodes:
         return Peer(id, found[0])
 
     def shun(self, peer: Peer) -> None:
-        """Makes `owner` ignore an unreachable node for `SHUNNED_S`, so that this node replays its runs."""
+        """Makes `owner` ignore the unreachable node `peer` for `SHUNNED_S` seconds.
+
+        Until then, this node replays the runs of `peer`.
+        """
         now = time.monotonic()
         self._shunned = {id: until for id, until in self._shunned.items() if until > now}
         self._shunned[peer.id] = now + SHUNNED_S
@@ -349,8 +351,8 @@ def node_address(settings: Settings, port: int) -> str:
 def worker_address(server: ServerSettings, number: int) -> tuple[str, int]:
     """Returns the host and port on which a worker listens for other nodes.
 
-    With `server.advertise`, the workers' ports follow the advertised port. Without it, a worker has a free
-    port on loopback.
+    With `server.advertise`, the workers have the port numbers after the advertised one. Without it, a worker
+    has a free port on loopback.
     """
     if not server.advertise:
         return "127.0.0.1", 0

@@ -136,7 +136,8 @@ class _OpenItem:
     def shape(self) -> ItemShape:
         """Returns the `ItemShape` of the open item.
 
-        The type of the item's part identifies it. If no part was added yet, the item's keys identify it.
+        The shape is found by the type of the item's part. If no part was added yet, it is found by the item's
+        keys.
         """
         kind, keys = self.item.get("type"), self.item.keys()
         for shape in SHAPES.values():

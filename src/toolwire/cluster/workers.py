@@ -272,7 +272,7 @@ class Workers:
                     os.kill(worker.pid, number)
 
     def _kill_all(self) -> None:
-        """Kills all workers that still run, even if the parent ends because of an error."""
+        """Kills all workers that still run. Also called when the parent ends because of an error."""
         self._send(signal.SIGKILL)
         for worker in self._workers:
             if worker.pid:

@@ -104,7 +104,7 @@ def allowed(api: Api, name: str) -> dict[str, Any]:
 
 
 def _of_kind(api: Api, kind: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a tool or a tool choice. Chat nests its fields in an object, Responses does not."""
+    """Returns a tool or a tool choice. In chat, the fields are in a nested object."""
     return {"type": kind, kind: dict(fields)} if api == "chat" else {"type": kind, **fields}
 
 

@@ -143,7 +143,7 @@ CHAT = [
     ),
     Check(
         "chat.stream.finish-once",
-        "each choice ends with its only finish_reason, which is null in all earlier chunks",
+        "each choice has one finish_reason, in its last chunk; it is null in all earlier chunks",
         f"{CHUNK}; AI SDK raises an error if it is missing",
         "the client never ends the answer, or drops its last part",
         _STREAMS,
@@ -177,8 +177,8 @@ CHAT = [
     ),
     Check(
         "chat.stream.no-extras",
-        "there are no keys that OpenAI does not send, no keys with null or empty values that OpenAI "
-        "leaves out, and the type of a call is sent once",
+        "there are no keys that OpenAI does not send, and no keys with null or empty values that OpenAI "
+        "leaves out; the type of a call is sent once",
         CHUNK,
         "if a client sends the answer back in its next request, the extra keys cause an error",
         (*_STREAMS, "chat.usage.stream"),

@@ -31,7 +31,7 @@ RESPONSES = [
     ),
     Check(
         "responses.body.status",
-        "status, error and incomplete_details agree, in the response and in its items",
+        "error, incomplete_details and the status of each item fit the status of the response",
         RESPONSE,
         "the client mistakes a failure for an answer",
         _BODIES,
@@ -106,8 +106,8 @@ RESPONSES = [
     ),
     Check(
         "responses.stream.nesting",
-        "one item ends before the next begins, and its events are in order; for a message: item added, part "
-        "added, deltas, text done, part done, item done",
+        "an item ends before the next begins, and its events are in order (of a message: item added, part "
+        "added, deltas, text done, part done, item done)",
         "BerriAI/litellm#27144 (done without deltas), BerriAI/litellm#21090; vllm-project/vllm#36435; "
         "mnfst/llm-gateway#1900",
         "openai-python raises an error: unfinished output items",

@@ -73,7 +73,7 @@ _OF_BOTH: dict[str, Any] = {
     "single": "parallel_tool_calls: false",
     "parameters": f"{SCHEMAS}FunctionObject, parameters",
     "arguments": "a string with JSON; {} if there are none",
-    "readers": "AI SDK marks a call with other arguments invalid; vercel/ai and LangChain parse them",
+    "readers": "LangChain parses the arguments; AI SDK marks a call with other arguments as invalid",
     "results": 'LangChain sends content "" with a call, and a name with a result; AI SDK sends items without '
     "id and status; results may be lists of parts",
     "whose": "OpenAI's",

@@ -183,7 +183,7 @@ async def conform(
 async def _absent(probe: Probe, api: Api, model: str) -> Absence | None:
     """Returns why the API cannot be checked, or None if it can.
 
-    Sends two invalid requests and a valid one. Returns None as soon as an answer shows no reason.
+    Sends up to three requests, until an answer shows that the API can be checked.
     """
     absence = None
     for asked in (
@@ -199,7 +199,7 @@ async def _absent(probe: Probe, api: Api, model: str) -> Absence | None:
 
 
 def _absence(probe: Probe, exchange: ProbeExchange) -> Absence | None:
-    """Returns why this answer shows that the API cannot be checked; None if it does not show that."""
+    """Returns the reason in this answer why the API cannot be checked; None if there is no reason."""
     if exchange.trouble:
         return None
     if exchange.status in REFUSED:

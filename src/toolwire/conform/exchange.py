@@ -142,7 +142,7 @@ class ProbeExchange:
 
     @cached_property
     def body(self) -> dict[str, Any]:
-        """The body; for a stream, the body that a client assembles from it; {} if there is none."""
+        """The body, or {} if there is none. For a stream: the body that a client assembles from it."""
         if not self.ok:
             return {}
         if not self.streamed:
@@ -167,7 +167,7 @@ class ProbeExchange:
 
     @cached_property
     def hollow(self) -> str:
-        """Why the answer contains nothing to check; "" if it contains something."""
+        """Why there is nothing to check in the answer; "" if there is something to check."""
         if not self.raw or not (self.streamed or self.body):
             return "the answer is empty or cannot be read"
         if self.family == "http":

@@ -107,7 +107,7 @@ def missing(exchange: ProbeExchange) -> Verdict | None:
 def each(judge: JudgeOne, *, lenient: bool = False) -> Judge:
     """Returns a judge that applies `judge` to each exchange. All exchanges must pass.
 
-    `lenient`: it suffices if at least one exchange passes and no exchange fails.
+    `lenient`: some exchanges may count as not run, if at least one exchange passes and none fails.
     """
 
     return lambda seen: _together([judge(exchange) for exchange in seen], lenient)
@@ -200,7 +200,7 @@ def content_type(expected: str) -> Judge:
 def unmet(exchange: ProbeExchange) -> Verdict | None:
     """Returns a verdict if the request was not answered, otherwise None.
 
-    If the endpoint refuses the request, the verdict is "fail". (In `unseen`, it is "not-run".)
+    If the endpoint refuses the request, the verdict is "fail".
     """
     if not exchange.status and not exchange.trouble:
         return not_run(exchange, exchange.wanting or "the request was not sent")

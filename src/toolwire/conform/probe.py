@@ -34,7 +34,10 @@ class AddressError(ValueError):
 
 
 def base_of(address: str) -> str:
-    """Returns the API's base URL: the address without a route's path, or with /v1 if it has no path."""
+    """Returns the API's base URL.
+
+    The path of a route is removed: `…/v1/models` becomes `…/v1`. An address without a path gets `/v1`.
+    """
     try:
         parts = urlsplit(address if "://" in address else f"http://{address}")
         port = parts.port
@@ -101,8 +104,8 @@ class Probe(AbstractAsyncContextManager["Probe"]):
     async def ask(self, question: str, request: ProbeRequest) -> ProbeExchange:
         """Sends a request and returns the exchange.
 
-        If the server is busy and says how long to wait, waits for this time and sends the request again,
-        unless the time is longer than the time limit.
+        If the server is busy and says how long to wait, waits and sends the request again. Does not wait if
+        this would take longer than the time limit.
         """
         exchange, waits = await self._once(question, request), 0
         while exchange.busy and waits < MOST_WAITS and self._in_vain < MOST_IN_VAIN:
@@ -164,10 +167,7 @@ class Probe(AbstractAsyncContextManager["Probe"]):
                     return
 
     def masked(self, text: str) -> str:
-        """Returns the text with the secrets masked.
-
-        `conform` also masks the findings, because an endpoint may escape the key or send it in parts.
-        """
+        """Returns the text with the secrets masked."""
         for secret in self._secrets:
             text = text.replace(secret, MASK)
         return text

@@ -66,7 +66,7 @@ def problems_of(exchange: ProbeExchange) -> Found:
 def _names_tool(choice: Any) -> bool:
     """Returns whether the choice requires a tool by name.
 
-    The choice `allowed_tools` is also an object, but it has the same effect as the choice `required`.
+    Such a choice is an object, but not of the type `allowed_tools`.
     """
     return isinstance(choice, dict) and choice.get("type") != "allowed_tools"
 
@@ -125,7 +125,10 @@ def _sorted(
 
 
 def topic(problem: Problem) -> str:
-    """Returns the problem's topic: its code or, for a missing or wrong key, the topic of its object."""
+    """Returns the problem's topic, which is usually its code.
+
+    If a key is missing or wrong, the topic is usually that of the object with this key.
+    """
     if problem.code not in ("missing_key", "wrong_value"):
         return problem.code
     if problem.subject in ("call opener", "call") and problem.key == "id":

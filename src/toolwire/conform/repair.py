@@ -1,10 +1,13 @@
 """Repairs small deviations of an answer, so that they do not hide other deviations.
 
-The judge does not look into an object that lacks a required key: in a choice without `logprobs`, it would not
-check the calls. So this module creates a copy of the answer with missing keys added and empty ones removed.
-In the original, the judge checks each object. In the copy, it checks the order of the objects. This module
-itself reports the deviations that its repairs hide from the judge: `null_key`, and wrong indexes and sequence
-numbers. In answers of the Messages API, it only adds missing keys. The module has no side effects.
+The judge does not look into an object that lacks a required key. For example, it does not check the calls in
+a choice without `logprobs`. So this module creates a copy of the answer, adds missing keys to the copy, and
+removes empty keys from it. The judge then checks each object in the original, and the order of the objects in
+the copy.
+
+Some repairs hide a deviation from the judge: `null_key`, wrong indexes and wrong sequence numbers. This
+module itself reports these deviations. In answers of the Messages API, it only adds missing keys. The module
+has no side effects.
 """
 
 from __future__ import annotations
@@ -95,10 +98,10 @@ def repair_stream(frames: Sequence[Frame], api: Api) -> Repaired:
 
 
 def _in_order(places: Sequence[int | None]) -> list[int]:
-    """Returns the positions of the frames in the order in which the repaired stream has them.
+    """Returns the order of the frames in the repaired stream, as a list of their old positions.
 
-    `places`: for each frame, the index of its call or item, or None. Frames with an index are sorted by it.
-    Frames without an index keep their position.
+    `places`: for each frame, the index of its call or item, or None. Frames with an index are sorted by the
+    index. Frames without an index keep their position.
     """
     slots = [position for position, place in enumerate(places) if place is not None]
     order = list(range(len(places)))
@@ -163,10 +166,7 @@ def _fill(value: Any, defaults: Mapping[str, Any]) -> None:
 
 
 def _write_arguments(holder: Any) -> None:
-    """Replaces arguments that are an object by their JSON text.
-
-    The shape check reports the object.
-    """
+    """Replaces arguments that are an object by their JSON text."""
     if isinstance(holder, dict) and isinstance(holder.get("arguments"), dict):
         holder["arguments"] = json.dumps(holder["arguments"])
 
@@ -248,10 +248,10 @@ class _Chat(_Repairer):
             self.drop(value, where, "tool_calls")
 
     def _enclose(self, value: dict[str, Any], object: str) -> None:
-        """Replaces missing and wrong values of the envelope by their last correct values.
+        """Corrects the envelope of a chunk or body, so that the judge can check the choices in it.
 
-        `object`: the type that the envelope must name. After that, the judge can check the choices in the
-        chunk or body.
+        A missing or wrong value becomes the last correct value of the same key. `object`: the correct value
+        of the key `object`.
         """
         value["object"] = object
         for key, known in self._envelope.items():

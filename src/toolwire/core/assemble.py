@@ -50,12 +50,11 @@ class CallAssembler:
     Parameters:
 
     - `cumulative`: every fragment repeats the arguments from their beginning.
-    - `names`: the names of the declared tools. They decide when a name is complete, because a name can arrive
-      in pieces. If a declared name is also the beginning of another one (`get` and `get_time`), it is
-      complete when arguments arrive. Any other declared name is complete at once. If `names` is None, every
-      name is complete when arguments arrive.
-    - `ordered`: if False, no call waits for an earlier call or for its own id, so the events of several calls
-      can alternate. In this case, arguments are not checked.
+    - `names`: the names of the declared tools. A name can arrive in pieces. A declared name is complete at
+      once. But if a longer name begins with the same text (`get` and `get_time`), the shorter name is
+      complete when arguments arrive. If `names` is None, every name is complete when arguments arrive.
+    - `ordered`: if False, a call does not wait for an earlier call or for its own id, and arguments are not
+      checked. The events of several calls can alternate.
     - `rename`: returns the name for the event `CallBegin`, given the name that the upstream sent.
     - `repair`: creates the `Repair` for the arguments of a function call.
 
@@ -158,10 +157,10 @@ class CallAssembler:
         fragments. A fragment without any of these continues the last call, unless the fragment has a
         different name.
 
-        If a fragment has an unknown id, and the call at its index has an id too, the fragment continues this
-        call, because some servers send a new id with every delta. But other servers give every call the index
-        0. So such a fragment opens a new call if it has a name and one of these conditions holds: its name
-        differs from the call's name, the call has no arguments yet, or the call's arguments are complete.
+        Some servers send a new id with every delta, and others give every call the index 0. So if the
+        fragment's id is unknown, and the call at its index has an id too, the name decides. A fragment
+        without a name continues the call. A fragment with a name opens a new call if its name differs from
+        the call's name, if the call has no arguments yet, or if the call's arguments are complete.
         """
         if fragment.own:
             return None
@@ -262,8 +261,8 @@ class CallAssembler:
     def _take(self, call: PartialCall, fragment: Fragment) -> int:
         """Adds the fragment's arguments; returns how many characters came too late to be sent.
 
-        Increments are appended verbatim, even if they repeat earlier text. A complete fragment, and every
-        fragment of a cumulative upstream, holds all arguments so far: only the part that is new is added.
+        Increments are appended verbatim, even if they repeat earlier text. If a fragment holds all arguments
+        so far (`complete` or `cumulative`), only the new part is added.
         """
         arguments, whole = fragment.arguments, self._cumulative or fragment.complete
         if not isinstance(arguments, str) and call.pieces:

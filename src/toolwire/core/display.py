@@ -2,8 +2,7 @@
 
 Text of a model, a note or a server may contain characters that are not visible: controls, characters without
 a glyph, and characters that change the direction of writing. A person who approves a text must see them, so
-each such character is replaced by a visible code. The web pages use the same ranges (`invisible.js`). A test
-compares the two for all of Unicode.
+each such character is replaced by a visible code. The web pages replace the same characters (`invisible.js`).
 """
 
 from __future__ import annotations

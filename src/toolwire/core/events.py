@@ -22,8 +22,8 @@ TokenLogprob = Mapping[str, Any]
 class Text:
     """A piece of the answer's text. `logprobs`: the tokens' log probabilities, if the client asked for them.
 
-    The text can be empty although there are log probabilities: one character can consist of several tokens,
-    and the answer can end before the last of them.
+    One character can consist of several tokens. If the answer ends within a character, `text` can be empty
+    and `logprobs` not.
     """
 
     text: str
@@ -163,15 +163,15 @@ class McpResult:
 class Dropped:
     """Something that was deliberately not sent to the client.
 
-    Each `kind` has a unit, which `count` counts:
+    What `count` counts depends on `kind`:
 
-    - calls: `cap`, `duplicate`, `parallel` and `first` (dropped by the rules of `core/policy.py`), `phantom`
+    - Calls: `cap`, `duplicate`, `parallel` and `first` (dropped by the rules of `core/policy.py`), `phantom`
       (the call never got a name), `cut` (a call of an MCP server in an answer that was cut off), `unknown`
-      and `malformed` (refused by the Codex backend);
-    - characters: `tail` (text after a call), `retry` (a rejected first attempt);
-    - `late`: characters of arguments that arrive after the end of their call, or calls that arrive after a
-      text has ended the run (the rule `burst` of `core/policy.py`);
-    - `block` and `citation`: events for which the client's API has no type.
+      and `malformed` (refused by the Codex backend).
+    - Characters: `tail` (text after a call), `retry` (a rejected first attempt).
+    - `late`: characters of arguments that arrive after the end of their call. With the rule `burst` of
+      `core/policy.py`, calls that arrive after the run was stopped.
+    - Events: `block` and `citation`, which only Anthropic's API can express.
     """
 
     kind: str
@@ -231,8 +231,7 @@ class Usage:
 class Finish:
     """The run ended normally.
 
-    A backend need not distinguish `stop` from `tool_calls`: `wire/order.py` sets `tool_calls` if there was a
-    call, and `stop` if there was none. For legacy functions, the chat encoder writes `function_call`.
+    A backend may send `stop` even if there was a call: `wire/order.py` changes it to `tool_calls`.
     """
 
     reason: FinishReason = "stop"

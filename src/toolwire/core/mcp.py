@@ -1,7 +1,6 @@
 """What a Responses request says about MCP servers whose tools the gateway calls.
 
-In the history that a model gets, a call has one name and no field for a server. So `call_name` combines the
-names of the server and the tool. All classes are frozen. Imports the standard library only.
+All classes are frozen. Imports the standard library only.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
 
 
 def call_name(server: str, tool: str) -> str:
-    """Returns the name of a past call, made of the server's and the tool's name.
+    """Returns one name for a past call, made of the server's and the tool's name.
 
-    The API of every model accepts this name.
+    The model's history has no field for the server. The API of every model accepts this name.
     """
     return f"{_UNSAFE.sub('_', server)}__{_UNSAFE.sub('_', tool)}"[:LONGEST_NAME]
 
@@ -63,7 +62,7 @@ class McpServer:
     def asks(self, name: str, read_only: bool) -> bool:
         """Whether calls of the tool need the client's approval.
 
-        They do, except if `never` selects the tool and `always` does not.
+        False only if `never` selects the tool and `always` does not.
         """
         if self.always is not None and self.always.fits(name, read_only):
             return True

@@ -20,9 +20,8 @@ _IN_STRING = re.compile(r'["\\]')
 def join_surrogates(half: str, text: str, more: bool) -> tuple[str, str]:
     """Joins surrogate pairs, including a pair that was cut between two texts.
 
-    `half` is the high surrogate left over from the text before, or "". A lone surrogate becomes U+FFFD.
-    Returns the joined text, and the high surrogate to prepend to the next text ("" if there is none, or if
-    `more` is False because no text follows).
+    `half`: the high surrogate left over from the text before, or "". `more`: another text follows. A lone
+    surrogate becomes U+FFFD. Returns the joined text, and the high surrogate for the next text, or "".
     """
     text, half = half + text, ""
     if more and "\ud800" <= text[-1:] <= "\udbff":

@@ -3,17 +3,16 @@
 A pure stage between backend and encoder. It counts the calls and the text that it drops (law 5 in
 docs/architecture.md).
 
-- `stop_after`: `first` stops ("cuts") the run at the end of the first call. `burst` accepts calls with only
-  white space between them, and cuts the run at the first other text after a call. Text is cut by character,
-  so it does not matter how the backend split the text into chunks.
-- `suppress_tail`: drops text after the first call; later calls still pass.
-- `max_calls`, `parallel`, `legacy`: drop the first call over the limit and cut the run there.
+- `stop_after`: `first` stops the run at the end of the first call. `burst` accepts calls with only white
+  space between them, and stops the run at the first other text after a call.
+- `suppress_tail`: drops text after the first call, but not later calls.
+- `max_calls`, `parallel`, `legacy`: limit the number of calls. The first call over the limit is dropped, and
+  the run is stopped.
 - `dedup`: drops a call with the name and arguments of an earlier call. With this rule, a call is sent only
   when it is complete.
 
-Calls that pass are renumbered without a gap. After a cut, the caller cancels the run and sends the events of
-`end()`. Of the events that still arrive, `Usage` passes, and all others are dropped. With all rules off,
-events pass unchanged.
+When a rule stops the run, it sets `cut`. The caller then cancels the run and sends the events of `end()`.
+Events that still arrive are dropped, except `Usage`.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ class Policy:
     """Applies the rules to one run, that is to one choice if the client asked for several."""
 
     def __init__(self, rules: PolicyRules, dropped: dict[str, int] | None = None) -> None:
-        """`dropped`: the dict in which all choices of an answer count what they drop."""
+        """`dropped`: counts what is dropped, by kind. All choices of an answer share this dict."""
         self.names: list[str] = []
         """Names of the calls that passed, in order."""
         self.rules = rules
@@ -118,7 +117,7 @@ class Policy:
     # --- the rules ---
 
     def _note(self, events: list[Event]) -> None:
-        """Records the calls of a batch that passes unchanged, and counts its `Dropped` events."""
+        """Records the calls among events that pass unchanged, and counts `Dropped` events."""
         for event in events:
             if isinstance(event, CallBegin):
                 self.names.append(event.name)
@@ -179,8 +178,8 @@ class Policy:
     def _admit(self, begin: CallBegin, out: list[Event]) -> bool:
         """Passes the call to the client, or drops it if a rule allows no further call.
 
-        A call that passes is numbered by how many calls have passed before it. If the call is dropped, the
-        run is stopped. Returns True if the call passes.
+        Calls that pass are numbered from 0. If the call is dropped, the run is stopped. Returns True if the
+        call passes.
         """
         number = len(self.names)
         too_many = self._too_many(number)

@@ -206,7 +206,7 @@ class Constraint:
 
     @staticmethod
     def head(tool: ToolSpec) -> str:
-        """Returns the text between the opening marker and the arguments of a call."""
+        """Returns the beginning of a call: the text between `opening` and the arguments."""
         return f'{{"name": {json.dumps(tool.name)}, "arguments": '
 
 
@@ -294,9 +294,9 @@ class Turn:
     def texts(self) -> list[str]:
         """Returns every text of the request, to find quotations.
 
-        If the model writes a call that appears in one of these texts, the call is a quotation and does not
-        count. Of the calls in the history, only the strings in their arguments are returned, so that
-        the model can make the same call again.
+        If a call in the answer's text also appears in one of these texts, it is a quotation and is not made.
+        For earlier calls, only the strings in their arguments are returned. So the model can make the same
+        call again.
         """
         parts = self._parts()
         out = [self.instructions or "", *[part.text for part in parts if isinstance(part, TextPart)]]

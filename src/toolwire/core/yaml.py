@@ -1,14 +1,18 @@
 """Reads a small subset of YAML: properties of notes, and arguments that a model writes in tags.
 
-    key: plain text, a number, true, false, null, nothing   key: "double" or 'single' quotes, on one line
-    key: | and > with - or +, then deeper lines             key: [flow, "of", 1], {like: JSON}, on one line
-    key: with a deeper mapping, or a list of `- ` items     # a comment on a separate line
+A value can be:
 
-`Rules` say how strict the reader is. `STRICT` accepts nothing that could be read in two ways: anchors, tags,
-text over several lines, comments after a value, tabs as indentation and repeated keys are not supported.
-`LOOSE` is for people's notes: a value that cannot be read as YAML is returned as text.
+- plain text, a number, `true`, `false`, `null` or nothing
+- text in double or single quotes, on one line
+- a list or mapping in brackets, on one line: `[a, "b", 1]`, `{a: 1}`
+- a block of text after `|` or `>`
+- an indented mapping or list
 
-Pure, linear, and no input raises an exception. Imports the standard library only.
+Comments are supported on separate lines. `Rules` say how strict the reader is. `STRICT` refuses anchors,
+tags, plain text over several lines, comments after a value, tabs as indentation and repeated keys. `LOOSE` is
+for people's notes: a value that cannot be read as YAML is returned as text.
+
+No input raises an exception. The time is linear in the length of the text.
 """
 
 from __future__ import annotations
@@ -105,7 +109,7 @@ def read_member(line: str) -> tuple[str, str] | None:
 def without_comment(text: str) -> str:
     """Returns a value's text without a trailing comment.
 
-    A comment after quotes or brackets is left to `read_value`, which skips it.
+    After quotes or brackets, the comment is kept: `read_value` skips it.
     """
     return text[: text.index(" #")].rstrip() if " #" in text and text[0] not in "\"'[" else text
 

@@ -1,8 +1,8 @@
 """Reads JSON as models write it and turns it into strict JSON, in one pass.
 
-`JsonFlow` takes chunks of any size and returns strict JSON. Strict input passes verbatim, slice by slice
-(laws 6 and 7 in docs/architecture.md). Common mistakes are repaired on the way, without changing anything
-that was already sent:
+`JsonFlow` takes chunks of any size and returns strict JSON. Strict input passes verbatim (laws 6 and 7 in
+docs/architecture.md). Common mistakes are repaired on the way, without changing anything that was already
+sent:
 
     control character in a string     escaped                  single-quoted string      double-quoted
     unknown escape, e.g. \\d           the backslash doubled     unquoted key              quoted

@@ -1,8 +1,7 @@
 """Where a call may begin: at a marker, but not in code or in a quotation of the request.
 
 An opener is a marker and the shape of the block that follows it. A marker may have a placeholder: for the
-random token of the request, or for the name of a declared tool. The search pattern matches any token and any
-name. So the openers of a set of dialects are prepared once, and only the token is filled in for each request.
+random token of the request, or for the name of a declared tool.
 """
 
 from __future__ import annotations
@@ -35,10 +34,7 @@ class Openers:
     """
 
     def __init__(self, table: Table, alike: dict[str, str]) -> None:
-        """`alike`: a pattern for each marker whose dialect has a placeholder.
-
-        The pattern matches the marker with any token or name in the position of the placeholder.
-        """
+        """`alike`: a pattern for each marker with a placeholder, which any token or name may fill."""
         self.table = table
         self.has_answer_start = any(opener.answer_start for pairs in table.values() for _, opener in pairs)
         self._alike = alike
@@ -254,7 +250,7 @@ _RUNS = re.compile("`+|[^`]+")
 
 
 class FenceTracker:
-    """Follows the text: whether it is at a line's start, in a code fence or in inline code.
+    """Knows whether the text so far ends at a line's start, in a code fence or in inline code.
 
     `blank`: so far, the line has only white space, or characters that may become a fence.
     """

@@ -126,9 +126,9 @@ def tools_prompt(
 ) -> str:
     """Returns the instructions for calling tools.
 
-    `tools`: the tools that may be called now. `held`: the decoder is constrained to the form, so one rule is
-    enough. The list of tools comes first, and the random token of the call marker as late as possible: the
-    text before the token is the same in every request, so a server can cache this text.
+    `tools`: the tools that may be called now. `held`: the decoder enforces the form, so the instructions have
+    only the first rule. The list of tools comes before the random token of the call marker, so that a server
+    can cache the text up to the token.
     """
     block = form.dialect != BARE
     token = " " + _TOKEN.format(nonce=form.nonce) if form.dialect == "sentinel" else ""

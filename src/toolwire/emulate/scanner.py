@@ -178,11 +178,7 @@ class ToolCallParser(Scan):
         return self._spilled + len(self.buffer) - self._start
 
     def _room(self) -> int:
-        """Returns how many characters may be added before a limit must be checked again.
-
-        If no candidate (a block that may be a call) is open, even a candidate that begins in these characters
-        cannot exceed its limit.
-        """
+        """Returns how many characters may be added before a limit must be checked again."""
         stride = max(1, self.limits.header - (len(self.buffer) - self.position))
         if self._start < 0:
             return stride
@@ -250,8 +246,8 @@ class ToolCallParser(Scan):
     def _next_opener(self) -> re.Match[str] | None:
         """Returns the match of the next marker in the buffer; None if there is none.
 
-        In the rest of a line that has already begun, markers that count only at the start of a line are
-        skipped. If that rest contains no marker, it is sent as text, and the search continues after it.
+        If the current line has already begun, its rest is searched only for markers that may be inside a
+        line. If the rest contains none, it is sent as text, and the search continues in the next line.
         """
         if not self._fence.line_start:
             stop = self.buffer.find("\n", self.position) + 1
@@ -361,7 +357,7 @@ class ToolCallParser(Scan):
     def _to_text(self, again: int) -> None:
         """Sends the candidate (a block that may be a call) as text.
 
-        Of a short candidate, only the part before the position `again` is sent, and the rest is scanned
+        If the candidate is short, sends only the part before the position `again`; the rest is scanned
         again.
         """
         if self._spilled or self.position - self._start > RESCAN:

@@ -30,8 +30,8 @@ _WHITE = re.compile(r"\s*")
 class Markers:
     """The markers around a thought, and the models that write them.
 
-    `then`: markup that may follow the closer. `plain`: the opener is a common tag that prompts ask for too.
-    If the request mentions the tag, the opener is text.
+    `then`: markup that may follow the closer. `plain`: prompts may ask for the opener as an ordinary tag, so
+    it is text if the request mentions it.
     """
 
     opener: str
@@ -123,10 +123,10 @@ def thought(scan: ToolCallParser, markers: Markers) -> Reading:
 
 
 def held_thought(scan: ToolCallParser, closer: str) -> Reading:
-    """Reads the rest of a thought, from a possible call on. Returns whether the thought closes.
+    """Reads the rest of a thought, beginning with a possible call. Returns whether the thought closes.
 
-    If the thought closes, all of the text belongs to it. If the answer ends first, and no limit cut it off,
-    the text is scanned for calls.
+    If the thought closes, all of the text belongs to it. If the answer ends first, the text is scanned for
+    calls, unless the text or the answer was cut off by a limit.
     """
     held = _Held(scan)
     closed: bool = yield from until(scan, (closer,), len(closer) - 1, held.push)

@@ -42,9 +42,12 @@ def spec_of(tool: ToolSpec | Mapping[str, Any]) -> ToolSpec | None:
 class ToolRegistry:
     """The declared tools, in the client's order.
 
-    `resolve` tries, in this order: the exact name; the name before a special token
-    (`look<|channel|>commentary`); the name without a common prefix (`functions.` …); the name without regard
-    to case, `-`, `_` and `.`, if exactly one tool matches. Any other name is unknown.
+    `resolve` tries, in this order:
+
+    1. the exact name
+    2. the name before a special token (`look` in `look<|channel|>commentary`)
+    3. the name without a common prefix, such as `functions.`
+    4. the name without regard to case, `-`, `_` and `.`, if exactly one tool matches
     """
 
     def __init__(self, tools: Iterable[ToolSpec | Mapping[str, Any]]) -> None:
@@ -110,7 +113,7 @@ def _grammar(format: Mapping[str, Any] | None) -> str:
 
 
 def wrap(text: str) -> str:
-    """Returns the input of a custom call as the arguments of its function, for the history."""
+    """Returns the arguments `{"input": …}` for the text that is the input of a custom tool."""
     return json.dumps({INPUT: text}, ensure_ascii=False)
 
 
@@ -121,7 +124,7 @@ _OPENING_LIMIT = 256
 class InputDecoder:
     """Decodes `{"input":"…"}` as it streams. `feed` and `finish` return the decoded text.
 
-    `started`: whether the arguments have this shape.
+    `started`: whether the arguments have begun in this form.
     """
 
     def __init__(self) -> None:
@@ -149,7 +152,10 @@ class InputDecoder:
         return self._decode(text[opening.end() :])
 
     def finish(self) -> str:
-        """Returns the rest: half a surrogate pair, or arguments of another shape."""
+        """Returns the rest of the decoded text.
+
+        For arguments of another shape, this is the only string in them, or else all of them.
+        """
         if self.started:
             self._escape = ""
             return "" if self._decoder.done else self._decode('"')  # as if the string ended here
@@ -171,7 +177,10 @@ class InputDecoder:
 
 
 class Unwrap:
-    """Turns the events of calls to the named functions into events of custom calls."""
+    """Turns events of function calls into events of custom calls.
+
+    `names`: the functions that represent custom tools.
+    """
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = frozenset(names)

@@ -8,9 +8,9 @@ stages.py      the steps between a backend's events and the client's bytes; inte
 answers.py     turns events into the answer, a stream or a body, and stores it if the client asks for that
 parked.py      parked runs: runs that wait until the client sends the results of their calls
 queue.py       decides which turn runs next on a model that runs a limited number of turns at once
-served.py      the interface to the tool runtime, for tools of MCP servers that the gateway calls itself
-rounds.py      calls such tools in rounds: after each run of the model, the calls that this run made
-serving.py     starts the next round or the model's next run
+served.py      the interface to the tool runtime, which calls tools of MCP servers for the gateway
+rounds.py      runs the model's calls of these tools, in a round after each run of the model
+serving.py     starts the next round, or the model's next run
 approval_requests.py  the calls that clients were asked to approve
 account.py     counts the calls and the usage of a turn
 catalog.py     the models, their names and their state

@@ -25,8 +25,8 @@ Headers = tuple[tuple[bytes, bytes], ...]
 class Account:
     """Calls and usage of one turn.
 
-    Call `saw` with each batch that is sent. A key of `policies` is the index of a choice with the number of
-    earlier rounds of calls (`rounds.py`). The value is None if no rules apply.
+    Call `saw` with each batch that is sent. `policies` maps (index of the choice, number of earlier rounds of
+    calls) to a `Policy`, or to None if no rules apply.
     """
 
     __slots__ = (

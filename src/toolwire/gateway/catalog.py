@@ -246,7 +246,7 @@ class Catalog:
         return name in self._known
 
     def serving(self, name: str) -> str:
-        """Returns the id of the model that serves a listed name, which may be an alias."""
+        """Returns the id of the model that has this name in `/v1/models`. The name may be an alias."""
         if name in self.models or ("/" in name and name.partition("/")[0] in self.sources):
             return name
         own = next((id for id, backend in self.models.items() if name in backend.aliases), None)

@@ -326,8 +326,8 @@ class ImageFetcher:
     async def _all(self, urls: list[str], param: str) -> dict[str, str]:
         """Fetches the images, a few at a time.
 
-        Returns data URLs by URL. Raises an error if all images together are larger than the limit
-        `all_bytes`.
+        Returns a dict that maps each URL to the image's data URL. Raises an error if all images together are
+        larger than the limit `all_bytes`.
         """
         found: dict[str, str] = {}
         for start in range(0, len(urls), AT_ONCE):
@@ -488,7 +488,7 @@ def _replaced(item: Item, fetched: Mapping[str, str]) -> Item:
 
 
 def fetched_images(before: Turn, after: Turn) -> dict[str, str]:
-    """Returns the data URLs of the images that were fetched, by the client's URL."""
+    """Returns a dict that maps the URL of each fetched image to its data URL."""
     pairs = zip(_images(before), _images(after), strict=False)
     urls = ((old.url, new.url) for (_, old), (_, new) in pairs)
     return {old: new for old, new in urls if old and new and old != new}

@@ -97,7 +97,7 @@ class Interpreter:
     def __init__(self, plan: Plan, ids: IdFactory, mint: bool = False) -> None:
         """`mint`: whether every call gets a new id from the gateway.
 
-        `minted` maps each new id to the backend's id of the call.
+        The attribute `minted` maps each new id to the backend's id of the call.
         """
         self._plan, self._mint, self._ids = plan, mint, ids
         self.ended, self._given = False, ""
@@ -202,8 +202,8 @@ class Interpreter:
     def _counted(self, found: list[Event]) -> list[Event]:
         """Adds the log probabilities to the text of an answer that is scanned only for thoughts.
 
-        If the scanner removed a thought from the text, the log probabilities no longer match the text. In
-        this case, the method sets `splits` instead.
+        If the scanner removed a thought from the text, the log probabilities no longer match the text. They
+        are then left out, and `splits` is set.
         """
         scanner = self._scanner
         if not self._native or scanner is None or not (found or scanner.transparent):
@@ -218,7 +218,7 @@ class Interpreter:
         return found
 
     def _without_given(self, batch: list[Event]) -> list[Event]:
-        """Removes the prefilled beginning from the text, because the backend did not write it."""
+        """Removes the prefilled beginning of the answer from its text. Toolwire wrote it, not the model."""
         out: list[Event] = []
         for event in batch:
             if isinstance(event, CallBegin):

@@ -8,19 +8,16 @@
 - If results are missing, or the history, the tools or the tool choice differ, the run is cancelled and the
   turn is replayed: the backend starts a new run from the history in the request. The turn is also replayed if
   the parked run no longer exists.
-- If the client sends the results to another model, whose runs cannot be parked, the parked run is cancelled:
-  the client will not send them again.
+- If the client sends the results to a model whose runs cannot be parked, the parked run is cancelled.
 - If two requests continue the same run at the same time, the second gets 409, unless the client of the first
   has just disconnected.
 - A parked run has a time to live (`parked.ttl_s`), and a key has a limit of parked runs
-  (`parked.max_per_key`): a new one above the limit replaces the oldest one. If an answer has several choices,
-  each of them can be parked; when a request continues one of them, the others are cancelled.
+  (`parked.max_per_key`): above the limit, a new parked run replaces the oldest one.
+- If an answer has several choices, the run of each choice can be parked. When a request continues one of
+  these runs, the others are cancelled.
 - If there are several nodes, the `board` announces the waiting calls to the other nodes.
 
-This module records nothing. `Run._park` (`run.py`) parks a run and reports it to the journal (`Trace.parks`).
-
-A parked run belongs to the table `Parking`, never to an HTTP request (law 8 in docs/architecture.md). Of a
-backend, this module uses only the `LiveRun`.
+A parked run belongs to the table `Parking`, never to an HTTP request (law 8 in docs/architecture.md).
 """
 
 from __future__ import annotations
@@ -70,9 +67,9 @@ class Board(Protocol):
 class Park:
     """A parked run. `calls` maps the client's call ids to the backend's, in the model's order.
 
-    `digest` is a hash of everything that must be equal in the request that continues the run (`_digest`). If
-    an answer has several choices, their parked runs have the same `siblings` object. `busy`: a request is
-    continuing the run. `turn_id` is the journal's id of the turn that ended with these calls.
+    `digest`: a request can continue the run only if its `_digest` is the same. If an answer has several
+    choices, their parked runs have the same `siblings` object. `busy`: a request is continuing the run.
+    `turn_id`: the journal's id of the turn that ended with these calls.
     """
 
     live: LiveRun
@@ -357,7 +354,7 @@ def _with_notes_in_results(items: tuple[Item, ...]) -> tuple[Item, ...]:
 
 
 def _digest(turn: Turn, items: Iterable[Item]) -> bytes:
-    """Returns a hash of everything that must be equal for a run to continue.
+    """Returns a hash. A request can continue a parked run only if both have the same hash.
 
     The hash covers the model, effort, instructions, tools, tool choice, output format and history. Argument
     text, empty content and `name` fields are left out, because clients change them.

@@ -201,7 +201,7 @@ def _declared(
     """Returns the tools that may be called; None if calls of any tool are sent to the client.
 
     With `unknown_tool = "forward"` any tool may be called, unless `tool_choice` restricts the tools. If the
-    model writes calls as text, `_as_text` replaces the returned tools by those that its scanner looks for.
+    model writes calls as text, the function `_as_text` later sets the tools.
     """
     if speaks and turn.tool_choice.name is None:
         return None
@@ -213,9 +213,8 @@ def _declared(
 def _unknown(turn: Turn, settings: ToolSettings) -> Literal["text", "forward", "error"]:
     """Returns what happens to a call of an undeclared tool.
 
-    Some clients declare tools without showing them to the model yet (`Turn.hidden_tools`), and may name
-    further hidden tools only in messages. Such a client gets the calls of undeclared tools, because it knows
-    all of its tools.
+    A client that declares tools which the model does not see yet (`Turn.hidden_tools`) may also name further
+    tools in its messages. Calls of these undeclared tools are sent to the client.
     """
     if settings.unknown_tool == "error":
         return "error"

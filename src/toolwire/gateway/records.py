@@ -143,7 +143,7 @@ class Memory:
         self._lane = lane
 
     def begin(self, before: tuple[StoredItem, ...] = (), previous: str | None = None) -> None:
-        """Begins a turn that continues the items `before`, which end with the response `previous`."""
+        """Begins a turn. `before`: the conversation so far. `previous`: the id of its last response."""
         self._before = before
         self.loose = (
             before if any(kept.id == previous and not kept.stored for kept in self._kept.values()) else ()

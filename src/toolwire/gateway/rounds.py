@@ -230,7 +230,7 @@ class ServedTurn:
     # --- the calls of a run ---
 
     def following(self, taken: TakenCalls) -> Round:
-        """Returns the `Round` that runs the calls of MCP tools which the model made in a run."""
+        """Returns the `Round` that runs the calls in `taken`."""
         over = self.is_over
         self.rounds += 1
         steps = [self._step(call, over) for call in taken.calls]

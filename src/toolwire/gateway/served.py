@@ -1,6 +1,6 @@
-"""Calls that the gateway runs itself: calls of MCP servers' tools (the Responses tool `mcp`).
+"""The calls that the gateway runs itself: calls of MCP servers' tools (the Responses tool `mcp`).
 
-The gateway does not import the tool runtime. It uses the protocol `ServedTools`; the HTTP surface provides an
+The gateway does not import the tool runtime. It uses the protocol `ServedTools`; the HTTP server provides an
 object with these methods. Only servers that the operator allows are called (law 9 in docs/architecture.md).
 `TakenCalls` removes the calls from the events of a model's run; `rounds.py` decides what becomes of them.
 """
@@ -39,7 +39,7 @@ class ServedTool:
     """A tool of an MCP server.
 
     `name`: the tool's name for the model. `tool`: the tool's name at the server. `pin`: the hash of the
-    tool's definition. `handle`: an object of the tool runtime, which the gateway only passes back.
+    tool's definition. `handle`: an object that only the tool runtime reads.
     """
 
     name: str
@@ -105,9 +105,8 @@ class TakenCall:
 class TakenCalls:
     """Removes from a run's events the calls that the gateway runs itself. Pure.
 
-    If the run has such calls, or if the caller sets `holds`, the answer continues after the run. So the run's
-    `Finish` is kept in `held` and not passed on. But if the run was cut off, its `Finish` is passed on, and
-    the calls are dropped.
+    If the run has such calls, or if the caller sets `holds`, the answer continues after the run. So `held`
+    keeps the run's `Finish`. But if the run was cut off, its `Finish` passes, and the calls are dropped.
     """
 
     def __init__(self, names: frozenset[str] = frozenset(), holds: bool = False) -> None:

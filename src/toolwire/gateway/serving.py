@@ -1,7 +1,7 @@
 """Continues an answer in which the gateway itself runs calls of MCP servers' tools.
 
-After a run of the model with such calls, the gateway runs these calls: a round. After the round, the model
-runs again and gets the results.
+The model runs and makes calls. The gateway runs these calls, which is called a round. Then the model runs
+again and gets the results.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Following = tuple[RunSource, Stages]
 
 
 async def go_on(run: Run, source: RunSource, stages: Stages, taken: TakenCalls) -> Following:
-    """Returns the `RunSource` that follows `source` in an answer that continues, with its `Stages`."""
+    """Continues an answer after `source`. Returns the next `RunSource` with its `Stages`."""
     served = run.served
     assert served is not None
     if isinstance(source, ServedSource):
@@ -52,7 +52,7 @@ def serve(run: Run, served: ServedTurn, round: Round, choice: int) -> Following:
 
 
 async def _next_run(run: Run, served: ServedTurn, round: Round, choice: int) -> Following:
-    """Starts the model's run that gets the results of the calls that the gateway made (`Round`)."""
+    """Starts the model's next run, which gets the results of the round's calls."""
     assert run.turn is not None and run.plan is not None
     plan = run.plan
     try:

@@ -3,11 +3,9 @@
     batch ─▶ interpret ─▶ required call ─▶ policy ─▶ output mode ─▶ writer ─▶ block
 
 The stages do no I/O and know nothing of time, tasks or transports (law 1 in docs/architecture.md). The loop
-that drives them is in `run.py`. The journal drives the same stages when it computes the events of a recorded
-turn.
+in `run.py` feeds them. The journal uses the same stages to compute the events of a recorded turn.
 
-There is one shortcut: a batch that is only text, in a turn where no stage would change it, goes straight to
-the writer. A property test compares the shortcut with the long path.
+If no stage would change a batch of text, the batch goes straight to the writer.
 """
 
 from __future__ import annotations
@@ -69,9 +67,9 @@ class Stages:
     ) -> None:
         """`alone`: the answer has only this choice.
 
-        `taken` removes the calls that the gateway runs itself from the events. `opening`: the events with
-        which the answer begins. `used`: the usage of earlier runs of this answer. `part`: how often the
-        gateway has called MCP servers for the answer so far (`rounds.py`).
+        `taken`: removes the calls of MCP tools, which the gateway runs itself. `opening`: the first events of
+        the answer. `used`: the usage of earlier runs of this answer. `part`: the number of earlier rounds of
+        MCP calls (`rounds.py`).
         """
         self.taken, self._opening = taken, opening
         self.plan, self.choice = plan, choice
@@ -215,10 +213,7 @@ class Stages:
         return self._writer.say(text)
 
     def _settle(self) -> None:
-        """Updates the attributes that the loop reads.
-
-        Text that goes straight to the writer changes none of them.
-        """
+        """Updates the attributes that the loop reads."""
         policy, required = self.policy, self._required
         self.rejected = required if required is not None and required.rejected else None
         """The current attempt, if it lacks the required call or has an invalid call; otherwise None."""

@@ -101,8 +101,8 @@ _READERS: dict[str, Any] = {
 def masked(recording: Recording, mask: Mask) -> Recording:
     """Returns the recording with secrets masked.
 
-    If a secret is split over several pieces, every raw frame of the backend that contains a part of the
-    secret is masked completely, and so is every such block that was sent to the client.
+    If a secret is split over several pieces, every raw frame of the backend and every block for the client
+    that contains a part of the secret is masked completely.
     """
     rows = [(ms, run, event) for ms, run, events in recording.batches for event in events]
     batched, held, _ = _masked_pieces(rows, mask)
@@ -161,8 +161,7 @@ def _masked_wire(recording: Recording, parts: set[float], mask: Mask) -> list[tu
 
     `parts`: the third result of `_masked_pieces`: the times of events that contain only a part of a secret,
     or a secret with log probabilities. Blocks that were sent between such an event and the next event are
-    masked completely. If there is such an event, all blocks with log probabilities are masked completely too,
-    because the end of a response repeats the tokens.
+    masked completely. Unless `parts` is empty, all blocks with log probabilities are masked completely.
     """
     times = sorted({ms for ms, _, _ in recording.batches} | {ms for ms, _, _ in recording.events})
     out: list[tuple[float, str, str]] = []
@@ -177,8 +176,8 @@ def _masked_wire(recording: Recording, parts: set[float], mask: Mask) -> list[tu
 def _masked_frames(recording: Recording, held: set[float], mask: Mask) -> list[tuple[float, str, str]]:
     """Returns the raw frames of the backend, with secrets masked.
 
-    `held`: the times of batches that contain a secret or a part of one. The frames that arrived between such
-    a batch and the batch before it are masked completely.
+    `held`: the times of batches that contain a secret or a part of one. Before such a batch, all frames since
+    the preceding batch are masked completely.
     """
     out: list[tuple[float, str, str]] = []
     times = iter([ms for ms, _, _ in recording.batches])

@@ -3,10 +3,11 @@
 - Recording never changes a turn. An error in this module is logged, and the turn continues.
 - The contents of recent turns are in memory, up to a maximum number of bytes and of turns. Above a limit, the
   journal drops the oldest turn of the API key with the most bytes or turns, so that one key does not displace
-  the turns of others. One line per turn, without messages, is written to disk. With
-  `journal.contents = "disk"`, whole turns are written too; with "off" there is no journal.
-- The line of a turn is a `TurnRecord` (`journal_files.py`). `_record` fills it in from the turn's `Trace`,
-  in which the gateway records the turn while it runs, and from its `TurnSummary`.
+  the turns of others.
+- One line per turn, without messages, is written to disk. With `journal.contents = "disk"`, whole turns are
+  written too; with "off" there is no journal.
+- The gateway records a running turn in a `Trace`. From the `Trace` and the `TurnSummary`, `_record` creates
+  the turn's line, a `TurnRecord` (`journal_files.py`).
 - The event loop never waits for a disk: a separate thread formats and writes.
 - Secrets are masked in everything that leaves memory.
 """

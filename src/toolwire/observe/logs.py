@@ -198,7 +198,7 @@ class TextFormatter(_Formatter):
         return f"{self.formatTime(record)} {record.levelname} {event}{_words(shown)}"
 
     def turn_line(self, s: TurnSummary, node: str, at: float) -> str:
-        """Returns the log line of a turn, as `format` would return it, without the cost of a log record.
+        """Returns the log line of a turn. Faster than `format`, because it needs no log record.
 
         Parts of the line that are equal in many turns are cached.
         """
@@ -236,7 +236,7 @@ class JsonFormatter(_Formatter):
         return as_object(_masked(fields, self._mask), record.created)
 
     def turn_line(self, summary: TurnSummary, node: str, at: float) -> str:
-        """Returns the log line of a turn, as `format` would return it, without the cost of a log record."""
+        """Returns the log line of a turn. Faster than `format`, because it needs no log record."""
         fields = turn_fields(summary)
         return as_object(_masked({"node": node, **fields} if node else fields, self._mask), at)
 
@@ -244,8 +244,8 @@ class JsonFormatter(_Formatter):
 class Handler(logging.StreamHandler[TextIO]):
     """Writes log lines to a stream. If the stream cannot be written, lines are lost.
 
-    If this is the only handler for the access log, it needs no log records for turns, and it writes all lines
-    of one iteration of the event loop at once. This takes about 15 µs of CPU per turn instead of 50.
+    To save time, `turn` creates no log record, and writes all lines of one iteration of the event loop at
+    once. This is possible only if there is no other handler for the access log.
     """
 
     def __init__(self, stream: TextIO) -> None:

@@ -236,7 +236,7 @@ def previous_of(request: dict[str, Json]) -> tuple[StoredItem, ...]:
 
 
 def with_images(turn: Turn, fetched: dict[str, str]) -> Turn:
-    """Returns the turn with the images that were fetched for it. `fetched`: data URLs by URL."""
+    """Returns the turn with the images that were fetched for it. `fetched` maps URLs to data URLs."""
 
     def item(one: Item) -> Item:
         if not isinstance(one, Message | Result):

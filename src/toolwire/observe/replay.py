@@ -1,4 +1,4 @@
-"""Runs a recorded turn with the current code: same request, backend output, ids and clock.
+"""Runs a recorded turn with the current code, and with the recorded backend output, ids and clock.
 
 It compares what the client received with what the client would receive now. If the client disconnected, only
 the part that it had received is compared. A replay contacts no backend, fetches nothing and stores nothing.
@@ -350,7 +350,7 @@ class _RecordedImages:
 
 
 class _RecordedSeals:
-    """Opens the sealed summaries that were opened for the recorded turn."""
+    """Returns the summaries of compacted conversations that the recorded turn used."""
 
     def __init__(self, references: dict[str, Any]) -> None:
         self._references = references

@@ -49,9 +49,14 @@ A row of any other kind is a batch of events; its kind is the number of the run.
 class RecordedRun(NamedTuple):
     """A run of the backend.
 
-    `how`: `run`, `retry` (the second attempt), `open` (the run can be parked), `resume` (a parked run
-    continues), `tools` (not a run of the model: the gateway calls MCP tools), or `failed` (another model
-    answered instead). `plan`: the number of the plan that the run followed.
+    `plan`: the number of the plan that the run followed. Values of `how`:
+
+    - `run`: an ordinary run
+    - `retry`: the second attempt
+    - `open`: the run can be parked
+    - `resume`: a parked run continues
+    - `tools`: not a run of the model; the gateway calls MCP tools
+    - `failed`: another model answered instead
     """
 
     how: str
@@ -173,8 +178,8 @@ class Trace(msgspec.Struct, eq=False, weakref=True):
     def restart(self, ids: int, readings: int) -> None:
         """Records that another model answers instead of the first one.
 
-        `ids` and `readings`: how many ids and clock readings were recorded before the first model started.
-        Later ones are dropped.
+        Only the first `ids` ids and the first `readings` clock readings are kept: those that were recorded
+        before the first model started.
         """
         self.minted, self.clock_readings = self.minted[:ids], self.clock_readings[:readings]
         self.offers, self.runs = (), tuple(run._replace(how="failed", plan=0) for run in self.runs)

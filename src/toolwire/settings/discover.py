@@ -142,7 +142,7 @@ def with_discovered(settings: Settings) -> Settings:
     """Returns the settings with the models that were found on this machine.
 
     If no model is configured, the found models replace `DEFAULT_MODELS`, unless `server.discover` is "off".
-    If models are configured, the found models are added only if `beside` returns a function.
+    If models are configured, the found models are added to them if the settings permit this (`beside`).
     """
     if settings.models is not DEFAULT_MODELS:
         look = beside(settings)
@@ -163,9 +163,9 @@ async def _all(look: Look) -> Found:
 def beside(settings: Settings) -> Look | None:
     """Returns a function that finds models to offer beside the configured models.
 
-    Returns None if the settings do not permit this. With `discover = "auto"`, they permit it only for a
-    server for one person, which listens on loopback and has no keys, trusted proxies or Redis. A configured
-    model takes precedence over a found model with the same id or the same options.
+    Returns None if the settings do not permit this. With `discover = "auto"`, only a server for one person
+    may offer such models: it listens on loopback and has no keys, trusted proxies or Redis. A found model is
+    left out if a configured model has the same id or the same options.
     """
     server, configured = settings.server, settings.models
     shared = server.keys or server.admin_keys or server.trusted_proxies or settings.store.redis

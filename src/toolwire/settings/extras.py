@@ -1,10 +1,12 @@
 """Shell commands that fit this installation: to add an extra, and to run Toolwire itself.
 
 If this Toolwire did not come from a package index, the commands never install a package called `toolwire`
-from an index, because that may be another program. pip and pipx add packages to an environment, so their
-commands name the packages of the extra. `uvx`, `uv tool` and `pipx run` build the environment again, so their
-commands name this Toolwire: the wheel, folder or repository that `direct_url.json` records, or the exact
-version that came from an index. For a container image, the command builds the image again with the extra.
+from an index, because that may be another program.
+
+- pip and pipx add packages to an environment, so their commands name the packages of the extra.
+- `uvx`, `uv tool` and `pipx run` build the environment again, so their commands name this Toolwire: the exact
+  version from an index, or the wheel, folder or repository that `direct_url.json` records.
+- For a container image, the command builds the image again with the extra.
 """
 
 from __future__ import annotations
@@ -181,7 +183,10 @@ def _path(origin: dict[str, Any]) -> str:
 
 
 def _source(origin: dict[str, Any]) -> str:
-    """Returns the URL with which a requirement names this Toolwire; "" if `origin` has no URL."""
+    """Returns the URL with which a requirement names this Toolwire; "" if `origin` has no URL.
+
+    `origin`: the content of `direct_url.json`.
+    """
     url = str(origin.get("url", ""))
     vcs = origin.get("vcs_info")
     if url and vcs:

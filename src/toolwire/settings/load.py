@@ -170,9 +170,9 @@ def _layered(
 
 
 def _drop_consent(given: dict[Key, Given], in_file: dict[Key, Given], problems: list[str] | None) -> None:
-    """Drops consent settings of a file in the working folder, unless `HARMLESS` has their value.
+    """Drops settings about consent from a settings file in the working folder, and reports them.
 
-    Reports the dropped settings.
+    Such a file may belong to somebody else. Keeps values that `HARMLESS` contains.
     """
     dropped = [
         key
@@ -284,8 +284,8 @@ def _owner(key: str) -> str:
 def _flatten(path: Key, table: Mapping[str, Any], where: str, folder: Path | None = None) -> dict[Key, Given]:
     """Returns the values of a table by path. Each option of a table in `NAMED` has its own path.
 
-    If the value for a name is not a table, or is an empty table, its path ends with an empty string, such as
-    ("models", ID, "").
+    An empty table in `NAMED`, and a value in place of a table, have a path that ends with an empty string,
+    such as ("models", ID, "").
     """
     if path[0] not in NAMED or len(path) > 1:
         return {(*path, key): Given(value, where, folder=folder) for key, value in table.items()}
@@ -432,8 +432,8 @@ def _aliases(
 ) -> tuple[tuple[str, str], ...]:
     """Returns the aliases.
 
-    `models`: the ids that an alias may name. None allows any id: if the settings page's file is ignored, an
-    alias may name a model that only this file contains.
+    `models`: the ids that an alias may name. None: an alias may name any id, because the models in the
+    settings page's file are not known.
     """
     found = []
     for path, entry in given.items():

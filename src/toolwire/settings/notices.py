@@ -97,7 +97,7 @@ def _value(key: str, entry: Given, environ: Mapping[str, str], hidden: set[str])
 
 
 def _check(notice: NoticeSettings) -> None:
-    """Raises if the settings of a notice do not fit together."""
+    """Raises an error if the settings of a notice do not fit together."""
     for key in _FOREIGN[notice.kind]:
         if getattr(notice, key):
             raise ConfigError(f'{key}: a notice with kind = "{notice.kind}" cannot have this key')

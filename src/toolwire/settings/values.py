@@ -41,7 +41,7 @@ class Given:
 
 @contextmanager
 def noted(problems: list[str] | None) -> Iterator[None]:
-    """Adds a ConfigError to the list `problems`; raises the error if there is no list."""
+    """Adds a ConfigError of the `with` block to the list `problems`; raises it if there is no list."""
     try:
         yield
     except ConfigError as error:
@@ -73,10 +73,7 @@ def convert(entry: Given, hint: Any, key: str) -> Any:
 
 
 def read_text(text: str, hint: Any) -> Any:
-    """Converts text from the environment. Returns invalid text unchanged.
-
-    `registry.fitted` then refuses invalid text.
-    """
+    """Converts text from the environment. Returns invalid text unchanged; `registry.fitted` refuses it."""
     if hint is bool:
         lowered = text.strip().lower()
         return True if lowered in TRUE else False if lowered in FALSE else text

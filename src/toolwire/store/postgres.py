@@ -2,12 +2,12 @@
 
 - A connection that PostgreSQL has closed is replaced before it is used, so no request fails after a restart
   of PostgreSQL.
-- While PostgreSQL cannot be reached, there is no pool, and callers get an error at once. But once in
-  `LOOK_AGAIN_S` seconds, a caller first tries to connect again.
+- While PostgreSQL cannot be reached, there is no pool, and callers get an error at once. After
+  `LOOK_AGAIN_S` seconds, the next caller tries to connect again.
 - A caller and its thread wait at most `ANSWER_S` seconds. Only the first connection may take longer, up to
   `OPENING_S` seconds.
 - Only reads are tried again, so nothing is written twice.
-- The first node creates or migrates the tables, under a lock. The others wait for it.
+- The first node creates or migrates the tables, under a lock. The other nodes wait until it has finished.
 """
 
 from __future__ import annotations

@@ -167,7 +167,7 @@ def _enable_wal(connection: sqlite3.Connection) -> None:
 def _try_to_write(connection: SqliteConnection) -> None:
     """Writes to the store, so that a full disk is noticed now.
 
-    Opening a store does not test this: if its -wal and -shm files exist already, nothing is written.
+    Opening a store is no test: nothing is written if the store's -wal and -shm files exist already.
     """
     try:
         with connection.transaction():

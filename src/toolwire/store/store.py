@@ -187,7 +187,7 @@ ON CONFLICT (key_id, id) DO UPDATE SET response_id = excluded.response_id
 
 @cache
 def _output_ids() -> Any:
-    """Returns a decoder that only decodes the ids in a response's output."""
+    """Returns a decoder that reads only the ids in a response's output."""
     import msgspec
 
     item: Any = msgspec.defstruct("item", [("id", str | None, None)])

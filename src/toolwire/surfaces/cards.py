@@ -118,7 +118,7 @@ def body(shown: Preview, *, whole: bool = False) -> list[Row]:
 
 
 def clipped(approval: Approval) -> bool:
-    """Whether `card` leaves something out unless it is called with `whole`."""
+    """Whether the card of this approval request is shortened if it is created without `whole`."""
     shown = approval.shown
     longest = max((len(_written(value)) for value in approval.arguments.values()), default=0)
     return (

@@ -17,11 +17,10 @@
 
     ### role::user
 
-In a note that is read, each `<hr>` of this class begins a message, and so does each heading `role::…` without
-an `<hr>` before it. Text without a role is the user's. A comment, which is between
-`=begin-chatgpt-md-comment` and `=end-chatgpt-md-comment`, is not sent to the model. In a note that is
-written, tool calls are comments, and the model's answers are escaped, so that no part of them is read as the
-beginning of a message.
+When a note is read, each `<hr>` of this class begins a message. So does each heading `role::…` that has no
+`<hr>` before it. Text without a role is the user's. Text between `=begin-chatgpt-md-comment` and
+`=end-chatgpt-md-comment` is a comment, which is not sent to the model. When a note is written, tool calls
+become comments, and the model's answers are escaped, so that no part of them begins a message.
 """
 
 from __future__ import annotations

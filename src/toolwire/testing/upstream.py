@@ -88,9 +88,10 @@ def _calls(entry: Chunk) -> list[dict[str, Any]]:
 
 
 def _split(chunks: list[Chunk]) -> tuple[list[Chunk], list[Chunk], list[Chunk]]:
-    """Splits the chunks into those before the finish reason, those with calls, and the rest.
+    """Splits the chunks into three lists: before the finish reason, with calls, and the rest.
 
-    The first and third list contain no calls. The third begins with the chunk that has the finish reason.
+    The first and third list contain no calls. The third list begins with the chunk that has the finish
+    reason.
     """
     rest = [entry for entry in chunks if not _calls(entry)]
     ends = [

@@ -133,9 +133,9 @@ class Approvals:
         Rules and remembered grants answer without asking. A question has the status `refused` if too many
         questions of this session already wait.
 
-        With `wait_s`, a question about running a call can outlive the call. If nobody decides within this
-        time, the question stays `pending`, and a later, identical call can use the decision (`_kept`). A
-        question about sharing a result expires after `wait_s`.
+        `wait_s`: how long to wait for a decision. After this time, a question about running a call stays
+        `pending`, and a later, identical call can use the decision (`_kept`). A question about sharing a
+        result expires after this time.
         """
         approvals = [self._made(asking, question, wait_s) for question in questions]
         rules = {one.id: it.rule for one, it in zip(approvals, questions, strict=True) if it.rule}
@@ -283,8 +283,7 @@ class Approvals:
     async def _found_again(self, made: Approval) -> Approval | None:
         """Returns the question of an earlier, identical call, if no call has used its decision yet.
 
-        An approval counts only with a proof that this process accepts. If the process that asked has ended,
-        this is usually a proof made with the approval code (`consent.py`).
+        An approval counts only with a proof that this process accepts.
         """
         for found in await self.records.kept(made, self._clock()):
             is_same = _content(found) == _content(made) and found.id not in self._taken
@@ -303,9 +302,9 @@ class Approvals:
             await asyncio.shield(self._lapse(approvals))
 
     async def _shown(self, approvals: Sequence[Approval], surface: Surface | None) -> None:
-        """Asks on the surface. Waits until all questions are decided or have expired.
+        """Asks on the surface, and waits until all questions are decided or have expired.
 
-        Stops waiting earlier if the surface says that the undecided questions expire now.
+        Stops waiting if `Surface.ask` returns False. The caller then expires the undecided questions.
         """
         others = asyncio.ensure_future(self.decided(approvals))
         if self.notices is not None:
@@ -361,11 +360,10 @@ class Approvals:
     ) -> Approval:
         """Stores a decision about exactly the question that was shown, and returns the decided approval.
 
-        `signer`: the signer of the approval code, or a link. To approve a call of another process, one of
-        them is needed.
+        `signer`: the signer of the approval code, or a link. Needed to approve a call of another process.
+
         Raises `ToolwireError` if the question is no longer pending, if the question in the store has changed,
-        if the approval code is missing, or if the link was used. The proof covers what was shown, not what
-        the store has.
+        if the approval code is missing, or if the link was used.
         """
         async with self._deciding:
             return await self._decide(shown, decision, by, signer)

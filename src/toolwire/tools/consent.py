@@ -347,7 +347,7 @@ class Proofs:
     ) -> str:
         """Returns the proof of a decision.
 
-        Raises an error if the decision approves the call and needs the approval code.
+        Raises an error if the approval code is needed, but there is no `signer`.
         """
         if not decision.approved:
             return ""

@@ -2,8 +2,7 @@
 
 A call needs one or two grants. `run` allows what the preview shows. `share` allows the model to see the
 results; only searches and the tools of MCP servers with `share = "ask"` need it. Before a grant, the model
-learns nothing that depends on the contents of notes. Therefore only the text of a call (`Naming.paths`) or
-the rules (`Ruled`) can be the reason to refuse the call without asking a person.
+learns nothing that depends on the contents of notes.
 """
 
 from __future__ import annotations
@@ -62,8 +61,8 @@ class Touched:
     """One thing that a call would share or change.
 
     `key`: a path, or the position in a list of results. `size`: how many bytes would be shared or written;
-    for a file to read, the size of the file. `missing`: whether the person cannot pick it: the file does not
-    exist, or `reason` says why. `marked`: the texts in the snippet that match a search.
+    for a file to read, the size of the file. `missing`: whether the person cannot pick it, because the file
+    does not exist or for the reason in `reason`. `marked`: the texts in the snippet that match a search.
     """
 
     key: str
@@ -269,8 +268,8 @@ class Decision:
 class Approval:
     """A question to a person about a tool call, and the decision about it.
 
-    `token`: with it, the process that asks can check that the question is its own and unchanged
-    (`consent.Proofs.token`).
+    `token`: an HMAC over everything in the question. The process that asks uses it to check that the question
+    in the store is its own and unchanged (`consent.Proofs.token`).
     """
 
     id: str
@@ -354,10 +353,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """The conversation that a question comes from, and the source of its tools.
-
-    The approval, the grant and the lines of the audit log repeat these fields.
-    """
+    """The conversation that a question comes from, and the source of the tools that it uses."""
 
     session: str
     model: str
@@ -421,7 +417,10 @@ _NOTES: dict[tuple[Effect, Stage], str] = {
 
 
 def privacy_note(effect: Effect, stage: Stage, model: str) -> str:
-    """Returns what Toolwire has done so far, and what an approval allows; "" if nothing applies."""
+    """Returns a note for the person: what Toolwire has done so far, and what an approval allows.
+
+    Returns "" if there is no note for this effect and stage.
+    """
     return _NOTES.get((effect, stage), "").replace("{model}", model)
 
 

@@ -1,9 +1,8 @@
 """Links in notices. With a link, a person can decide one question, once.
 
 The process that asks derives a link's secret from its own key (`consent.py`); the store has only the hash of
-the secret. Anyone who has the secret can read the question, and can decide it until it is decided or expires.
-After `MOST_WRONG` attempts with wrong secrets, a link is void. A decision by a link cannot edit the call and
-creates no grant for later calls.
+the secret. Anyone who has the secret can read the question and decide it. After `MOST_WRONG` attempts with
+wrong secrets, a link is void. A decision by a link cannot edit the call and creates no grant for later calls.
 """
 
 from __future__ import annotations
@@ -122,9 +121,8 @@ class Links:
     ) -> Approval:
         """Decides a question by a link that `opened` has returned.
 
-        `shown`: the token of the question as the link's page showed it. Only an approval on the page needs
-        this token. A button or webhook does not need the token, because the process that asks wrote the
-        message itself.
+        `shown`: the token of the question as the link's page showed it. It is needed to approve on this page,
+        but not to approve by a button in a message or by a webhook.
         """
         if decision.approved and not link.approves:
             raise ToolwireError("permission", "This button can only deny. Open the link, or use the inbox.")

@@ -105,10 +105,10 @@ class Records:
         return await self._store.run(work, "write")
 
     async def kept(self, like: Approval, now: float) -> list[Approval]:
-        """Returns earlier questions whose calls may be identical to the call of `like`.
+        """Returns earlier questions about the same tool as `like`, whose decisions no call has used yet.
 
-        These are questions that may wait longer than their calls (`Approvals.ask` with `wait_s`), and whose
-        decisions no call has used yet. The caller compares the arguments and the previews.
+        Returns only questions that may wait longer than their calls (`Approvals.ask` with `wait_s`). The
+        caller compares the arguments and the previews.
         """
         same = ("owner", "surface", "model", "source", "pin", "tool", "stage")
         where = " AND ".join(f"{name} = ?" for name in same)
@@ -136,7 +136,7 @@ class Records:
     async def forget(self, before: float) -> int:
         """Deletes the approvals that were decided before this time. Returns their number.
 
-        This also deletes what these approvals showed, and old links. The audit log keeps its lines.
+        Also deletes links that expired before this time. The audit log keeps its lines.
         """
         query = "DELETE FROM approvals WHERE status != 'pending' AND decided_at < ?"
 

@@ -102,7 +102,7 @@ class VaultSearch(VaultTool):
 def _snippet(hit: Hit) -> str:
     """Returns a result's headings and its excerpt.
 
-    If the excerpt itself begins with the only heading, the heading is not repeated.
+    A single heading is left out if the excerpt begins with it.
     """
     begins = len(hit.headings) == 1 and hit.excerpt.lstrip("# ").startswith(hit.headings[0])
     return hit.excerpt if begins or not hit.headings else f"{' › '.join(hit.headings)}\n\n{hit.excerpt}"

@@ -1,7 +1,7 @@
 """Changes notes in two steps: plans a change, which can be shown, and applies the plan.
 
-- A plan contains the hash of the note that it was made from. If the note has changed since then, the
-  plan is refused, so that this change is not lost.
+- A plan contains the hash of the note that it was made from. If the note has another hash when the plan is
+  applied, the plan is refused.
 - A note is replaced as a whole: a new file is written beside it, synced, and renamed. If the process is
   killed, either the old or the new note exists, never half of one. Creating a note never replaces another.
 - Line ends, byte order mark and mode stay as they were. An edit changes no other byte of the note.
@@ -260,7 +260,7 @@ class Edits:
             os.close(fd)
 
     def _unchanged_mode(self, folder: int, name: str, change: Change) -> int:
-        """Checks that the note is still the one that the plan was made from, and returns its mode."""
+        """Checks that the note has not changed since the plan was made. Returns the mode of its file."""
         try:
             raw = self.vault.read_raw(change.path)
             here = os.stat(name, dir_fd=folder, follow_symlinks=False)

@@ -1,8 +1,8 @@
 """Queries for links, tags, folders, tasks and properties; and the paths of daily notes.
 
-A link leads to the note at the link's path, relative to the root or else to the folder of the linking note.
-If there is no such note, the link leads to the note whose path ends with the link's path and that is nearest
-to the root, as with Obsidian's shortest links. A link that begins with `./` or `../` is only relative to the
+The path in a link is looked up relative to the root, and then relative to the folder of the linking note. If
+no note is found, the link leads to a note whose path ends with the path in the link. If there are several, it
+leads to the one nearest to the root. A link that begins with `./` or `../` is only looked up relative to the
 folder of the linking note. All results are sorted and have at most `most` entries.
 """
 

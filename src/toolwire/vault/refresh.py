@@ -1,7 +1,7 @@
 """The tables of the index, and `Refresher`, which updates them from the files.
 
 - All rows of a note are written in one transaction. A refresh commits after about `BATCH` changes and at its
-  end, so that a first build that was killed continues where it stopped.
+  end. So if the first build of an index is killed, the next refresh continues it.
 - A refresh walks the vault and the table of notes side by side, both ordered by path, and keeps neither list
   in memory. A file is read again if its time, size or inode differs from the table, or if the file changed
   shortly before it was read.
@@ -165,8 +165,8 @@ class _Known(NamedTuple):
 class Refresher:
     """One refresh of the index. The caller holds the lock of the index.
 
-    `pending`: changes since the last commit. `next`: the id of the next new note. `held`: characters of text
-    in the rows that are not written yet.
+    `pending`: changes since the last commit. `next`: the id of the next new note. `held`: the number of
+    characters in the rows that are not written yet.
     """
 
     vault: Vault

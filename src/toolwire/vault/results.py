@@ -198,8 +198,8 @@ def excerpt(text: str, compared: str, start: int, stop: int, patterns: Patterns)
 def _best_match(compared: str, start: int, stop: int, patterns: Patterns) -> tuple[int, int] | None:
     """Returns the match that the preview should show first, or None if nothing matches.
 
-    Matches are compared by the `WIDTH * 3 // 4` characters from their start: first by how many different
-    patterns match there, then by how many matches there are.
+    It begins the passage (of `WIDTH * 3 // 4` characters) in which the most different patterns match. If
+    several passages are equal, it begins the one with the most matches.
     """
     matches: list[tuple[int, int, int]] = []
     for number, pattern in enumerate(patterns):

@@ -329,7 +329,7 @@ class _Search:
 
 
 def _falling(hits: list[Hit]) -> tuple[Hit, ...]:
-    """Returns the hits with scores that are never higher than the score of the hit before."""
+    """Lowers scores where necessary, so that no hit has a higher score than the hit before it."""
     found: list[Hit] = []
     ceiling = 1.0
     for one in hits:

@@ -2,7 +2,7 @@
 
 A word is a run of letters and digits. Case and the accents of Latin letters are ignored. Chinese, Japanese,
 Thai and other text without spaces is indexed letter by letter and searched as a phrase of letters, so that
-any part of it is found. Korean is treated as such text too, because its words have particles attached.
+any part of it is found. Korean is indexed letter by letter too, because its words have particles attached.
 
 A query has words, "phrases", `-without`, `tag:` or `#tag`, `path:` and `OR`; any text is a valid query. Terms
 that are joined by `OR` form a group. A note matches if it matches at least one term of every group. A term is
@@ -70,10 +70,11 @@ def folded(text: str) -> str:
 
 
 def indexed(text: str) -> str:
-    """Returns the text as FTS5 splits it into words: without case and accents (`folded`).
+    """Prepares a text for FTS5: removes case, accents (`folded`) and signs.
 
-    Letters of scripts without spaces (Chinese, Thai, …) are set apart by spaces. Signs are left out, because
-    FTS5's old Unicode tables treat newer signs, such as emoji, as letters.
+    Letters of scripts without spaces (Chinese, Thai, …) are set apart by spaces. Signs are removed because
+    FTS5's old Unicode tables treat newer signs, such as emoji, as letters. ASCII text is returned unchanged:
+    FTS5 itself ignores its case and signs.
     """
     return text if text.isascii() else _UNSPACED.sub(" \\g<0> ", _SIGNS.sub(" ", folded(text)))
 
@@ -99,8 +100,8 @@ _MEANINGFUL = re.compile(rf"[^\w\s{re.escape(_WRAPPING)}\-–—/]")
 class Term:
     """One term of a query.
 
-    `words`: the words as they are in the index. `literal`: a text that the note must contain, without case
-    and accents (`folded`), or empty. `prefix`: the last word may be the beginning of a longer word.
+    `words`: the words as they are in the index. `literal`: a text without case and accents (`folded`) that
+    the note must contain; may be empty. `prefix`: the last word may be the beginning of a longer word.
     """
 
     words: tuple[str, ...]

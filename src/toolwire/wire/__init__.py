@@ -1,4 +1,1 @@
-"""The client's side: requests decoded into turns, events encoded for OpenAI's and Anthropic's APIs.
-
-No I/O.
-"""
+"""Decodes requests of OpenAI's and Anthropic's APIs into turns, and encodes events for clients. No I/O."""

@@ -146,8 +146,8 @@ def extract_use_tool_blocks(text: str, start: int = 0) -> tuple[tuple[TextBlock,
 class _Choice:
     """The calls of one choice.
 
-    `held`: for each call, by its number, the events that came with a final message and that no `Update` has
-    returned as deltas yet.
+    `held`: events from a final message, by the number of their call. No `Update` has returned them as deltas
+    yet.
     """
 
     def __init__(self) -> None:
@@ -177,8 +177,8 @@ class ToolCallAggregator:
     def ingest_message(self, payload: Any, choice: int = 0, emit_if_missing: bool = False) -> Update:
         """Reads a final message, which completes the records.
 
-        With `emit_if_missing`, the update has the deltas that were not returned yet; if no call is known at
-        all, the message's text is searched for calls.
+        With `emit_if_missing`, the update has the deltas that were not returned yet. If no call is known, the
+        message's text is then searched for calls.
         """
         update = self._ingest(payload, choice, whole=True, emit=emit_if_missing)
         if emit_if_missing and not self.has_calls(choice):

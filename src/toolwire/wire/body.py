@@ -1,7 +1,7 @@
 """Parses the bytes of a request body as a JSON object.
 
 A body that passes is safe for all later code: it is valid UTF-8 (no lone surrogates), its numbers are finite,
-and it is nested at most `MAX_DEPTH` levels deep, so that no walk over it exhausts the stack. Values are
+and it is nested at most `MAX_DEPTH` levels deep, so that recursion never exhausts the stack. Values are
 counted before they are created, because a body of tiny values needs a hundred times its size in memory. If a
 key is repeated, its last value counts.
 """

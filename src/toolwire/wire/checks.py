@@ -2,9 +2,9 @@
 
 A rule is a function of (path, value) that raises `ToolwireError` if the value is wrong. The table `FIELDS` of
 each API's `decode.py` has the rules for the API's fields; `check` applies such a table to a body. Null counts
-as absent. A path consists of known field names and indexes. An error message shortens and escapes a client's
-value. If this value is an object, the message does not contain its keys. `leftover` notes the members of
-objects that are not read, so that the report can name them.
+as absent. A path, such as `messages[0].role`, contains no text of the client. An error message shortens and
+escapes a client's value. If this value is an object, the message does not contain its keys. `leftover` notes
+the members of objects that are not read, so that the report can name them.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def one_of(*values: str) -> Rule:
 
 
 def members(rules: Mapping[str, Rule]) -> Rule:
-    """Returns a rule for an object; `rules` apply to those of its members that are present."""
+    """Returns a rule that applies `rules` to the members of an object. Missing members are allowed."""
 
     def rule(path: str, value: Any) -> None:
         object_(path, value)
@@ -322,7 +322,7 @@ def nested(holder: dict[str, Any], name: str, path: str, flat: str | None) -> tu
     """Returns the object `holder[name]` and its path.
 
     Some clients write the members of that object directly into the holder. In this case, returns the holder
-    and its path. `flat`: the name of a member that the holder must then have; None if none is necessary.
+    and its path. `flat`: the name of a member that such a holder must have, or None.
     """
     inner = holder.get(name)
     if inner is None and (flat is None or holder.get(flat) is not None):

@@ -7,8 +7,7 @@
 | image_url, input_image            | ImagePart; the URL may be a string or in an object         |
 | any other (audio, files, unknown) | OtherPart, unchanged, for backends that speak the same API |
 
-An empty text does not become a part. So the content "", an empty list and a list with an empty text have the
-same result: no parts.
+An empty text does not become a part.
 """
 
 from __future__ import annotations

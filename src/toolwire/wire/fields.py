@@ -150,10 +150,7 @@ def unknown(names: Iterable[str], passes: frozenset[str] = frozenset()) -> dict[
 
 
 def passed(turn: Turn, capabilities: Capabilities) -> Mapping[str, Any]:
-    """Returns the fields that the decoder did not read and the backend forwards, with their values.
-
-    The report calls these fields honoured or passed.
-    """
+    """Returns the fields that the decoder did not read and the backend forwards, with their values."""
     served = dict(_served(turn.sent & _KNOWN, _case(turn, capabilities, "none")))
     named = unknown(turn.sent - _KNOWN, capabilities.passes)
     return {
@@ -166,8 +163,7 @@ def passed(turn: Turn, capabilities: Capabilities) -> Mapping[str, Any]:
 def thoughts(turn: Turn, asked: Turn, capabilities: Capabilities) -> tuple[tuple[str, str], ...]:
     """Returns a report entry if reasoning that the client sent back does not reach the model.
 
-    `turn`: the client's request. `asked`: the turn that the backend runs. Returns no entry if all reasoning
-    reaches the model.
+    `turn`: the client's request. `asked`: the turn that the backend runs.
     """
     given = {id(item) for item in asked.items}
     for item in turn.items:
@@ -191,7 +187,7 @@ def keeps_logprobs(capabilities: Capabilities, strategy: Strategy) -> bool:
 
 @lru_cache(1024)
 def _served(sent: frozenset[str], case: _Case) -> tuple[tuple[str, str], ...]:
-    """Returns the dispositions of fields that are not simply honoured.
+    """Returns the name and disposition of each field whose disposition is not `honoured`.
 
     Cached, because most requests send the same fields.
     """

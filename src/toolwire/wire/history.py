@@ -21,9 +21,9 @@ legal history every call of a step has exactly one result, directly after that s
 |                                             | with that name, or is refused            |                  |
 
 If a message is between a call and its result, the call moves down to the result, together with the reasoning
-directly before the call. The result does not move up, because the client wants an answer to this result: a
-model that finds the user's question at the end of the history makes the same call again. Messages never
-change their order. A moved call joins the step directly before its result, or becomes a new step.
+directly before the call. The result does not move up to the call: the history could then end with the user's
+question, and the model would make the same call again. Messages never change their order. A moved call joins
+the step directly before its result, or becomes a new step.
 
 A repair adds no facts to the history. Each kind of repair is reported as one note: the field, then `healed:`
 and the name from the table, then `:n` if the repair was made n > 1 times.
@@ -117,7 +117,7 @@ def _fresh(id: str, number: int, taken: set[str]) -> str:
 
 
 class _Step:
-    """A step of the new history: items without a result between them, and the ids of their calls."""
+    """A step of the new history: consecutive items other than results, and the ids of their calls."""
 
     __slots__ = ("calls", "items", "message")
 
@@ -187,9 +187,9 @@ class _Pairing:
                 self.answers[call_id] = item if fits else replace(item, call_id=call_id, kind=call.kind)
 
     def place(self) -> None:
-        """Arranges the items as steps, each followed by its results.
+        """Arranges the items as `_Step`s, each followed by its results.
 
-        A message that is not part of an assistant's step becomes a step without calls.
+        A message that is not the assistant's becomes a step without calls.
         """
         number_of, goal_of = self._steps()
         steps = [_Step() for _ in range(number_of[-1] + 1)]
@@ -244,7 +244,7 @@ class _Pairing:
         return number_of, goal_of
 
     def _count_joined(self, step: _Step, i: int) -> None:
-        """Counts a chat message that becomes a part of the message before it, which has calls."""
+        """Counts the assistant messages of a chat that are joined to an earlier message with calls."""
         called = type(self.items[i]) is Call
         message = self.paths[i].partition(".")[0] if called else None
         if step.calls and (not called or step.message not in (None, message)):

@@ -8,11 +8,12 @@ themselves pass unchanged. A call that was cut off gets no block.
       <query>a &lt; b</query>
     </use_tool>
 
-Members are in the order of the arguments. Strings are XML-escaped; other values are written as the model
-wrote them, escaped. This form cannot express arguments that are not a JSON object, or that have a key `name`,
-a key `args` or a key that is not an XML name. Such arguments are written as text in
-`<use_tool name="n">…</use_tool>`. If the text is JSON, its angle brackets and ampersands become \\u escapes.
-Otherwise, the text is XML-escaped.
+Members are in the order of the arguments. A string is XML-escaped. For any other value, the model's JSON is
+XML-escaped.
+
+This form cannot express arguments that are not a JSON object, or that have a key `name`, a key `args` or a
+key that is not an XML name. Such arguments are written as text in `<use_tool name="n">…</use_tool>`. If the
+text is JSON, its angle brackets and ampersands become \\u escapes. Any other text is XML-escaped.
 """
 
 from __future__ import annotations

@@ -5,10 +5,9 @@ docs/architecture.md), and every sequence of steps is legal on the wire:
 
     (Open(item) (Delta(item) | Sign(item))* Close(item))* (End | Fail)
 
-One item is open at a time. Text after a call opens a new item; a call closes open text. An empty text
-produces no step, unless a text is open and the empty text has log probabilities. A function call that ends
-without arguments gets "{}". Events that come too late (after the end, or for a call that is no longer open)
-are dropped and counted. A run that stops without a `Finish` or `Failure` becomes a failure. `Usage` and
+One item is open at a time. Text after a call opens a new item; a call closes open text. A function call that
+ends without arguments gets "{}". Events that come too late (after the end, or for a call that is no longer
+open) are dropped and counted. A run that stops without a `Finish` or `Failure` becomes a failure. `Usage` and
 `Dropped` are recorded and produce no steps.
 """
 
@@ -174,7 +173,7 @@ _ROWS: dict[str, tuple[Actions, Actions, Actions, Actions]] = {
 def _expanded() -> dict[str, dict[str, Actions]]:
     """Returns the table by state (`idle`, the kind of the open item, `ended`) and symbol.
 
-    It differs from `_ROWS` in these cases:
+    The table is made from `_ROWS`, with these additions and changes:
 
     - Content of the same kind as the open item is a DELTA of this item.
     - A signature is added to an open thought and closes it. A citation is added to an open text.
@@ -266,10 +265,9 @@ class Order:
         return steps
 
     def finish(self) -> list[Step]:
-        """Returns the last steps, after the backend has stopped.
+        """Ends the run as a failure if no `Finish` or `Failure` has ended it. Returns the last steps.
 
-        If no `Finish` or `Failure` has ended the run, these steps end it as a failure. Otherwise, the list is
-        empty.
+        Call this after the backend has stopped.
         """
         if self.row is ENDED:
             return []

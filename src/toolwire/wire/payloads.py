@@ -106,8 +106,7 @@ def _growing(node: Payload, whole: bool) -> list[Fragment]:
 def _agent_call(node: Payload, whole: bool) -> list[Fragment]:
     """Reads Codex's call of a dynamic tool, whose arguments are already parsed.
 
-    The object is a request `item/tool/call`, the item of such a request, or the older event
-    `dynamic_tool_call_request`.
+    The object is a request `item/tool/call`, its item, or the older event `dynamic_tool_call_request`.
     """
     call_id, arguments = _text(node, *AGENT_ID_KEYS), _arguments(node.get("arguments"))
     return [Fragment(None, call_id, _text(node, "tool"), arguments, complete=True)]
@@ -213,8 +212,8 @@ _READ_WHOLE = ("output_item.added", "output_item.done", *GROWING, *ITEM_KINDS)
 def nodes(payload: Any, choice: int) -> Iterator[tuple[Payload, int]]:
     """Yields the payload and the objects inside it, outermost first, each with its choice's index.
 
-    An object is inside another one if it is under a key of `ENVELOPES`. `choice`: the index of the payload's
-    first choice. Does not search in a tool's result, or in an object that a shape reads as a whole.
+    Only the keys of `ENVELOPES` are followed. Tool results are not searched, and neither are the events and
+    items in `_READ_WHOLE`. `choice`: the index of the payload's first choice.
     """
     seen: set[int] = set()
     queue: list[tuple[Any, int, bool]] = [(payload, choice, False)]

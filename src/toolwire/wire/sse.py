@@ -56,8 +56,8 @@ def _scrubbed(value: Any) -> Any:
 def joined(parts: list[str]) -> str:
     """Joins the parts of a text.
 
-    `scrub` is applied to each part separately, so that the result equals what a client concatenates from the
-    deltas.
+    `scrub` is applied to each part separately. So the result is the same text that a client gets by joining
+    the deltas.
     """
     text = "".join(parts)
     if text.isascii():

@@ -9,9 +9,9 @@
 | hosted (web_search, …) and unknown types      | skipped, with a note                                     |
 | legacy `functions`                            | ToolSpec; ignored with a note if `tools` are also sent   |
 
-Two tools with the same name are refused if neither is in a namespace; otherwise the first one counts, and the
-second one is skipped with a note. A choice that forces a hosted tool counts as `auto`, with a note. A choice
-is refused if it names an undeclared tool, or if it requires a call although there is no tool to call.
+Two tools with the same name are refused. But if one of them is in a namespace, the first one counts, and the
+second one is skipped with a note. A tool choice that forces a hosted tool counts as `auto`, with a note. A
+tool choice is refused if it names an undeclared tool, or if it requires a call and there is no tool to call.
 """
 
 from __future__ import annotations
@@ -249,7 +249,7 @@ class RequestTools:
         self.chosen.append((label, optional(entry, "name", path)))
 
     def _declared(self, kind: str, entry: dict[str, Any], path: str) -> str:
-        """Returns the name of the declared tool that a choice names, in the nested or flat form."""
+        """Returns the tool name in a tool choice. Raises an error if no such tool is declared."""
         inner, path = nested(entry, kind, path, self._flat)
         return self._known(required_string(inner, "name", path), kind, f"{path}.name")
 

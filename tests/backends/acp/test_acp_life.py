@@ -50,7 +50,7 @@ def gone(living: Living) -> Gone:
 async def test_no_process_and_no_folder_is_left_after_rounds_of_starts_and_kills(
     agent: Agent, talk: Talks, tmp_path: Path, living: Living, gone: Gone
 ) -> None:
-    """Each round ends an agent with children differently: its own exit, a kill, the client, the backend."""
+    """Each round ends an agent with children differently: its own exit, a kill, a signal, the backend."""
     rounds = int(os.environ.get("TOOLWIRE_ACP_ROUNDS", "5"))
     chance = random.Random(5)
     groups, folders = [], []

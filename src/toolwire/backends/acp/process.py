@@ -174,7 +174,7 @@ class Workspace:
 class AgentProcess(Child):
     """An agent's process, as a transport of the ACP package.
 
-    Call `start` first, and `end` in any case.
+    Call `start` first. Always call `end` at the end.
     """
 
     LOG = logging.getLogger("toolwire.acp")

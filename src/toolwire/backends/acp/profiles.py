@@ -228,8 +228,8 @@ PROFILES: dict[str, AgentProfile] = {profile.name: profile for profile in (*_KNO
 def profile_of(name: str, command: Sequence[str]) -> AgentProfile:
     """Returns the profile with this name.
 
-    For "auto", returns the profile of the first known program in the command, which may begin with npx or
-    another launcher.
+    For "auto", returns the profile of the first known program in the command. The command may begin with npx
+    or another launcher.
     """
     if name != "auto":
         return PROFILES[name]

@@ -63,9 +63,9 @@ def is_clients(
 ) -> bool:
     """Returns whether a permission request is for a client's tool.
 
-    `names`: the client's tools by the agent's names for them. `announced`: the announcement of the call for
-    which the agent requests permission. `approvals`: titles that are ignored, because they are the same for
-    every tool.
+    `names` maps the agent's name for a tool to the client's name. `announced`: the announcement of the call
+    for which the agent requests permission. `approvals`: titles that are ignored, because they are the same
+    for every tool.
     """
     kinds, given = {str(tool_call.get("kind") or "")}, [tool_call.get("title")]
     if announced is not None:
@@ -131,7 +131,7 @@ def _shell_line(params: Params) -> str:
 def shell_result(text: str) -> tuple[str, int]:
     """Returns the output and the exit code of a shell tool's result.
 
-    A result that is not JSON with one of the known keys is taken as the output of a successful command.
+    If the text is not JSON with a known key, the text itself is the output, and the exit code is 0.
     """
     found = load_object(text) or {}
     if not {"stdout", "stderr", "exitCode"} & set(found):
@@ -185,7 +185,7 @@ class Terminal:
 class AgentRequests:
     """Answers the requests of one session.
 
-    `names`: the client's tools by the agent's names for them. `declared`: the names of the tools that the
+    `names` maps the agent's name for a tool to the client's name. `declared`: the names of the tools that the
     client has declared. `running` returns the current run, or raises an error. `seen` returns the
     announcement of the call with the given id.
     """

@@ -305,7 +305,7 @@ class AcpSession:
         return self._run
 
     async def _called(self, listed: str, arguments: dict[str, Json]) -> Result:
-        """Handles a call at the MCP server: passes it to the run and returns the client's result.
+        """Handles a call of the agent: passes it to the run, and returns the client's result.
 
         If the agent announces its calls, this method waits for the other announced calls, so that one
         response contains all of them.

@@ -1,7 +1,10 @@
 """Reads an agent's session updates: text, usage, failures and calls in progress.
 
-The agent reports each call twice, in either order: it makes the call at the MCP server, where the call waits
-for its result, and it announces the call in an update, which shows the call's position among the other calls.
+The agent reports each call twice, in either order:
+
+- It makes the call at the MCP server, where the call waits for its result.
+- It announces the call in an update. The announcements show the order of the calls.
+
 `AgentCalls` finds the announcement of each call by name and arguments.
 """
 
@@ -50,9 +53,8 @@ def text_of(update: Mapping[str, Json]) -> str:
 def usage_of(result: Mapping[str, Json]) -> Usage | None:
     """Returns the token counts of a prompt, or None if there are none.
 
-    Some agents include cached tokens in the input and thought tokens in the output. Others count them
-    separately: their total is at least the sum of the input, output, cached and thought tokens. In this
-    case, this function adds the cached tokens to the input and the thought tokens to the output.
+    The input includes cached tokens, and the output includes thought tokens. If an agent counts these tokens
+    separately, this function adds them to the input and the output.
     """
     given = next((found for path in _USAGES if (found := _inner(result, path)) is not None), {})
     read, written = _number(given, "cachedReadTokens"), _number(given, "cachedWriteTokens")
@@ -102,7 +104,7 @@ class Announced:
 
 
 class AgentCalls:
-    """The calls of one prompt. `names`: the client's tools by the agent's names for them."""
+    """The calls of one prompt. `names` maps the agent's name for a tool to the client's name."""
 
     def __init__(self, names: Mapping[str, str]) -> None:
         self._names = names
@@ -134,10 +136,9 @@ class AgentCalls:
         known.order = known.order or next(self._numbers)
 
     def called(self, tool: str, arguments: Mapping[str, Json]) -> tuple[str | None, int]:
-        """Records a call at the MCP server.
+        """Records a call at the MCP server. Returns its id and its position among the calls.
 
-        Returns the id with which the agent announced the call, or None if it has not announced the call yet,
-        and the position of the call.
+        The id is None if the agent has not announced the call yet.
         """
         wanted = _canonical(arguments)
         waiting = [one for one in self._announced.values() if one.expected and one.tool == tool]
@@ -153,7 +154,7 @@ class AgentCalls:
 
     @property
     def expected(self) -> bool:
-        """Whether a call still lacks its announcement, or an announced call was not made yet."""
+        """Whether a call was made but not announced yet, or announced but not made yet."""
         return bool(self._early) or any(one.expected for one in self._announced.values())
 
     def seen(self, id: str) -> Announced | None:

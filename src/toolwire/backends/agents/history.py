@@ -137,7 +137,7 @@ def entries(items: Iterable[Item]) -> list[Entry]:
     """Returns the conversation in a form that stays the same when a client sends the conversation again.
 
     The form has no ids, no reasoning and no message boundaries, because clients do not repeat them exactly.
-    Clients also differ in the order of texts and calls within one step, so the form has the texts first.
+    Clients also change the order of texts and calls within a step, so the form always has the texts first.
     """
     out: list[Entry] = []
     calls: list[Entry] = []

@@ -62,10 +62,7 @@ class LoopbackServer(ABC):
         return hmac.compare_digest(given, f"Bearer {self.token}".encode())
 
     async def start(self) -> None:
-        """Starts the server. If the start is cancelled, it is first completed and then undone.
-
-        Otherwise the server's socket would stay open.
-        """
+        """Starts the server. If the start is cancelled, no socket stays open."""
         starting = asyncio.ensure_future(self._start())
         try:
             await asyncio.shield(starting)

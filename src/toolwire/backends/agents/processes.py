@@ -174,7 +174,7 @@ class Child(asyncio.SubprocessProtocol):
         return self.report(f"{self.title} {how}.")
 
     async def end(self) -> None:
-        """Closes stdin, then waits and sends signals to the process group as listed in `END`."""
+        """Closes stdin. If the process does not end, sends the signals in `END` to its group."""
         self._closing = True
         if self._transport is None:
             return

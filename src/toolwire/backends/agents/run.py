@@ -1,9 +1,9 @@
 """A run of an agent. A background task drives the run, so the run can outlive an HTTP request.
 
 The agent's backend reports events (`text`, `thought`, `usage`, `call`) even while no request reads them. The
-gateway reads these events through the interface `LiveRun`. Calls that come within `settle_s` of each other
-belong to one response. An agent that repeats the same call too often is stopped, because every call costs
-tokens.
+gateway reads these events through the interface `LiveRun`. Calls that come within `settle_s` seconds of each
+other belong to one response. An agent that repeats the same call too often is stopped, because every call
+costs tokens.
 """
 
 from __future__ import annotations
@@ -137,8 +137,8 @@ class AgentRun:
         """Calls a client's tool and returns the client's result.
 
         `order` sorts the calls of one response. Raises `ToolwireError` if the run has finished or was
-        cancelled. In a failed run, the call waits until it is cancelled: if it were refused, the agent would
-        ask its model to continue.
+        cancelled. In a failed run, the call waits until it is cancelled, because the agent would continue
+        after an error.
         """
         if isinstance(self._end, Finish) or (self._over is not None and self._over.done()):
             raise ToolwireError("backend_cut", "The run is over.")
@@ -301,7 +301,7 @@ async def one_response(
 def _repeated(items: Iterable[Item]) -> Counter[Entry]:
     """Counts how often each call was made since the user's last message.
 
-    An agent that starts a new run for each result could otherwise repeat a call without limit.
+    This includes the calls of earlier runs, because an agent may start a new run for each result.
     """
     seen: Counter[Entry] = Counter()
     for item in items:

@@ -60,10 +60,9 @@ class Outdated(ToolwireError):
 class Pool:
     """The worker processes of one backend. A new Codex thread runs on the least busy worker.
 
-    - Workers start when they are needed, one after another, so that the first process fills a new Codex home
-      (its config folder) before the next process opens it.
-    - If a process cannot start, or dies before it has served a thread, the next process is started only after
-      a pause, which grows with each failure. Requests during the pause get an error with Codex's message.
+    - Workers start when they are needed, and only one at a time.
+    - If a process cannot start, or dies before it has served a thread, no process is started for some time.
+      This pause grows with each failure. Requests during the pause get an error with Codex's message.
     - A worker that has started many threads or uses much memory gets no more threads and is replaced, because
       Codex keeps threads in memory.
     """

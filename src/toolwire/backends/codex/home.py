@@ -1,13 +1,12 @@
 """Toolwire's own Codex home: a private folder with config, model catalog and login.
 
 - The config disables Codex's own tools, its prompts, its requests at startup, and its retries.
-- Toolwire never writes to the person's own Codex home. Toolwire's home contains a link to the person's login
-  (auth.json). Toolwire never copies, reads or logs the login. For a provider other than OpenAI there is no
-  link.
+- Toolwire never writes to the person's own Codex home. If the provider is OpenAI, Toolwire's home contains a
+  link to the person's login (auth.json). Toolwire never copies, reads or logs the login.
 - Files are written atomically and are readable only by their owner. Codex logs tool results into databases.
   Each process has its databases in a private folder, in memory where possible.
-- The first process in a fresh home must have started before another one starts. `warming` lets only one
-  process start at a time, even if several gateways use the home.
+- Only one process at a time may start in a home. `warming` makes sure of this, even if several gateways use
+  the home.
 """
 
 from __future__ import annotations
@@ -77,9 +76,9 @@ def find_binary(options: CodexOptions) -> str:
 
 
 def home_path(options: CodexOptions, binary: str) -> tuple[Path, Path]:
-    """Returns the path of Toolwire's Codex home, and of the person's Codex home, whose login is used.
+    """Returns the paths of Toolwire's Codex home, and of the person's Codex home with the login.
 
-    Codex reads its config for every thread. So models with different providers must not share a home.
+    Models with different providers get different homes, because a home contains the config.
     """
     own = Path(os.environ.get("CODEX_HOME") or "~/.codex").expanduser().absolute()
     parent = Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser() / "toolwire" / "codex"

@@ -82,10 +82,7 @@ def _part(part: Part, text_type: str) -> Json:
 
 
 def _output(parts: tuple[Part, ...]) -> str | list[Json]:
-    """Returns a result as a list of parts, or as a string if it is a single text.
-
-    Every model accepts a string.
-    """
+    """Returns a result as a list of parts, or as a string if it is a single text."""
     if len(parts) == 1 and isinstance(parts[0], TextPart):
         return parts[0].text
     return [_part(part, "input_text") for part in parts] or ""

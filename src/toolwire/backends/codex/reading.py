@@ -1,8 +1,8 @@
 """Converts Codex's notifications and errors to events.
 
 - Text and thoughts come from deltas. When an item is complete, Codex also sends it as the provider sent it (a
-  raw item). If the raw item contains more text than its deltas, the rest becomes an event too. If it
-  contradicts the deltas, its text is ignored, because text that was sent cannot be changed.
+  raw item). If the raw item contains more text than its deltas, the rest becomes an event too. If the raw
+  item contradicts its deltas, its text is ignored.
 - Calls come from the raw items, in the model's order and with unchanged arguments. Only calls of a declared
   tool with a JSON object as arguments reach the client. All other calls become a `Dropped` event: Codex
   answers most of them itself, and the model continues.
@@ -56,7 +56,7 @@ BETWEEN = "\n\n"
 class ThreadReader:
     """Converts the notifications of one Codex thread: `feed` returns the events of a notification.
 
-    `tools`: the client's tool names by Codex's names for them. `ended`: how the turn ended; None while it
+    `tools` maps Codex's name for a tool to the client's name. `ended`: how the turn ended; None while it
     runs. `complete`: whether Codex reported the end of the model's response.
     """
 
@@ -241,7 +241,7 @@ def _texts(parts: Iterable[protocol.RawPart] | None, between: str = "") -> str:
 
 
 def _rest(whole: str, sent: list[str]) -> str:
-    """Returns the rest of an item's text after its deltas `sent`, or "" if they contradict the text.
+    """Returns what follows the deltas `sent` in an item's text; "" if the text does not begin with them.
 
     Clears `sent`.
     """

@@ -1,9 +1,9 @@
 """One turn on Codex.
 
-With native tools (Codex 0.133 and later), the conversation is injected as items, the turn starts without an
-input, and its calls stay open between two HTTP requests. An older Codex gets text, and the pipeline emulates
-the tools. If the model then calls a tool of Codex that reads files of this machine, the turn is stopped
-before the tool answers.
+Codex 0.133 and later gets the conversation as items, and knows the client's tools. Its calls can stay open
+between two HTTP requests. An older version gets the conversation as text, and the gateway emulates the tools.
+If the model of an older version calls a tool of Codex that reads files of this machine, the turn is stopped
+before this tool answers.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """One Codex thread: its messages in order, its tool calls and their answers, and its end.
 
 A thread serves one turn. After an interruption it is never used again, because Codex records the interruption
-in the history. Codex may ask for the result of a tool call before or after the result is known, even while no
-HTTP request reads the thread's messages.
+in the history. Codex asks for the result of each tool call, before or after the client sends the result.
 """
 
 from __future__ import annotations
@@ -93,8 +92,8 @@ class Thread:
     async def receive(self, timeout_s: float) -> RpcMessage:
         """Returns the next message.
 
-        Raises `TimeoutError` if no message arrives within `timeout_s`, and the worker's failure if the
-        process has died.
+        Raises `TimeoutError` if no message arrives within `timeout_s`. If the Codex process has died, raises
+        the error that says so.
         """
         while not self.inbox:
             if self._failure is not None:

@@ -38,8 +38,8 @@ LOG_IN = "Log in with: codex login"
 class Sink(Protocol):
     """Receives the messages of a Codex thread.
 
-    `deliver` gets each message. Requests of Codex must be answered, at once or later, or the turn must be
-    ended. `lost` is called when the process has died.
+    `deliver` gets each message. If the message is a request of Codex, the sink must answer it or end the
+    turn. `lost` is called when the process has died.
     """
 
     def deliver(self, message: RpcMessage) -> None: ...
@@ -52,7 +52,7 @@ class RequestError(ToolwireError):
 
 
 class CodexWorker(Child):
-    """A `codex app-server` process. Call `start` first, and `close` in any case."""
+    """A `codex app-server` process. Call `start` first. Always call `close` at the end."""
 
     LOG = logging.getLogger("toolwire.codex")
     END = ((1.0, signal.SIGTERM), (2.0, signal.SIGKILL), (5.0, signal.SIGKILL))

@@ -65,7 +65,9 @@ class CursorBackend(AgentBackend[CursorSession]):
 
 
 class CursorSource:
-    """All of Cursor's models, on one bridge. The list is read again after five minutes, or if it is empty."""
+    """All of Cursor's models, on one bridge. The list of models is read again after five minutes, or if it is
+    empty.
+    """
 
     def __init__(self, id: str, options: dict[str, Any]) -> None:
         self.id = id

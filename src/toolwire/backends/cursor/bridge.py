@@ -115,7 +115,7 @@ class BridgeHome:
 
 
 class BridgeProcess(Child):
-    """The process of a bridge. Call `start` first, and `end` in any case."""
+    """The process of a bridge. Call `start` first. Always call `end` at the end."""
 
     LOG = logging.getLogger("toolwire.cursor")
     END = ((0.0, signal.SIGTERM), (1.0, signal.SIGKILL), (5.0, signal.SIGKILL))
@@ -351,7 +351,7 @@ class Bridge:
             raise unavailable(problem) from error
 
     def in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        """Runs work in a task that only `close` waits for."""
+        """Starts a task for the work. `close` waits until the task has ended."""
         task = asyncio.ensure_future(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)

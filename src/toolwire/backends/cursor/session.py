@@ -34,10 +34,7 @@ RUNNING = (f"{STATUS}RUNNING", f"{STATUS}CREATING")
 def create_agent(
     id: str, options: CursorOptions, key: str, tools: Iterable[ToolSpec], work: Path
 ) -> dict[str, Any]:
-    """Returns the body of the request CreateAgent.
-
-    Toolwire chooses the agent's id, so that it knows to which agent the first call belongs.
-    """
+    """Returns the body of the request CreateAgent."""
     custom = {
         tool.name: {
             "inputSchema": dict(tool.parameters) or {"type": "object", "properties": {}},
@@ -89,14 +86,14 @@ NOTHING = [0, 0, 0, 0]
 
 
 class _TwoChannels:
-    """A text that arrives twice, as deltas and as whole messages. Every character is used only once."""
+    """Joins two channels that deliver the same text: one in deltas, one in whole messages."""
 
     def __init__(self) -> None:
         self._counts = {"delta": 0, "message": 0}
         self.sent = 0
 
     def news(self, channel: str, text: str) -> str:
-        """Returns the end of `text`: the part that the other channel has not delivered before."""
+        """Takes the next `text` of a channel. Returns only what no channel has delivered before."""
         self._counts[channel] += len(text)
         fresh = max(0, self._counts[channel] - self.sent)
         self.sent += fresh
@@ -106,9 +103,9 @@ class _TwoChannels:
 class SendReader:
     """Reads the stream of one Send request. Call `feed` with every message, and `check` at the end.
 
-    An empty message is a keep-alive. Keep-alives restart the run's timeout, except while the agent waits for
-    an approval that nobody can give. When the bridge reports that the agent uses one of `OWN_TOOLS`, `feed`
-    raises an error, which ends the run. The tool may already have started at that time.
+    An empty message is a keep-alive. A keep-alive restarts the run's timeout, except while the agent waits
+    for an approval that nobody can give. If the agent uses one of `OWN_TOOLS`, `feed` raises an error, which
+    ends the run.
     """
 
     def __init__(self, run: AgentRun, tools: frozenset[str]) -> None:
@@ -156,7 +153,7 @@ class SendReader:
     def order(self, call_id: str | None) -> int:
         """Returns the position of a call among the calls of a response.
 
-        The order of the calls is the order of the first messages that mention them.
+        Calls are ordered by the first message that mentions each call.
         """
         return self._order.setdefault(call_id or f" {len(self._order)}", len(self._order) + 1)
 
@@ -238,10 +235,7 @@ class SendReader:
 
 
 def _counts(usage: Mapping[str, Any]) -> list[int] | None:
-    """Returns the total, output, cached and reasoning tokens, or None if there are no counts.
-
-    It is unclear whether the input includes cached tokens, so the total is used if there is one.
-    """
+    """Returns the total, output, cached and reasoning tokens, or None if there are no counts."""
     given, output, cached, reasoning, total = (
         _number(usage, f"{name}Tokens", f"{name.replace('R', '_r')}_tokens")
         for name in ("input", "output", "cacheRead", "reasoning", "total")
@@ -271,7 +265,10 @@ def _string(value: Mapping[str, Any], *names: str) -> str:
 
 
 def _payload(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Returns the message or update itself. Some bridges wrap it in an object, under the key `name`."""
+    """Returns the message or update itself.
+
+    Some bridges wrap a message in an object. In this object, `name` is the key of the message.
+    """
     inner = value.get(name)
     if isinstance(inner, Mapping) and (name == "update" or "type" in inner):
         return {"type": value.get("type"), **inner}

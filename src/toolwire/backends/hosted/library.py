@@ -160,7 +160,10 @@ class LibraryModel:
 
 
 def _is_spoken(turn: Turn, able: Capabilities) -> bool:
-    """Whether the provider gets the client's own request body, because both use the same API."""
+    """Whether the client and the provider use the same API.
+
+    The provider then gets the client's own request body.
+    """
     return turn.body is not None and turn.api in able.speaks
 
 

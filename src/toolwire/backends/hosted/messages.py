@@ -1,8 +1,7 @@
 """Sends a Messages request to Claude as the client wrote it, and converts Anthropic's stream to events.
 
-The messages of the library pydantic-ai cannot express cache markers, block borders, deferred tools, betas, or
-fields that the library does not know. So clients of Anthropic's API are served without the library:
-Anthropic's SDK sends `Turn.body`, with the configured model and as a stream.
+The library pydantic-ai would lose parts of such a request, for example cache markers and betas. So
+Anthropic's SDK sends the client's own request body (`Turn.body`), with the configured model and as a stream.
 
 | Anthropic's stream                 | events                                                            |
 |------------------------------------|-------------------------------------------------------------------|
@@ -97,7 +96,11 @@ class MessagesModel:
         return {**turn.body, "model": self._name}
 
     def _raised(self, error: Exception) -> Exception:
-        """Returns pydantic-ai's error for a failed connection, or the failure for an error from Anthropic."""
+        """Converts an exception of Anthropic's SDK.
+
+        A failed connection becomes pydantic-ai's exception. An error from Anthropic becomes a
+        `ToolwireError`.
+        """
         if isinstance(error, APIStatusError):
             return ToolwireError.of(failure_of(error, self._secrets))
         cause = error.__cause__ if isinstance(error, APIConnectionError) else error

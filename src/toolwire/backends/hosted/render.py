@@ -265,10 +265,9 @@ class _Conversation:
         self._asked.append(part)
 
     def _answer(self) -> None:
-        """Begins a response of the model.
+        """Begins a response of the model, and ends the request before it.
 
-        Closes the request before it. If there is no request with a message or result, first adds a message of
-        the user.
+        If this request has no message and no result, a message of the user is added to it first.
         """
         if self._texts or self._calls:
             return
@@ -389,7 +388,7 @@ def _native_output(turn: Turn, target: Target) -> OutputObjectDefinition | None:
 def _is_closed(schema: Any) -> bool:
     """Whether no object in the schema allows additional keys.
 
-    If an object allows them, Claude would return this object empty.
+    If an object in a schema allows additional keys, Claude returns an empty object.
     """
     if isinstance(schema, list):
         return all(map(_is_closed, schema))

@@ -3,8 +3,7 @@
 A client's `reasoning_effort` overrides the model's options. If neither is set, the provider decides. Claude's
 API refuses thinking with a budget in three cases: a call is forced, the signed thoughts of the tool loop are
 lost, or `max_tokens` leaves no room for thoughts. Toolwire then switches thinking off. With thinking, the API
-also refuses some sampling fields, see `_drops_sampling`. This module imports only the standard library and
-modules of Toolwire.
+also refuses some sampling fields, see `_drops_sampling`.
 """
 
 from __future__ import annotations
@@ -95,9 +94,9 @@ def _effort(level: str, profile: Mapping[str, Any]) -> str:
 
 
 def _drops_sampling(turn: Turn) -> bool:
-    """Whether Claude, when it thinks, refuses the `temperature` or the `top_p` of this request.
+    """Whether the request sets a `temperature` or `top_p` that Claude refuses when it thinks.
 
-    Raises an error if the request also sets a reasoning effort, because Claude does not accept both.
+    Raises an error if such a request also sets a reasoning effort.
     """
     temperature, top_p = turn.sampling.temperature, turn.sampling.top_p
     name = "temperature" if temperature not in (None, 1) else ""
@@ -158,7 +157,7 @@ class Signed:
 
 
 class CallMemory:
-    """The signed thoughts of one model, found by the id of the call that followed them.
+    """Stores a model's signed thoughts under the id of the call that came next.
 
     If the thoughts need too much space, the least recently used ones are forgotten first.
     """

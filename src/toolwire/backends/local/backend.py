@@ -77,9 +77,9 @@ def render(turn: Turn, options: LocalOptions, grammar: str, small: bool = True) 
 
 
 def _most(turn: Turn, options: LocalOptions) -> int:
-    """Returns the limit for the answer's tokens if the request sets none.
+    """Returns how many tokens an answer may have if the request sets no limit.
 
-    A required call may be longer than text, because the grammar makes sure that a call ends.
+    The limit is higher if a call is required, because the grammar makes sure that the call ends.
     """
     required = turn.constraint is not None and turn.constraint.required
     return max(options.max_tokens, options.context // 2) if required else options.max_tokens

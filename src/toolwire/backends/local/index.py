@@ -127,7 +127,7 @@ def _package_folders(name: str) -> list[Path]:
 
 
 def _url(written: str) -> str:
-    """Returns the URL of an index that is written as URL or, for uv, as NAME=URL."""
+    """Returns the URL in the setting of an index: `URL` or, for uv, `NAME=URL`."""
     name, is_named, url = written.partition("=")
     return url if is_named and name.replace("-", "").replace("_", "").isalnum() else written
 

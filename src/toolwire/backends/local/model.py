@@ -247,7 +247,7 @@ class LocalModel:
         """Returns whether llguidance can read a grammar.
 
         llama.cpp ignores a grammar that llguidance cannot read. So `grammar` must allow only texts that begin
-        with a tilde: an answer without a tilde then shows that llama.cpp has ignored the grammar.
+        with a tilde: if the answer has no tilde, llama.cpp has ignored the grammar.
         """
         known = self._accepted.get(grammar)
         if known is None:
@@ -261,7 +261,7 @@ class LocalModel:
         return known
 
     def refused(self, grammar: str) -> set[str]:
-        """Returns the names of the grammar's rules whose schema llguidance cannot read (usually no rule)."""
+        """Returns the names of the grammar's rules whose schema llguidance cannot read."""
         whole, single = probes(grammar)
         if self.accepts(whole):
             return set()

@@ -78,10 +78,10 @@ class RepetitionGuard:
         return last
 
     def _is_endless(self, passage: str) -> bool:
-        """Decides whether a repetition above the limit ends the answer.
+        """Returns whether a repetition above the limit ends the answer.
 
-        If the passage is not prose, the first call raises the limit to that of `OTHER`, and the second call
-        ends the answer. So a passage is examined only once, and the cost stays linear.
+        A repetition of prose ends the answer. For other text, the first call raises the limit (`OTHER`), and
+        the second call ends the answer.
         """
         if self._is_other or (not self._is_code and _is_prose(passage)):
             return True

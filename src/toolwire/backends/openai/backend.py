@@ -256,8 +256,8 @@ class OpenAIBackend:
     def _checked(self, batch: Batch, least: int, asked: frozenset[Refused]) -> Batch:
         """Returns a batch of a response with status 200, or a failure in its place.
 
-        The usage in the batch can show that the server did not read the whole prompt, which has at least
-        `least` tokens. A failure in the first batch can be a refusal of one of the features `asked`.
+        The batch becomes a failure if it reports fewer prompt tokens than `least`: the server has then not
+        read the whole prompt. A failure that refuses one of the features `asked` becomes `tools_unsupported`.
         """
         if least:
             batch = context.check_read(batch, least)
@@ -268,9 +268,9 @@ class OpenAIBackend:
         return [self._refusal(first, first.message, asked, named)]
 
     def _refusal(self, failure: Failure, message: str, asked: frozenset[Refused], body: bytes) -> Failure:
-        """Returns `tools_unsupported` if the server refuses a feature that another strategy does not need.
+        """Returns `tools_unsupported` if the server refuses a feature that another strategy can avoid.
 
-        In this case, also remembers the refusal. Otherwise returns `failure` unchanged.
+        Also remembers the refusal of this feature. Any other failure is returned unchanged.
         """
         what = refused(message, asked, body.decode("utf-8", "replace").strip()) if asked else None
         if what is None or not self.support.has_fallback(what):
@@ -280,7 +280,7 @@ class OpenAIBackend:
 
 
 def _asked(turn: Turn, body: Body) -> frozenset[Refused]:
-    """Returns the features of this request that the server may refuse and another strategy can avoid."""
+    """Returns the features of this request for which a refusal can lead to another strategy."""
     if turn.constraint is not None:
         return frozenset({"constraint"})
     if "tools" not in body:

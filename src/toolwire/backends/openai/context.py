@@ -1,9 +1,9 @@
 """Checks that a prompt fits into a model's context window, and that the server read all of it.
 
 Some servers silently drop a part of a prompt that is too long, and answer as if they had read the whole
-prompt. The number of prompt tokens that such a server reports is then too small: a prompt has at least as
-many tokens as words, because tokenizers do not put two words into one token. For servers whose window can be
-set, an estimate of the tokens decides how large a window Toolwire requests.
+prompt. Toolwire notices this when a server reports fewer prompt tokens than the prompt has words, because a
+token never contains two words. If a server's window can be set, Toolwire estimates how large a window the
+prompt needs.
 """
 
 from __future__ import annotations

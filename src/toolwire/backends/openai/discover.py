@@ -201,10 +201,7 @@ async def facts_of(probe: ServerProbe, profile: ServerProfile, model: str) -> Fa
 
 
 async def _loaded_window(probe: ServerProbe, model: str) -> int | None:
-    """Returns the context length of a model that LM Studio has loaded, or None if it is not loaded.
-
-    Uses the newer API of LM Studio (since 0.4).
-    """
+    """Returns the context length of a model that LM Studio has loaded, or None if it is not loaded."""
     for entry in _entries(await probe.json(probe.root + "/api/v1/models"), "models"):
         for loaded in _entries(entry, "loaded_instances"):
             if model in (entry.get("key"), loaded.get("id")):
@@ -224,9 +221,8 @@ def _template_tools(props: Entry) -> bool | None:
 async def _takes_lark(probe: ServerProbe) -> bool | None:
     """Returns whether llama.cpp was built with llguidance; None if llama.cpp does not answer in time.
 
-    Toolwire cannot try a Lark grammar, because llama.cpp without llguidance would abort. So it sends a JSON
-    schema. llama.cpp with llguidance converts the schema to a Lark grammar and shows the grammar in its
-    answer.
+    Toolwire cannot try a Lark grammar, because llama.cpp without llguidance would abort. So Toolwire sends a
+    JSON schema. If llama.cpp has llguidance, its answer shows the schema as a Lark grammar.
     """
     asked = {"prompt": "1", "n_predict": 0, "json_schema": {"type": "null"}}
     answer = await probe.ask(probe.root + "/completion", asked)
@@ -258,7 +254,7 @@ async def list_models(probe: ServerProbe, profile: ServerProfile) -> list[Listed
 async def _shown(probe: ServerProbe, models: list[ListedModel]) -> list[ListedModel]:
     """Asks Ollama about each model of its list, and leaves out models that cannot chat.
 
-    The lists of older versions do not say what a model can do.
+    In older versions of Ollama, the list does not say what a model can do.
     """
     gate = asyncio.Semaphore(SHOWN_AT_ONCE)
 
@@ -278,7 +274,10 @@ async def _shown(probe: ServerProbe, models: list[ListedModel]) -> list[ListedMo
 
 
 def _openai(entry: Entry) -> ListedModel | None:
-    """Reads an entry of `/v1/models`. vLLM and SGLang add `max_model_len`, llama.cpp `meta.n_ctx`."""
+    """Reads an entry of `/v1/models`.
+
+    vLLM and SGLang add the key `max_model_len`, and llama.cpp adds `meta.n_ctx`.
+    """
     name = _text(entry.get("id"))
     if not name or NOT_CHAT.search(name):
         return None

@@ -233,8 +233,8 @@ def presentable(text: str, secrets: tuple[str, ...]) -> str:
 def _error_in(body: bytes) -> Mapping[str, Any]:
     """Returns the error object in a body, or {} if there is none.
 
-    Servers send `{"error": {…}}`, `{"error": "…"}`, `{"message": …}`, or one of these in a list. Ollama
-    also sends the whole body of an error of llama.cpp as the text of its own error.
+    Servers send `{"error": {…}}`, `{"error": "…"}`, `{"message": …}`, or one of these in a list. If the text
+    in `{"error": "…"}` is itself JSON, it is an error of llama.cpp that Ollama forwards.
     """
     try:
         value = json.loads(body)

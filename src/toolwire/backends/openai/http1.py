@@ -6,17 +6,16 @@ short request costs the gateway twice the CPU time (+98 %), and a chunk of a str
 Rules:
 
 - A connection has one request at a time. A connection whose response is complete waits for the next request,
-  at most `KEEP_ALIVE_S`. Many servers send the final, empty HTTP chunk some time after the `[DONE]` of a
-  stream. So after `[DONE]`, the connection waits `END_S` for the end of the response.
-- If anything arrives on a waiting connection, this client closes the connection. Otherwise the bytes would
-  be read as the response to the next request, which may be for another user of the gateway. So before each
-  request, the client also asks the socket for bytes that the event loop has not read yet.
+  at most `KEEP_ALIVE_S`. After the `[DONE]` of a stream, the client waits up to `END_S` for the end of the
+  HTTP body, because many servers send it later.
+- If anything arrives on a connection without a request, the client closes this connection. The bytes could be
+  taken for the response to another user's request. Before each request, the client also checks the socket for
+  bytes that the event loop has not read yet.
 - The client follows no redirects and has no cookies. `transport.py` decodes compressed bodies.
 - While more than `HIGH_WATER` bytes are unread, the client does not read the socket, so the server waits.
 - A head larger than `MAX_HEAD` is an error. A response that has neither a length nor chunks ends with its
   connection.
-- If a server sends nothing for `read_s` while a reader waits, the read times out. Time in which no reader
-  waits does not count.
+- If a server sends nothing for `read_s` while a reader waits, the read times out.
 - A request that fails or is cancelled closes its connection, so that the server stops working on it.
 """
 
@@ -184,7 +183,7 @@ def has_unread(transport: asyncio.BaseTransport) -> bool:
 class _Connection(asyncio.Protocol):
     """A connection to a server. `reply` is the response that arrives on it, or None if it is idle.
 
-    While a response arrives, the protocol of asyncio's transport is `reply`. Otherwise it is this object.
+    While a response arrives, asyncio passes its bytes to `reply`, not to this object.
     """
 
     def __init__(self, client: Http1Client, origin: Origin) -> None:
@@ -205,10 +204,9 @@ class _Connection(asyncio.Protocol):
         return reply
 
     def start_timer(self, seconds: float, then: Callable[[], None]) -> None:
-        """Calls `then` at the time `due`: after `seconds`, or later if `due` is changed in the meantime.
+        """Calls `then` after `seconds`, or later if `due` is set to a later time in the meantime.
 
-        `due` is changed often, so the timer of the event loop is not replaced each time. If the timer ends
-        too early, it is started again for the rest of the time. If it would end too late, it is replaced.
+        `due` changes often. So the event loop's timer is replaced only if it would end too late.
         """
         loop = self.client.loop
         self.due, self._then = loop.time() + seconds, then
@@ -284,9 +282,9 @@ class Http1Reply(asyncio.Protocol):
     def release(self, whole: bool = False) -> None:
         """Keeps the connection for the next request, or closes it if the response is not complete.
 
-        `whole`: whether only the end of the response is missing, which may still arrive. A connection is not
-        used again if the server responded before it had read the whole request, because it may never read the
-        rest.
+        `whole`: whether all content was read. The client then waits a short time for the end of the HTTP
+        body. A server that responds before it has read the whole request may never read the rest, so its
+        connection is closed.
         """
         connection = self._connection
         if connection.reply is not self:
@@ -367,7 +365,7 @@ class Http1Reply(asyncio.Protocol):
             self.release()
 
     def check_time(self) -> None:
-        """Fails a read that takes too long. Time without a read does not count."""
+        """Ends the response with a fault if a read takes too long. Time without a read does not count."""
         if self._waiter is None or self._waiter.done():
             self._connection.start_timer(self._read_s, self.check_time)
         else:

@@ -24,18 +24,18 @@ GrammarSetting = Literal["auto", "none", "lark", "structural_tag"]
 class OpenAIOptions:
     """The options of a model.
 
-    - `model`: the model's name at the server. If it is not set, this is the id that clients send.
+    - `model`: the model's name at the server. The default is the id that clients send.
     - `profile`: the kind of server, a name in `profiles.PROFILES`. With `auto`, Toolwire identifies the
       server by its address or by requests to it.
-    - `dialects`: the formats in which tool calls are recognized in the model's text. If it is not set, these
-      are the default formats and those of the model's family.
+    - `dialects`: the formats in which tool calls are recognized in the model's text. If it is not set, the
+      usual formats and those of the model's family are recognized.
     - `system_role`: the role for instructions, system and developer messages. `keep` does not change roles.
     - `reasoning_history`: whether to send earlier reasoning back to the server as `reasoning_content`.
     - `schema_field`, `grammar`: how the server constrains the model's output. `auto`: as in the profile.
     - `proxy_from_env`: whether to send requests through the proxies in HTTP_PROXY, HTTPS_PROXY and NO_PROXY.
-    - `context`: the model's context length in tokens. Toolwire requests this length from Ollama. 0: Toolwire
-      requests a length from Ollama that suffices for the request; for any other server, it uses the length
-      that the server reports.
+    - `context`: the model's context length in tokens. Toolwire requests this length from Ollama. 0: for
+      Ollama, Toolwire chooses a length that suffices; for any other server, Toolwire uses the length that the
+      server reports.
     - `pass_fields`: request fields to forward in addition to those of the profile. `*`: all fields that
       OpenAI does not have.
     """

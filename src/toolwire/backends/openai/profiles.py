@@ -1,8 +1,8 @@
 """What Toolwire knows about OpenAI-compatible servers, as data.
 
 `render.py`, `strategy.py` and `discover.py` read this table; hardly any other code depends on a server's
-name. A row contains facts from the server's own documentation or source code, which a comment names (as of
-August 2026). In all other respects, a server is expected to work like OpenAI's API.
+name. The facts come from each server's own documentation or source code, as of August 2026; a comment names
+the source. Where a row says nothing, the server is expected to work like OpenAI's API.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ class ServerProfile:
     """One kind of server.
 
     - `base_url`: the default address.
-    - What identifies the server: its host name (`hosts`); the port in `base_url`, if hardly any other program
-      uses this port (`own_port`); the `owned_by` of its models in `/v1/models`; its header `Server`
-      (`server`); the response at a path (`probe`: the path, and words in the response).
+    - Toolwire identifies the server by its host name (`hosts`), by the port in `base_url` (if `own_port` is
+      set), by `owned_by` in its list of models, by its header `Server` (`server`), or by words in the
+      response at a path (`probe`: the path and the words).
     - `choices`: the values of `tool_choice` that the server supports besides `auto`. `allowed` means a list
       of allowed tools. `firm`: whether `required` always results in a call.
     - `schema`: the request field that constrains a whole answer to a JSON schema. `strict_schema`: whether
@@ -304,8 +304,7 @@ def by_models(owned_by: Iterable[str], server: str) -> ServerProfile | None:
 def is_near(base_url: str) -> bool:
     """Returns True if the server is on this machine or in its network.
 
-    Toolwire sends such a server requests that identify it. Any other server is identified only by its
-    address.
+    Toolwire identifies such a server by requests to it. Any other server is identified only by its address.
     """
     host = (urlsplit(base_url).hostname or "").lower()
     try:

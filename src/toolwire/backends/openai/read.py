@@ -204,7 +204,7 @@ class AnswerReader:
                 self._close(word, out)
 
     def _take_logprobs(self, logprobs: Any, most: int, delta: ChunkDelta | None) -> None:
-        """Keeps log probabilities until the text of their tokens is sent.
+        """Stores log probabilities until the reader sends their text.
 
         Log probabilities of reasoning and calls are dropped.
         """
@@ -299,7 +299,7 @@ class AnswerReader:
         self._deferred_size = 0
 
     def _limit(self, out: list[Event]) -> None:
-        """Ends the response with a failure if too much text is deferred or the calls are too large."""
+        """Ends the response with a failure if the deferred text or the calls are too large."""
         held = self._deferred_size + self._calls.held
         if not self.ended and (held > HELD_LIMIT or self._calls.size > CALLS_LIMIT):
             self._deferred.clear()
@@ -374,8 +374,7 @@ class AnswerReader:
 class _DeclaredNames:
     """The names of the declared tools.
 
-    This is a separate class, because the assembler calls it. If it were a method of the reader, the reader
-    and the assembler would refer to each other (a reference cycle).
+    The assembler calls this object and not its reader, which avoids a reference cycle.
     """
 
     def __init__(self, turn: Turn) -> None:
@@ -411,8 +410,8 @@ def _usage(usage: WireUsage) -> Usage | None:
 def _fragment(entry: ChunkToolCall, whole: bool, position: int | None) -> Fragment:
     """Returns an entry of `tool_calls` as a fragment.
 
-    `whole`: whether its arguments are complete. `position`: its position if its chunk has several entries,
-    otherwise None.
+    `whole`: whether the entry's arguments are complete. `position`: the entry's position in its chunk; None
+    if the chunk has only one entry.
     """
     kind: CallKind = "function"
     name, arguments = entry.name, entry.arguments

@@ -1,7 +1,6 @@
 """Converts a `Turn` to the body of a chat completions request, exactly as OpenAI defines it.
 
-- Instructions come first. If the assistant wrote text and calls in one step, they become one message, because
-  the results must directly follow the message with the calls.
+- Instructions come first. Text and calls of the assistant in one step become one message.
 - Tool results contain only text. Their images follow in a user message.
 - If a `tool_choice` lists allowed tools, it is sent unchanged to a server that supports this. Other servers
   get only the allowed tools. `n` is never sent, because the gateway runs a turn n times.
@@ -204,10 +203,7 @@ def _add_result(out: list[Body], result: Result) -> list[Body]:
 
 
 def _content(parts: Sequence[Part]) -> str | list[Body]:
-    """Returns the content as a list of parts, or as a string if it is a single text.
-
-    Every server accepts a string.
-    """
+    """Returns the content as a list of parts, or as a string if it is a single text."""
     if len(parts) == 1 and isinstance(parts[0], TextPart):
         return parts[0].text
     return [_part(part) for part in parts] if parts else ""
@@ -273,7 +269,7 @@ def _add_tools(body: Body, turn: Turn, profile: ServerProfile) -> None:
 def _choice(turn: Turn, profile: ServerProfile) -> str | Body | None:
     """Returns the `tool_choice` to send, or None if the field is not sent.
 
-    If the result is an object, the server itself restricts the tools.
+    If the result is an object, the server restricts the tools, and the request contains all of them.
     """
     choice, taken = turn.tool_choice, profile.choices
     if choice.name is not None and "named" in taken:
@@ -324,10 +320,7 @@ def _json_schema(name: str, schema: Mapping[str, Any], strict: bool) -> Body:
 
 
 def constraint_fields(constraint: Constraint, profile: ServerProfile) -> Body:
-    """Returns the request fields that express the constraint, or {} if the server has no such fields.
-
-    The gateway creates only constraints that the backend's capabilities allow.
-    """
+    """Returns the request fields that express the constraint, or {} if the server has no such fields."""
     if not constraint.opening:
         schema = call_schema(constraint)
         forms: Body = {
@@ -345,7 +338,8 @@ def constraint_fields(constraint: Constraint, profile: ServerProfile) -> Body:
 def structural_tag(constraint: Constraint) -> Body:
     """Returns the constraint as a structural tag of xgrammar.
 
-    `tags_with_separator` allows only calls; `triggered_tags` allows any text up to an opening marker.
+    If a call is required, the tag allows only calls (`tags_with_separator`). If no call is required, the tag
+    also allows text (`triggered_tags`).
     """
     tags = [
         {

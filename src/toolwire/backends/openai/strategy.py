@@ -235,9 +235,10 @@ def _path(named: Any) -> tuple[str, ...]:
 def _by_structure(
     nodes: list[_Node], words: str, looked_for: set[Refused]
 ) -> Refused | Literal["client"] | None:
-    """Returns the refused feature, according to the fields and codes of the error objects.
+    """Returns the refused feature, found by the fields and codes of the error objects.
 
-    Returns "client" if the error is in the client's tools, and None if the structure does not decide.
+    Returns "client" if the error is in the client's tools, and None if the fields and codes do not show the
+    cause.
     """
     for node in nodes:
         what = FIELDS.get(node.path[0]) if node.path else None
@@ -285,9 +286,8 @@ class ToolSupport:
     """What one model supports.
 
     This depends on the kind of server, on what the server says about the model, and on what the server has
-    refused. `profile`: the kind of server, changed by the options and without the refused features. Call
-    `refresh` before each turn. `changed` is called with this object when `strategy` or `capabilities` may
-    have changed.
+    refused. `profile`: the server's profile, changed by the options and the refusals. Call `refresh` before
+    each turn. `changed` is called with this object when `strategy` or `capabilities` may have changed.
     """
 
     profile: ServerProfile

@@ -34,7 +34,7 @@ class UpstreamReply(Protocol):
 
     @property
     def ended(self) -> bool:
-        """Whether all of the body has been read, as far as this is known."""
+        """Whether the whole body is known to have been read."""
         ...
 
     @property

@@ -92,7 +92,7 @@ class ScriptedBackend:
     def __init__(
         self, id: str, options: ScriptedOptions | None = None, answer: Callable[[Turn], Iterable[Step]] = demo
     ) -> None:
-        """`answer` returns the steps with which the model answers a turn if the options have no script."""
+        """If the options have no script, `answer` returns the steps of the answer to a turn."""
         self.id = id
         self.options = options or ScriptedOptions()
         self._answer = answer

@@ -93,8 +93,10 @@ def _allowed(turn: Turn) -> list[ToolSpec]:
 def _choose(turn: Turn, user: str) -> ToolSpec | None:
     """Returns the tool to call, or None.
 
-    If the request requires a tool by name, this is that tool. Otherwise it is the first tool whose name or
-    description shares a word with the user's message, or else the first tool if a call is required.
+    - If the request requires a tool by name, returns this tool.
+    - If the request names no tool, returns the first tool whose name or description shares a word with the
+      user's message.
+    - If there is no such tool and a call is required, returns the first tool.
     """
     tools = _allowed(turn)
     if turn.tool_choice.name:
@@ -140,9 +142,10 @@ def _own_words(user: str) -> list[str]:
 
 
 def as_read(turn: Turn) -> Turn:
-    """Returns the turn with the tools, the required call and the results that its text describes.
+    """Restores the fields of a turn whose tools were written into its prompt.
 
-    The gateway writes them into the prompt for a model without tool calling.
+    For a model without tool calling, the gateway writes the tools, the required call and the results into the
+    prompt. This function reads them from the prompt.
     """
     system = (item for item in turn.items if isinstance(item, Message) and item.role == "system")
     prompt = text_of(next(system, None))

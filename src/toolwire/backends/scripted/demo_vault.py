@@ -42,7 +42,7 @@ _QUESTIONS: tuple[tuple[re.Pattern[str], str, Callable[[re.Match[str]], dict[str
 
 
 def unmarked(text: str) -> dict[str, Any] | None:
-    """Returns the result of a vault tool without the marks around it; None if there are no such marks."""
+    """Returns the JSON object between the two marks in a vault tool's result, or None."""
     marked = _DATA.match(text.strip())
     try:
         value = json.loads(marked[2]) if marked else None

@@ -1,7 +1,7 @@
 """The tour: a sample vault (a folder of notes), and a scripted model that shows how approvals work.
 
-The script has no memory. It finds its current step in the history of the turn, and reacts to what the person
-decided: after each call, its text describes the result that it received.
+The script has no memory. It finds its current step in the history of the turn. After each call, it describes
+the result that it received, which depends on the person's decision.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class _Did:
 
     @property
     def open(self) -> bool:
-        """Whether the person has not decided: the question expired, or the turn was stopped."""
+        """Whether there was no decision: the question expired, or the turn was stopped."""
         return self.error in (EXPIRED, INTERRUPTED)
 
     @property
@@ -277,7 +277,7 @@ END = (
 
 
 def _found(did: _Did) -> list[str]:
-    """Returns the paths of the results that the person shared."""
+    """Returns the paths of the notes in the search results."""
     result = did.result.get("result")
     results = result.get("results") if isinstance(result, dict) else None
     paths = [one.get("path") for one in results or () if isinstance(one, dict)]

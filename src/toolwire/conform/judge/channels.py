@@ -26,17 +26,16 @@ from toolwire.conform.judge.shape import (
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """One kind of text that grows by deltas.
+    """One kind of text that grows by deltas, in an item or in a part of an item.
 
-    `item`: the type of the item that contains the text. `field`: the key of the text in its last event and in
-    the part or item. `stem`: the name of the text's events without their suffix `.delta` or `.done`.
-
-    The other values are for a text in a part. `part`: the type of the part. `frame`: the name of the part's
-    events without their suffix `.added` or `.done`. `list` and `index`: the item's key for its parts, and the
-    events' key for the part's position in this list. `logprobs`: whether the events have log probabilities.
-    `bare`: whether the part's events may be missing; the part then begins with the first delta.
-
-    `name`: whether the text's last event has the name of the tool.
+    - `item`: the type of the item. `part`: the type of the part, or "" if there are no parts.
+    - `field`: the key of the text in its last event and in the part or item.
+    - `stem`: the name of the text's events without the suffix `.delta` or `.done`.
+    - `frame`: the name of the part's events without the suffix `.added` or `.done`.
+    - `list`: the item's key for its parts. `index`: the events' key for the position of the part.
+    - `logprobs`: whether the events have log probabilities.
+    - `name`: whether the text's last event has the name of the tool.
+    - `bare`: whether the part's events may be missing; the part then begins with the first delta.
     """
 
     item: str
@@ -121,8 +120,7 @@ EVENTS: dict[str, ObjectShape] = _events()
 class Growing:
     """A text that grows by increments.
 
-    Some endpoints repeat the earlier text in each fragment. `verdict` reports this if the whole text is not
-    JSON and a fragment began with all the text that was sent before it.
+    Some endpoints wrongly repeat the earlier text in each fragment. `verdict` reports this.
     """
 
     def __init__(self, text: str = "") -> None:

@@ -168,7 +168,8 @@ class ChoiceJudge:
 def truthful_finish(findings: Findings, options: Options, finish: str, *, calls: bool) -> None:
     """Checks that `finish_reason` reports calls exactly if there are calls.
 
-    Reasons in `CUT`, for an interrupted answer, are always allowed; `stop` is allowed if `options.may_stop`.
+    Reasons in `CUT`, for an interrupted answer, are always allowed; `stop` is allowed if `options.may_stop`
+    is set.
     """
     right = "stop" if not calls else "function_call" if options.legacy else "tool_calls"
     allowed = (right, *CUT, *(["stop"] if options.may_stop else ()))

@@ -215,7 +215,8 @@ def _add_delta(message: dict[str, Any], delta: dict[str, Any], places: dict[str,
 def _place(places: dict[str, int], fragment: dict[str, Any], count: int) -> int:
     """Returns the position of the call that a fragment belongs to.
 
-    A fragment without an index starts a new call if it has an id. Otherwise it extends the last call.
+    A fragment without an index starts a new call if it has an id. A fragment with neither extends the last
+    call.
     """
     if fragment.get("index") is not None:
         return places.setdefault(str(fragment["index"]), count)

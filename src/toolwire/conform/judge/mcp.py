@@ -85,7 +85,7 @@ class Marked:
         self._findings.check(may, "mcp_event", "arguments come before the call begins, or after its end")
 
     def done(self, item: dict[str, Any]) -> None:
-        """Checks that the item, as its last event contains it, agrees with the earlier events."""
+        """Checks that the item in its last event agrees with the earlier events."""
         check, kind = self._findings.check, item["type"]
         if kind == ASKED:
             check(item == self._item, "item_changed", "an approval request changes")

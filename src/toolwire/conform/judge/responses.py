@@ -1,10 +1,10 @@
 """The order of a Responses stream.
 
 `response.created` and `response.in_progress` come first. Then the items come one after the other, each in
-this order: item added, part added, deltas, text done, part done, item done. A text in a later event, up to
-the last event of the stream, is the concatenation of its deltas. Indexes count from 0 without gaps, and ids
-are unique. One terminal event ends the stream: `response.completed`, `.incomplete` or `.failed`. In the
-response of this event, error and incomplete_details match the status.
+this order: item added, part added, deltas, text done, part done, item done. Later events repeat the whole
+text, which must be equal to the joined deltas. Indexes count from 0 without gaps, and ids are unique. One
+terminal event ends the stream: `response.completed`, `.incomplete` or `.failed`. In the response of this
+event, error and incomplete_details match the status.
 """
 
 from __future__ import annotations

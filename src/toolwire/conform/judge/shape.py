@@ -369,7 +369,7 @@ class Findings:
     def fits(self, shape: ObjectShape, value: object) -> bool:
         """Reports every deviation of the value. Returns whether the content of the value can be checked.
 
-        This is possible if the value has no deviations, or only unknown keys.
+        The content can be checked if the value only has unknown keys, and no other deviation.
         """
         found = list(misfits(shape, value, self.position))
         self._found += found

@@ -186,8 +186,7 @@ class Opener:
     """A marker that may begin a block.
 
     `whole`: the marker is itself the beginning of the call. `line_start`: only white space may come before
-    the marker on its line. `answer_start`: only white space may come before the marker in the answer. A
-    marker with `answer_start` can be ordinary words, because the scanner does not look for it later.
+    the marker on its line. `answer_start`: only white space may come before the marker in the answer.
     """
 
     marker: str

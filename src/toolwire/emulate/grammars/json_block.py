@@ -1,4 +1,4 @@
-"""Grammars of calls in JSON: an object with the name in it, or a header with the name first."""
+"""Grammars of calls in JSON: an object that contains the tool's name, or a header and then an object."""
 
 from __future__ import annotations
 
@@ -161,9 +161,9 @@ def member(scan: Scan, block: JsonBlock, envelope: Envelope, nested: bool) -> Re
 
 
 def _may_be_argument(scan: Scan, envelope: Envelope, key: str) -> bool:
-    """Whether a member after the end of the arguments may belong to the arguments.
+    """Whether a key that comes after the arguments may belong to the arguments.
 
-    This is possible because models sometimes close the arguments too early, with an extra brace.
+    Models sometimes close the arguments too early, with an extra brace.
     """
     tool = scan.registry.resolve(envelope.name or "")
     properties = tool.parameters.get("properties") if tool is not None else None
@@ -283,9 +283,9 @@ _FENCE = "```"
 
 
 def headed_block(scan: Scan, block: HeadedBlock) -> Reading:
-    """Reads calls one after another. Always returns False, because all closers are optional.
+    """Reads calls one after another.
 
-    The block ends after the last closer or call that was found.
+    Always returns False: all closers are optional, so the block ends after the last call or closer.
     """
     calls = 0
     while (yield from peek(scan)):

@@ -55,7 +55,7 @@ class Language(Protocol):
 
 
 class _Open:
-    """An open container. `undecided`: it is not yet clear whether these parentheses are a tuple."""
+    """An open container. `undecided`: it is in parentheses, and may still turn out to be a tuple."""
 
     def __init__(self, closer: str) -> None:
         self.closer, self.count, self.undecided = closer, 0, closer == ")"
@@ -117,7 +117,7 @@ class _Nesting:
     def decide(self, before: str) -> None:
         """Decides whether the innermost parentheses are a tuple, and writes their content so far.
 
-        `before`: "[" for a tuple, "" for a value in parentheses.
+        `before`: the text before the content: "[" for a tuple, otherwise "".
         """
         if self.stack[-1].undecided:
             self.stack[-1].undecided = False

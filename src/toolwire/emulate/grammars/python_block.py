@@ -202,7 +202,7 @@ def escape(scan: Scan, emit: Emit, raw: bool) -> Reading:
 def _character(found: re.Match[str]) -> str | None:
     """Returns the character of a Python escape as JSON writes it; None if the escape is invalid.
 
-    Half of a surrogate pair is returned as a JSON escape: a reader of JSON joins it with the other half.
+    Half of a surrogate pair is returned as a JSON escape.
     """
     kind = str(found.lastgroup)
     code = found[kind]
@@ -312,7 +312,8 @@ def first_argument(scan: Scan) -> Reading:
 def keyword(scan: Scan) -> Reading:
     """Consumes a keyword and its `=`.
 
-    Returns the keyword with `=` before it. If there is none, returns `CUT` or `FAIL` (see `reading.py`).
+    Returns `=` and the keyword, such as `=path`. If there is no keyword, returns `CUT` or `FAIL` (see
+    `reading.py`).
     """
     while True:
         found = _KEYWORD.match(scan.buffer, scan.position)

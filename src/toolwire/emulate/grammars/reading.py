@@ -3,7 +3,7 @@
 A step is a generator. It reads the scanner's buffer and yields when it needs more text. It decides nothing
 before it has all characters that matter, so the cuts between chunks make no difference (law 4 in
 docs/architecture.md). A step no longer yields when the end of the text is known. If a grammar consumes text
-but makes no call, the scanner sends that text as part of the answer, because it knows where the block began.
+but makes no call, the scanner sends that text as part of the answer.
 """
 
 from __future__ import annotations
@@ -262,7 +262,7 @@ def bare_name(scan: Scan) -> Reading:
 def short_text(scan: Scan, closer: str) -> Reading:
     """Consumes the text up to `closer`, and the closer. Returns the text.
 
-    Returns None if that text is too long, or if the whole text ends before the closer.
+    Returns None if that text is too long, or if there is no closer.
     """
     while (end := scan.buffer.find(closer, scan.position)) < 0:
         if scan.ended or len(scan.buffer) - scan.position > LONGEST + len(closer):
@@ -435,8 +435,8 @@ def end_call(scan: Scan, read: str, closers: tuple[str, ...]) -> Reading:
 def is_complete(scan: Scan) -> Reading:
     """Whether a call whose arguments just ended really ends here. Consumes nothing.
 
-    If the line continues with another member or with the end of a string, the arguments ended too early: at
-    an extra bracket, or at a quotation mark that the model forgot to escape.
+    The arguments may have ended too early: at an extra bracket, or at a quotation mark that the model forgot
+    to escape. This is assumed if the line continues with another member or with the end of a string.
     """
     while True:
         limit = scan.position + LONGEST

@@ -107,8 +107,8 @@ def value_text(
 class _Value:
     """A value that is being read, whose closer may be missing.
 
-    `held`: length of the newline and blanks before the current tag, which are not passed on yet. `moved`: the
-    buffer changed, so the known positions of tags are invalid.
+    `held`: how many characters of white space before the current tag are held back. `moved`: the buffer
+    changed, so the known positions of tags are invalid.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class _Value:
         return mark, at
 
     def pass_on(self, stop: int) -> None:
-        """Passes on the text up to `stop`, except a last newline and blanks, which may be markup."""
+        """Passes on the text up to `stop`, without a newline and blanks at its end: they may be markup."""
         scan = self._scan
         text = scan.buffer[scan.position : stop]
         blank = _LINE_START.search(text, max(0, len(text) - _MOST_BLANKS))
@@ -229,7 +229,8 @@ def _is_quoted(scan: Scan, entities: bool) -> Reading:
 class _StringWriter:
     """Sends text as the inside of a JSON string.
 
-    At the end of a piece, holds back a newline, which may be markup, or an incomplete entity.
+    Holds back a newline at the end of the text so far, because it may be markup. If the dialect has entities,
+    holds back an incomplete entity instead.
     """
 
     def __init__(self, scan: Scan, block: TagBlock) -> None:
@@ -258,7 +259,7 @@ class _StringWriter:
 
 
 def escaped(text: str, opened: bool = False) -> str:
-    """Returns the text as the inside of a JSON string. `opened`: with the opening quote."""
+    """Returns the text as the inside of a JSON string. `opened`: add the opening quote."""
     return json.dumps(text, ensure_ascii=False)[0 if opened else 1 : -1]
 
 
@@ -284,7 +285,7 @@ def declared(scan: Scan, key: str | None) -> Mapping[str, Any] | None:
 
 
 def _is_malformed(scan: Scan, key: str, kind: str | None, raw: str) -> bool:
-    """Whether a value that must be JSON, by the model's type or by the schema, is not JSON."""
+    """Whether a value is not JSON, although the type that the model wrote or the schema requires JSON."""
     text = raw.strip()
     wanted = text[:1] in ("{", "[") and (declared(scan, key) or {}).get("type") in ("array", "object")
     return (kind is not None or wanted) and repaired(text) is None

@@ -86,8 +86,8 @@ def lark(
     """Returns the grammar of an answer.
 
     `loose`: tools whose arguments may be any object. `answer`: the schema of an answer without a call; None
-    if such an answer is text. `copies`: the model is so small that it copies its prompt. After tool results,
-    the text of the answer must begin with words, because the model would otherwise copy the last call.
+    if such an answer is text. `copies`: the model is so small that it would repeat the last call instead of
+    answering. So a text after tool results must begin with words.
     """
     opening, quoted = constraint.opening, json.dumps(constraint.opening)
     heads = [constraint.head(tool) for tool in constraint.tools]

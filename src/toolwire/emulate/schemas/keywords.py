@@ -143,7 +143,7 @@ def sole_reference(schema: Any) -> str | None:
 
 
 def references(schema: Any) -> set[str]:
-    """Returns every pointer in a schema."""
+    """Returns the pointers of all `$ref` in a schema."""
     found: set[str] = set()
     waiting = [schema]
     while waiting:
@@ -172,7 +172,7 @@ def is_a(value: Any, type: str) -> bool:
 
 
 def identity(value: Any) -> Hashable:
-    """Returns a key to compare values as JSON Schema does: 1 equals 1.0, but not true."""
+    """Returns a key to compare values as JSON Schema does: 1 equals 1.0, but `true` equals neither."""
     if isinstance(value, Mapping):
         return "object", frozenset((name, identity(inner)) for name, inner in value.items())
     if isinstance(value, list):
@@ -305,7 +305,7 @@ class Numbers:
         return out
 
     def _multiples(self, step: Fraction) -> tuple[int, int]:
-        """Returns the factors of the first and the last multiple of `step` within the bounds."""
+        """Returns the smallest and the largest integer whose product with `step` is within the bounds."""
         low, high = math.ceil(self.low / step), math.floor(self.high / step)
         low += self.open_low and low * step == self.low
         high -= self.open_high and high * step == self.high
@@ -313,9 +313,9 @@ class Numbers:
 
 
 def _listed(low: int, high: int, step: Fraction) -> dict[str, Any] | None:
-    """Returns an `enum` of the multiples of `step`, for the factors from `low` to `high`.
+    """Returns an `enum` of `step` times each integer from `low` to `high`.
 
-    If there are many, the `enum` has a sample over the whole range. Fractions that JSON readers would round
+    If there are too many numbers, the `enum` has a sample of them. Fractions that JSON readers would round
     are left out. Returns None if no value remains.
     """
     count = min(high - low + 1, MOST_LISTED)

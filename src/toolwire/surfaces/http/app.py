@@ -274,7 +274,7 @@ class App:
         memory: Memory | None = None,
         here: bool = False,
     ) -> Awaitable[None]:
-        """Reads a request that runs a turn, or that counts or compacts a turn's input.
+        """Reads a request that runs a turn, counts the tokens of an input, or compacts an input.
 
         Returns the coroutine that sends the answer. `memory`: what the gateway remembers for the client's
         WebSocket; None for other requests. `here`: only this node can serve the turn.

@@ -1,11 +1,11 @@
 """One request on a connection and the writing of its response, in fewer steps than uvicorn.
 
-This module exists for speed. Without it, and the parts of `protocol.py` that use it, a plain request costs 13
-to 19 % more CPU, and a chunk of a stream about 10 %. `App` uses it only through `take`, `answer` and `write`,
-and works without it on other servers.
+This module exists for speed. Without this module and the parts of `protocol.py` that use it, a plain request
+costs 13 to 19 % more CPU, and a chunk of a stream about 10 % more.
 
-In unusual cases, such as a lost client, a full write buffer or an incomplete body, these methods do nothing
-and return None or False. The caller then uses the ordinary ASGI calls, which uvicorn handles.
+In unusual cases, such as a lost client, a full write buffer or an incomplete body, the methods `take`,
+`answer` and `write` do nothing and return None or False. The caller then uses the ordinary ASGI calls, which
+uvicorn handles.
 """
 
 from __future__ import annotations

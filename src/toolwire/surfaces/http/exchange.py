@@ -1,9 +1,9 @@
 """One request and its response: reads the body within limits and sends the reply.
 
 Every failure is sent as an error object. It is sent at once, even while the client is still sending its body.
-The rest of the body is then read and discarded, within limits: closing a socket with unread bytes would reset
-the connection and destroy the response. A body must keep arriving, at `BODY_RATE` or faster after the first
-`BODY_IDLE_S`. All arriving bodies share one bounded `Room`, in which each key has a share.
+The rest of the body is then read and discarded, because closing a socket with unread bytes would reset the
+connection and destroy the response. A body that arrives too slowly is refused (`body_due`). All arriving
+bodies share one bounded `Room`, in which each key has a share.
 """
 
 from __future__ import annotations
@@ -30,11 +30,10 @@ CONNECTION = "toolwire.connection"
 
 
 class Connection:
-    """The client's connection, as one request uses it, and the task that answers the request.
+    """The client's connection while one request uses it. `task`: the task that answers the request.
 
-    No method waits. With Toolwire's own protocol, the connection is a `Cycle`, which is notified when the
-    client disconnects. With another server, the methods do nothing, the request uses ASGI messages, and a
-    task waits for the disconnect.
+    No method waits. The subclass `Cycle` is used with Toolwire's own protocol. With another server, the
+    methods of this class do nothing, so the request is read and answered with ASGI messages.
     """
 
     task: asyncio.Task[Any] | None = None
@@ -339,10 +338,10 @@ class Exchange:
     # --- the response ---
 
     def shared(self, headers: HeaderList) -> HeaderList:
-        """Returns the headers to add to a response with these `headers`.
+        """Returns the headers to add to a response that has `headers`.
 
-        These are `common`, and the headers that `late_headers` creates. If another node ran the turn,
-        `headers` already contains the headers of `late_headers`, so they are not added again.
+        These are `common`, and the headers that `late_headers` creates. If another node has already added the
+        headers of `late_headers`, returns only `common`.
         """
         if self.late_headers is None or any(b"-ratelimit-" in name for name, _ in headers):
             return self.common

@@ -73,8 +73,7 @@ class TooManyRequests(Exception):
 class GuardedProtocol(HttpToolsProtocol):
     """uvicorn's HTTP protocol with the limits that the top of this module describes.
 
-    It also handles new connections and complete heads in fewer steps. Loggers and parsed paths are the same
-    for many requests, so they are looked up only once.
+    It also handles new connections and complete heads in fewer steps.
     """
 
     logger, access_logger, access_log = LOGGER, ACCESS_LOGGER, False
@@ -183,10 +182,10 @@ class GuardedProtocol(HttpToolsProtocol):
             self._head_timer = self.loop.call_later(HEAD_WITHIN_S, self._head_is_late)
 
     def _end_of_piece(self, data: bytes, start: int) -> int:
-        """Returns the end of the part that starts at `start`: where a head, a body or the data ends.
+        """Returns the end of the part that starts at `start`: the end of a head, of a body or of the data.
 
-        Returns `start` itself if the head has become too large. Heads and chunked bodies end with an empty
-        line. A split at any other empty line is unnecessary but harmless.
+        Returns `start` if the head has become too large. Heads and chunked bodies end with an empty line. A
+        split at any other empty line does no harm.
         """
         if self._body_left > 0:
             return min(start + self._body_left, len(data))
@@ -210,9 +209,9 @@ class GuardedProtocol(HttpToolsProtocol):
         return found + len(EMPTY_LINE) if found >= 0 else len(data)
 
     def _stops_at_upgrade(self, piece: bytes | memoryview) -> bool:
-        """Parses a part of the received bytes. Returns True if it ended a head that offers an upgrade.
+        """Parses a part of the received bytes. Returns True if the parser stopped at an upgrade.
 
-        The parser has then read nothing after that head.
+        The parser stops after a head that offers an upgrade. It has read nothing after that head.
         """
         if self._body_left > 0:
             self._body_left -= len(piece)
@@ -469,7 +468,7 @@ def log_slow_reader(slow_reader_s: float) -> None:
 def guard(connection: Any, slow_reader_s: float) -> None:
     """Sets socket options: small kernel buffers, and probes that detect when a client's machine is gone.
 
-    `connection` is a connection, or a listener if connections inherit its options (`INHERITED`).
+    `connection`: the socket of a connection, or of the listener if connections inherit its options.
     """
     if connection is None or connection.family not in (socket.AF_INET, socket.AF_INET6):
         return

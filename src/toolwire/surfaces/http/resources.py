@@ -210,7 +210,7 @@ class UsageRoutes:
         )
 
     def _question(self, request: Request, holder: KeyHolder) -> tuple[UsageQuery, int]:
-        """Returns the usage query for one page, and the end of the whole requested period."""
+        """Returns the usage query for one page of results, and the end of the requested period."""
         query = request.query_params
         name = query.get("bucket") or query.get("bucket_width") or "day"
         if name not in WIDTHS:
@@ -280,8 +280,8 @@ def _names(request: Request, *parameters: str) -> tuple[str, ...]:
 def _time(request: Request, parameters: tuple[str, ...], default: int) -> int:
     """Returns the time in a query parameter as Unix seconds; `default` if it is missing.
 
-    `parameters` are the names that the parameter may have. The value is in Unix seconds or ISO 8601, by
-    default in UTC.
+    `parameters`: the names that the parameter may have. The value is a number of Unix seconds or an ISO 8601
+    time. A time without a time zone is in UTC.
     """
     name = next((one for one in parameters if one in request.query_params), None)
     if name is None:

@@ -94,7 +94,7 @@ class TurnResponse:
     async def send(self, work: Awaitable[Answer], receive: Receive, pace: Pace) -> None:
         """Sends the answer that `work` returns.
 
-        If the answer is an error of another node, `pace` may delay the answer.
+        `pace` may delay an error that another node has returned.
         """
         exchange = self._exchange
         exchange.reached_gateway = True

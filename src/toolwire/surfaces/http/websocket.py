@@ -8,8 +8,8 @@
   most as many bytes as one request body may have. They use the key's share of the `Room` for arriving bodies.
 - A lane (`stream_id`) names a conversation. The messages of all lanes wait in the same queue, and each event
   contains the name of its lane.
-- The last response of a lane is remembered (`gateway/records.py`), even if nothing is stored. So the next
-  turn is served by the same process.
+- The last response of a lane is kept in memory (`gateway/records.py`), even with `"store": false`. So the
+  same process serves the next turn.
 - A bad message gets one `error` event when its turn in the queue comes, and the connection continues. A frame
   that violates the WebSocket protocol ends the connection.
 - The connection ends after `LIFETIME_S`, or after `IDLE_S` without a message, but never during a response. A

@@ -1,10 +1,10 @@
 """Prompts and resources of the MCP servers that Toolwire wraps.
 
-The rules of a server also decide about its prompts and resources, under the names of MCP's methods:
+The rules of a server apply to its prompts and resources, under the names of MCP's methods:
 `prompts/get name=review *` and `resources/read uri=file:///srv/docs/**`. Prompts and resources that the rules
-deny are not listed. Reading the others needs an approval, like a call of a tool, unless a rule allows it. The
-name of a prompt begins with the server's name, like that of a tool. A resource keeps its URI: the first
-server that lists the resource, or has a template for it, reads it.
+deny are not listed. Reading any other prompt or resource needs an approval, unless a rule allows it. The name
+of a prompt begins with the server's name, like the name of a tool. A resource keeps its URI: it is read from
+the first server that lists the resource or has a template for it.
 """
 
 from __future__ import annotations

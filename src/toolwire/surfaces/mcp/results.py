@@ -44,8 +44,8 @@ WANTS_A_PAGE = -32042
 def listed(tool: Tool) -> types.Tool:
     """Returns a tool as clients see it.
 
-    A server's tool has the server's definition, but Toolwire's name and no support for MCP tasks. A vault's
-    tool has hints that describe what it does to the vault. These hints have no effect on approvals.
+    A tool of an MCP server keeps the server's definition, but has Toolwire's name and does not support MCP
+    tasks. A vault's tool has hints that describe what it does to the vault.
     """
     if isinstance(tool, McpTool):
         return tool.definition.model_copy(update={"name": tool.name, "execution": None})
@@ -126,7 +126,10 @@ def of_call(call: McpCall, version: str) -> types.CallToolResult:
 
 
 def _asks(error: types.ErrorData) -> bool:
-    """Whether an error of a server would make the client ask the person something in Toolwire's name."""
+    """Whether an error of a server asks the client to open a page for the person.
+
+    The person would believe that Toolwire wants to open the page.
+    """
     return error.code == WANTS_A_PAGE or (isinstance(error.data, dict) and "elicitations" in error.data)
 
 

@@ -146,7 +146,7 @@ class ToolServer:
         )
 
     def _of_servers(self, servers: McpServers) -> dict[str, Any]:
-        """Returns the handlers for prompts, resources and changes, which a vault does not have."""
+        """Returns the handlers for the prompts and resources of MCP servers, and for subscriptions."""
         servers.on_change.append(self._changed)
         prompts, resources = Prompts(servers), Resources(servers)
 
@@ -285,9 +285,9 @@ class ToolServer:
     async def _is_full(self, context: Context, tool: str, arguments: Mapping[str, Any]) -> bool:
         """Whether a call must be refused because too many questions wait.
 
-        With `--wait`, questions outlive their requests. A client without an HTTP session could therefore
-        leave any number of questions, so only such clients are limited. A call whose question already waits
-        is not refused.
+        With `--wait`, a question still waits for a person after its request has ended. The questions of an
+        HTTP session are limited elsewhere, so this method only limits clients without one. A call whose
+        question already waits is not refused.
         """
         if self._ways.wait_s is None or context.request is None or _session_of(context):
             return False
@@ -311,7 +311,7 @@ class ToolServer:
         return Asking(session, name, "mcp", source=self._source)
 
     def _channels_of(self, context: Context) -> AskChannels:
-        """Returns by which channels this client's calls can ask a person.
+        """Returns the channels by which this client's calls can ask a person.
 
         A client whose elicitation capability names no mode supports forms.
         """
@@ -322,7 +322,10 @@ class ToolServer:
         return AskChannels(self._ways.form and has_forms and reachable, self._ways.inbox)
 
     async def _next_answer(self, context: Context, call: McpCall) -> McpCall | types.InputRequiredResult:
-        """Returns the call when it has ended or, with a modern protocol (`_is_modern`), its next question."""
+        """Waits until the call has ended, and returns it.
+
+        With a modern protocol (`_is_modern`), returns the question instead if the call asks one.
+        """
         announced: Approval | None = None
         progress = Progress(context)
         while not call.task.done():

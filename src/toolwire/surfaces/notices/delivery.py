@@ -126,7 +126,7 @@ def _retry_after(header: str) -> float:
 async def can_read(session: aiohttp.ClientSession, notice: NoticeSettings) -> bool | None:
     """Whether Toolwire's own token can read the topic of an ntfy notice; None if that is unknown.
 
-    If it can, a program that finds the token can read the links in the messages.
+    If the token can read the topic, a program that finds the token can read the links in the messages.
     """
     headers = {"Authorization": f"Bearer {notice.token}"} if notice.token else {}
     url = f"{notice.url}/{notice.topic}/auth"

@@ -141,8 +141,7 @@ class _Outbox:
     def remove(self, approvals: Sequence[Approval]) -> None:
         """Drops questions that nobody waits for any more.
 
-        A question without a requester stays pending after its request has ended. Such a question is kept, so
-        that its message is still sent.
+        Keeps questions without a requester: they stay pending, so their messages are still sent.
         """
         for one in approvals:
             if one.requester:

@@ -278,5 +278,5 @@ def person_is_here() -> bool:
 
 
 def interrupt() -> None:
-    """Has the effect of Ctrl-C, for a Ctrl-C that was read as a key and so sent no signal."""
+    """Sends the signal of Ctrl-C, because a Ctrl-C that is read as a key sends none."""
     signal.raise_signal(signal.SIGINT)

@@ -122,7 +122,7 @@ class PersonSurface(RuleSurface):
     async def unless_decided(self, approval: Approval, asking: Coroutine[Any, Any, T]) -> T:
         """Waits for the person's answer and returns it.
 
-        Raises `_Elsewhere` if the question is first decided elsewhere, or expires first.
+        Raises `_Elsewhere` if the question is decided elsewhere, or expires, before the person answers.
         """
         decided = asyncio.ensure_future(self.approvals.decided([approval]))
         answer = asyncio.ensure_future(asking)

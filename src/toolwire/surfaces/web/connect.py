@@ -447,9 +447,9 @@ def _refusal(status: int, raw: bytes) -> str:
 
 
 def _failure(error: Any, before: str = "") -> str:
-    """Returns the message of an error, with `before` in front of it.
+    """Returns the message of an error.
 
-    If the error means that the model made no call, "The model made no call" replaces `before`.
+    The message begins with `before`, or with "The model made no call" if that is the error.
     """
     error = error if isinstance(error, dict) else {}
     message = _quoted(str(error.get("message") or "no message"), 400)

@@ -231,7 +231,7 @@ async def body(request: Request) -> dict[str, Any]:
 
 
 async def raw_body(request: Request, most: int) -> bytes:
-    """Returns the bytes of the request's body. Raises if it is larger than `most`."""
+    """Returns the bytes of the request's body. Raises an error if it is larger than `most`."""
     raw = bytearray()
     async for piece in request.stream():
         raw += piece
@@ -242,7 +242,7 @@ async def raw_body(request: Request, most: int) -> bytes:
 
 
 def as_object(raw: bytes) -> dict[str, Any]:
-    """Returns the JSON object that is written in `raw`. Raises for anything else."""
+    """Returns the JSON object that is written in `raw`. Raises an error for anything else."""
     try:
         value = msgspec.json.decode(raw or b"{}")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

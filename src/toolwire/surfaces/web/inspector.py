@@ -248,10 +248,10 @@ def _has_status(record: TurnRecord, status: str) -> bool:
 
 
 def _parked(journal: Journal, record: TurnRecord, recording: Recording | None) -> list[dict[str, Any]]:
-    """Returns the periods before and after this turn in which the run was parked.
+    """Returns the periods before and after this turn in which its run waited for the client's tool results.
 
-    A parked run waits for the client's tool results. Times are milliseconds from the start of this turn.
-    `turn`: the id of the turn before or after the period. `to_ms` None: the run is still parked.
+    Times are milliseconds from the start of this turn; `to_ms` is None if the run still waits. `turn`: the id
+    of the previous or next turn of the run.
     """
     out: list[dict[str, Any]] = []
     if record.parked_ms is not None:

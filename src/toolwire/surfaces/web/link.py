@@ -1,7 +1,7 @@
 """The API of links: a caller with the secret of a link can read and decide one question.
 
-The API needs no session and ignores one. Reading decides nothing, so a program that opens a link before the
-person does cannot approve or deny the call. The receiver of a webhook must also sign its answer.
+The API needs no session. Reading decides nothing, so a program that opens a link before the person does
+cannot approve or deny the call. The receiver of a webhook must also sign its answer.
 """
 
 from __future__ import annotations

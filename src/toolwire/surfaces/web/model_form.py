@@ -85,7 +85,7 @@ def kind_of(draft: dict[str, Any]) -> ModelKind:
 
 
 def kind_that_wrote(table: dict[str, Any]) -> ModelKind:
-    """Returns the choice of the form with which a model's table was written."""
+    """Returns the choice in the form (`ModelKind`) that a person made to add this model."""
     backend, profile = table.get("backend"), table.get("profile", "")
     provider = str(table.get("model", "")).partition(":")[0] if backend == "hosted" else ""
     found = (

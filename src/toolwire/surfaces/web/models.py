@@ -2,9 +2,9 @@
 
 Every session of the pages belongs to the owner, because it began with a one-time link of this machine or with
 an admin key. Changes are in the file that the page writes (`settings.page_file`). The page can set only the
-model, the address and the key of a backend: no command, and no other file than one with a key. The server
-never sends a secret to the page. Backends do not follow redirects, so a key reaches only the address that was
-typed.
+model, the address and the key of a backend. It cannot set a command, and the only file that it can name is a
+file with a key. The server never sends a secret to the page. Backends do not follow redirects, so a key
+reaches only the address that was typed.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class ModelsApi(PageApi):
         return {**row, "draft": self._written(id)} if is_page else row
 
     def _written(self, id: str) -> dict[str, str]:
-        """Returns a model that the page has added, with a reference in place of its key, for the form."""
+        """Returns the form's fields for a model that the page has added. The key is only a reference."""
         table = page_settings(self._web).models.get(id, {})
         kind = kind_that_wrote(table)
         model = str(table.get("model", "")).removeprefix(f"{kind.provider}:" if kind.provider else "")

@@ -136,7 +136,7 @@ class ServersApi(PageApi):
     async def _renew(self, source: str) -> None:
         """Reads a running server's list of tools again.
 
-        This offers tools to whose definitions a person has just agreed.
+        After a person has agreed to the definition of a tool, this makes the tool available.
         """
         servers = self._web.tools.servers
         for one in servers.states() if servers is not None else ():
@@ -194,8 +194,8 @@ async def waiting_definitions(web: Web) -> dict[str, list[dict[str, Any]]]:
 def called(approval: Approval) -> tuple[str, str] | None:
     """Returns the names of the server and the tool of a question; None if it is not an MCP tool.
 
-    Another program may have stored the question. So the result is also None if the server that the question
-    shows is not the server in its `source`.
+    Returns None if the question shows another server than the one in its `source`, because another program
+    may have stored such a question.
     """
     facts = dict(approval.shown.facts)
     server = approval.source.removeprefix("mcp:").partition("@")[0]

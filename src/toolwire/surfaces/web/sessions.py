@@ -6,9 +6,8 @@ has only its hash. Browsers send a cookie to every port of a host, so each reque
 session's page key, which only the page's own origin can read. A link works once, on any node or worker. A
 session that was started with a stored key ends when that key is revoked.
 
-Each session has an origin: how its person signed in. `toolwire open` needs only access to the user's files,
-so its sessions have an origin of their own: `OPEN`. A session that creates a link passes its own origin on to
-the session that the link starts.
+Each session has an origin: how its person signed in. If a session creates a link, the session that the link
+starts gets the same origin.
 
 Every program of the same user can write to the store, so a session may approve calls only if its row has an
 authority: a value that is sealed with the server's key (`tools/consent.py`). A session gets an authority from

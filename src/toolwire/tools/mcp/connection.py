@@ -1,6 +1,6 @@
 """A connection to an MCP server, by stdio or HTTP.
 
-A task of its own opens and closes each connection. Callers run in other tasks, so that a failing connection
+Each connection has a task that opens and closes it. Callers run in other tasks, so that a failing connection
 does not cancel them. Toolwire declares no capability, so a server cannot use elicitation, sampling or roots.
 """
 
@@ -55,7 +55,7 @@ class UpstreamFailed(Exception):
     """Raised if a server cannot be used or a call has failed. The message is one line for a person.
 
     `error`: the error that the server sent, if any. `said`: the last lines of the server's stderr.
-    `may_have_run`: whether the call may have taken effect. `status`: the HTTP status, if it is an error.
+    `may_have_run`: whether the call may have taken effect. `status`: the HTTP status of an error response.
     """
 
     def __init__(

@@ -1,8 +1,7 @@
-"""Reports rules that can never decide a call, and patterns on code or queries.
+"""Reports rules with mistakes: rules that can never decide a call, and patterns on code or queries.
 
-Without these reports, a mistyped rule would be noticed only when it is needed. A pattern does not show what
-code does: a model can write different code that does the same but does not match. The module has no side
-effects.
+Without these reports, a mistyped rule would be noticed only when it is needed. A pattern cannot judge code or
+a query, because both can be written in many ways. The module has no side effects.
 """
 
 from __future__ import annotations

@@ -89,7 +89,10 @@ def pattern(written: str, order: str = "") -> Pattern:
 
 
 def folded(value: Any) -> Any:
-    """Returns a text without differences that file systems and servers may ignore; other values unchanged."""
+    """Returns a text in a normal form: without case and other details that servers may ignore.
+
+    Returns any other value unchanged.
+    """
     if not isinstance(value, str) or len(value) > LONGEST:
         return value
     if value.isascii():
@@ -102,7 +105,7 @@ def folded(value: Any) -> Any:
 def _decoded(value: Any) -> Iterator[Any]:
     """Yields the folded value. For a text, also yields the results of repeated percent-decoding.
 
-    Yields None last if the text still changes after `MOST_DECODED` times.
+    If decoding still changes the text after `MOST_DECODED` times, yields None at the end.
     """
     form = folded(value)
     yield form
@@ -120,9 +123,8 @@ def _decoded(value: Any) -> Iterator[Any]:
 def glob(written: str, letter: str = ".") -> str:
     """Returns a regular expression for a pattern in which `*` is any text and `?` one character.
 
-    `letter`: the regular expression for a character that `*` and `?` match. The text between two `*` is
-    looked for once, at the first position where it occurs (an atomic group), so the time is linear in the
-    length of the value.
+    `letter`: the regular expression for a character that `*` and `?` match. The result uses atomic groups, so
+    matching takes a time that is linear in the length of the value.
     """
     first, *rest = (
         "".join(letter if one == "?" else re.escape(one) for one in piece)

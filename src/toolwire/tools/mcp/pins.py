@@ -150,7 +150,7 @@ class Pins:
         return await self._store.run(lambda c: c.execute(query, values).rowcount == 1, "write")
 
     async def agree_to(self, source: str, tool: str, pin: str) -> bool:
-        """Pins a withheld definition. Returns False if exactly this definition is not withheld."""
+        """Pins a withheld definition. Returns False if this definition is not withheld."""
         at = self._clock()
         return await self._store.run(lambda c: _agree_to(c, (source, tool, pin), at), "write")
 

@@ -113,7 +113,7 @@ class Call:
         self.problem = "the call has too many values"
 
     def canonical(self, text: Callable[[str], str]) -> str:
-        """Returns the arguments as JSON, in the form that the function `canonical` returns."""
+        """Returns the arguments as JSON in one normal form. `text` is applied to every text in them."""
         if text not in self._written:
             self._written[text] = canonical(self.arguments, text)
         return self._written[text]
@@ -127,9 +127,9 @@ class Condition:
     pattern: Pattern
 
     def fits(self, call: Call, *, surely: bool) -> bool:
-        """Whether the condition could hold.
+        """Whether the condition holds.
 
-        With `surely`, which is for allow rules: whether the condition certainly holds.
+        In doubt, the result is False if `surely` is set (for allow rules), and True if it is not set.
         """
         steps = folded(self.name).split(".")
         outer = (".".join(steps[:count]) for count in range(1, len(steps)))
@@ -358,7 +358,6 @@ class Policy:
     def dead(self, tools: Sequence[Listed]) -> list[str]:
         """Returns a line for each rule that can never decide, and for each pattern on code or a query.
 
-        Such a pattern is reported because a model can write different code that does the same but does not
-        match.
+        A pattern cannot judge code or a query, because both can be written in many ways.
         """
         return reports(self.rules, tools)

@@ -73,7 +73,7 @@ class PublicBackend(httpcore2.AsyncNetworkBackend):
         raise failure
 
     async def _resolved(self, host: str, port: int) -> Sequence[str]:
-        """Returns the addresses of a host. Raises unless all of them are public."""
+        """Returns the addresses of a host. Raises an error unless all of them are public."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(CONNECT_S):

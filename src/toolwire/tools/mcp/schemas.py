@@ -64,7 +64,7 @@ class SchemaCheck:
             raise ToolFailed(f"{path or 'arguments'}: {error.message[:200]}")
 
     def _cost(self, depth: int) -> float:
-        """Returns how many schemas one value can be checked against, if arguments are nested this deep."""
+        """Estimates the cost of a check: the most schemas that one value may be compared with."""
         if not self._refers:
             return self._plain
         if depth > DEEPEST_RECURSION:
@@ -158,7 +158,7 @@ def _items(node: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _nodes(schema: Any) -> Iterator[Any]:
-    """Yields every table, list and value of a schema. Raises if it is nested too deeply."""
+    """Yields every table, list and value of a schema. Raises an error if it is nested too deeply."""
     waiting = [(schema, 0)]
     while waiting:
         node, depth = waiting.pop()

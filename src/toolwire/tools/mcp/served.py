@@ -167,7 +167,7 @@ def _served(tool: McpTool, label: str, named: Named | None) -> ServedTool:
 class ClientsYes:
     """A surface for a client whose key may approve: approves the calls that the client approved.
 
-    It does not answer the question whether to share a result: this question waits in the inbox.
+    The question whether to share a result waits in the inbox.
     """
 
     def __init__(self, approvals: Approvals, key_name: str) -> None:
@@ -251,7 +251,7 @@ class Unpinned(Pins):
 class Named:
     """A server that a client named.
 
-    `uses`: how many calls of its tools, and requests for the list of its tools, run now.
+    `uses`: how many requests to the server run now.
     """
 
     id: str
@@ -317,11 +317,11 @@ class NamedServers:
                 named.timer = asyncio.get_running_loop().call_later(IDLE_S, self._drop, named)
 
     def _make_room(self, key_id: str) -> None:
-        """If there are too many connections, closes the one that has been unused for longest.
+        """Closes an unused connection if there are too many.
 
-        If this key has reached its own limit (`MOST_OF_KEY`), this closes a connection of this key, otherwise
-        a connection of the key that has the most. Raises `ToolwireError` if all of these connections are in
-        use.
+        If this key has `MOST_OF_KEY` connections, closes one of them. If there are `MOST_NAMED` in all,
+        closes one of the key that has the most. Raises `ToolwireError` if no connection can be closed,
+        because all are in use.
         """
         if self._closed:
             raise ToolwireError("external_connector", "Toolwire is stopping.", param="tools")

@@ -148,7 +148,7 @@ class McpServers:
         return server.settings if server is not None else None
 
     def usable(self) -> list[McpServerSettings]:
-        """Returns the settings of all servers whose settings have no mistake, in order."""
+        """Returns the settings of the servers, in order, except settings with a mistake."""
         return [one.settings for one in self._servers.values() if not one.upstream.problem]
 
     def upstream(self, name: str) -> Upstream:
@@ -190,10 +190,10 @@ class McpServers:
     # --- tools ---
 
     async def tools(self, names: Iterable[str] | None = None, *, wait: bool = False) -> list[McpTool]:
-        """Returns the offered tools of these servers, or of all. Starts servers that are not running.
+        """Returns the offered tools of the servers in `names` (None: all servers).
 
-        Without `wait`, the tools of a server that takes long to start are left out; `on_change` is called
-        when the server is ready.
+        Starts servers that are not running. Without `wait`, the tools of a server that takes long to start
+        are left out; `on_change` is called when the server is ready.
         """
         chosen = [one for name, one in self._servers.items() if names is None or name in names]
         pins = await self._pins.all() if chosen else {}

@@ -5,7 +5,7 @@
 - The child gets only the environment variables in `env`, and a working folder.
 - A message of more than `LARGEST` bytes ends the connection. An answer that cannot be read becomes an error,
   so that no call waits for it.
-- Messages are read no faster than they are handled, and written no faster than the server reads.
+- Reading pauses while too many bytes wait to be handled. Writing pauses while the server does not read.
 - The last lines of the server's stderr are kept, to explain why the server ended. Nothing of its stderr
   reaches Toolwire's own terminal.
 """
@@ -152,7 +152,8 @@ class ServerProcess(Child):
 def parsed(line: bytes) -> Item:
     """Returns the message in a line.
 
-    For an unreadable answer, returns an error answer. For any other unreadable line, returns an exception.
+    If the line is an answer that cannot be read, returns an error as the answer to the same request. If any
+    other line cannot be read, returns the exception.
     """
     try:
         return SessionMessage(types.jsonrpc_message_adapter.validate_json(line, by_name=False))

@@ -1,7 +1,7 @@
 """A tool of an MCP server, as a tool that runs only with a person's consent.
 
 What the person is shown before a call comes from the settings and from the pinned definition: nothing is sent
-to the server. Texts of the server about itself are labelled as its words, and its hints change no decision.
+to the server. Texts that the server wrote are labelled as its words. The server's hints change no decision.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class McpTool:
     # --- a call ---
 
     def reporting(self, progress: Progress) -> McpTool:
-        """Returns the same tool, which reports the progress of its calls."""
+        """Returns a copy of the tool that reports the progress of its calls to `progress`."""
         other = copy(self)
         other._progress = progress
         return other
@@ -182,7 +182,7 @@ class McpTool:
         return for_model(ran.raw)
 
     async def call(self, arguments: Arguments, progress: Progress | None = None) -> types.CallToolResult:
-        """Calls the server. Raises `UpstreamFailed`, also if the tool has changed since it was agreed to."""
+        """Calls the server. Raises `UpstreamFailed` if the call fails or the definition has changed."""
         connection = await self._server.confirm(self)
         upstream, name = self._server.upstream, self.definition.name
         return await upstream.call(name, arguments, progress=progress, on=connection)
@@ -217,10 +217,9 @@ def _wordless(progress: Progress) -> Progress:
 
 
 def whole(result: types.CallToolResult) -> str:
-    """Returns, as text, everything in a result that an MCP client could receive.
+    """Returns the whole result as text, for the person who decides about sharing it.
 
-    The text is for the person who decides about sharing the result. Of the data of images, audio and binary
-    resources, it contains only the size.
+    In place of the data of images, audio and binary resources, the text contains their size.
     """
     parts = [_whole(block) for block in result.content]
     meta = {name: value for name, value in (result.meta or {}).items() if not name.startswith(RESERVED)}

@@ -4,10 +4,9 @@
   `docs/architecture.md`).
 - Every wait has a time limit: for the start, for an answer, for a server that does not read. If the server
   reports progress, the time limit of the call is extended, up to `LONGEST_CALL_S`.
-- Structured results are not checked against the server's output schema: regular expressions in the schema
-  could block the process, and the call has already run. Therefore calls are sent by
-  `ClientSession.send_request`. `Client.call_tool` would check results, and would also list tools and repeat
-  calls by itself.
+- Structured results are not checked against the server's output schema, because regular expressions in the
+  schema could block the process. `Client.call_tool` would check them, and would repeat calls, so calls are
+  sent by `ClientSession.send_request`.
 """
 
 from __future__ import annotations

@@ -244,10 +244,10 @@ def _assistant(
     legacy_calls: int,
     notes: list[Note],
 ) -> int:
-    """Adds the items of an assistant message to `items`. Returns the number of legacy calls so far.
+    """Adds the items of an assistant message to `items`. Returns `legacy_calls` plus the legacy calls in it.
 
-    Adds an entry for each item to `paths`: the path of a call's id, such as `messages[2].tool_calls[0].id`,
-    or the path of a legacy call. For any other item, the entry is "".
+    `paths` gets one entry per item: for a call, the path of its id, such as
+    `messages[2].tool_calls[0].id`, or the path of the legacy call. For any other item, the entry is "".
     """
     text = message.get("content")
     parts, refused = content.read("" if text is None else text, f"{path}.content", notes)

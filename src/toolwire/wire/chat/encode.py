@@ -2,20 +2,18 @@
 
 Both classes consume the steps of `order.py`, so a body equals what a client accumulates from the chunks (law
 3). No chunk contradicts an earlier one (law 6): the id, the type and the name of a call are sent once, and
-the arguments follow in pieces. The cost of a chunk does not grow with the answer (law 7): a delta is a
-prepared prefix, the text's JSON and a prepared suffix. The laws are in docs/architecture.md.
+the arguments follow in pieces. The cost of a chunk does not grow with the answer, because most of its JSON is
+prepared (law 7). The laws are in docs/architecture.md.
 
-- The first chunk of a choice has the role: with `content: ""` before text and reasoning, otherwise with
-  `content: null` and the first call or refusal.
+- The first chunk of a choice has the role. Its `content` is null if a call or a refusal comes first, else "".
 - `feed` never sends the last event. `finish` sends it: `[DONE]`, or the error object, which ends the stream
   without `[DONE]`.
 - Reasoning is sent as `reasoning_content`, the field that servers and clients of open models use. OpenAI's
   API has no field for it.
 - A custom tool's call has `type: "custom"`, and `name` and `input` in `custom`, also in a stream. OpenAI
   streams such calls too, although its chunk schema lists only `function` (openai-openapi issue 576).
-- `service_tier` is omitted if the client asked for a tier, because only the upstream knows which tier it
+- `service_tier` is omitted if the client asked for a tier, because only the upstream knows the tier that was
   used.
-- `order.py` decides why an answer ended; `FINISH_REASONS` has the name of each reason in this API.
 - Each choice is a separate run. The output tokens of all choices are added up, the prompt's tokens count
   once.
 """
@@ -164,10 +162,7 @@ class ChatEncoder(_ChatAnswer):
         return self._frames(self._orders[choice].feed(events), choice)
 
     def say(self, text: str) -> bytes:
-        """Does what `feed` does for a single text of choice 0, but faster.
-
-        Most batches consist of a single text.
-        """
+        """Encodes one text of choice 0. Does the same as `feed` with a single `Text`, but faster."""
         if self._first.row is not IN_TEXT or not text:
             return self.feed([Text(text)])
         before, after = self._around[0]

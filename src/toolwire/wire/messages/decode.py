@@ -174,7 +174,7 @@ def decode(
 
 
 def extended(body: Mapping[str, Any], messages: Iterable[Message]) -> dict[str, Any]:
-    """Returns the request with the texts of further messages at its end."""
+    """Returns the body with the texts of further messages added to `messages`."""
     added = [
         {
             "role": message.role,
@@ -305,8 +305,7 @@ class _Reader:
         """Adds a message with the role `system`.
 
         Many models take such a message only at the beginning. A later one is therefore added to the user's
-        message before it, in the tags that Claude Code uses for models without such messages. An empty
-        message, which only sets the effort, is left out.
+        message before it, in tags, as Claude Code does. An empty message is left out.
         """
         if type(content) is list:
             parts: list[Part] = []

@@ -2,8 +2,8 @@
 
 A body is built from the same steps as the stream (law 3). No event contradicts an earlier one (law 6): there
 is one `message_start`; content blocks are numbered from 0 without a gap, and one is open at a time; arguments
-are increments. The cost of an event does not grow with the answer (law 7): a delta is a prepared prefix, the
-text's JSON and a prepared suffix. The laws are in docs/architecture.md.
+are increments. The cost of an event does not grow with the answer, because most of its JSON is prepared (law
+7). The laws are in docs/architecture.md.
 
 - `message_start` is sent with the first output, or with the end if there is no output. At that time, the
   number of input tokens is usually not known; `message_delta` has this number.
@@ -12,8 +12,7 @@ text's JSON and a prepared suffix. The laws are in docs/architecture.md.
 - A thought without a signature is sent with an empty signature. Anthropic would refuse such a thought if a
   client sent it back; other models do not need a signature.
 - `input` is an object in this API. A complete call whose arguments are not an object ends the answer with an
-  error. In a body, `input` is the model's own JSON, exactly as a stream sends it. If a call was cut off, its
-  `input` in a body has only the members that are complete.
+  error. If a call was cut off, its `input` in a body has only the members that are complete.
 - Toolwire's count of input tokens includes cached tokens, Anthropic's count does not.
 """
 
@@ -210,7 +209,7 @@ def _refuse(constant: str) -> NoReturn:
 
 
 def _block(item: Item) -> dict[str, Any]:
-    """Returns the content block of an item as it is before any text was added."""
+    """Returns the content block with which an item begins, still without text."""
     if item.kind in CALL_KINDS:
         return {"type": "tool_use", "id": item.call_id, "name": item.name, "input": {}}
     if item.kind in ("thought", "summary"):
@@ -245,7 +244,7 @@ class MessagesEncoder(_MessagesAnswer):
         return self._frames(self._steps(events))
 
     def say(self, text: str) -> bytes:
-        """Does what `feed` does for a single text, but faster: most batches are one text."""
+        """Encodes one text. Does the same as `feed` with a single `Text`, but faster."""
         if self._order.row is not IN_TEXT or not text:
             return self.feed([Text(text)])
         return b"%b%b}}\n\n" % (self._before, encode(text))

@@ -3,7 +3,7 @@
 | wire tool                            | becomes                                                     |
 |--------------------------------------|-------------------------------------------------------------|
 | custom, with or without its type     | ToolSpec                                                    |
-| bash_…, text_editor_… (client runs)  | ToolSpec with the schema that only Anthropic's models know  |
+| bash_…, text_editor_… (client runs)  | ToolSpec with a schema that this module adds                |
 | any other type (the server runs it)  | skipped, with a note                                        |
 """
 
@@ -109,8 +109,8 @@ def read_choice(
 ) -> tuple[ToolChoice, bool, Failure | None]:
     """Returns the tool choice, whether parallel calls are allowed, and an error or None.
 
-    The error is for backends that do not speak this API (`Turn.only_spoken`). `tools`: the tools that the
-    model sees with every backend. `given`: all tools of the request.
+    The error is for backends that do not speak this API (`Turn.only_spoken`). `tools`: the tools that every
+    backend can show to the model. `given`: all tools of the request.
     """
     default = ToolChoice("auto" if tools else "none")
     if choice is None:

@@ -318,10 +318,7 @@ def _input(body: Mapping[str, Any], reader: _Reader) -> None:
 
 
 def stored_items(body: Mapping[str, Any], output: list[Any]) -> tuple[StoredItem, ...]:
-    """Returns the items with which a later turn of this conversation begins.
-
-    These are the input of the request, then the output.
-    """
+    """Returns the items to store for later turns: the input of the request, then the output."""
     reader = _Reader()
     _input({**body, "previous_response_id": body.get("previous_response_id") or "-"}, reader)
     reader.read(output, "output")
@@ -329,7 +326,7 @@ def stored_items(body: Mapping[str, Any], output: list[Any]) -> tuple[StoredItem
 
 
 class _Reader:
-    """Collects the items of an input, and notes on what is skipped.
+    """Collects the items of an input. Also collects notes for the report about items that it skips.
 
     `paths` has one entry per item: the path of the field that holds the item's id, such as
     `input[2].call_id`. The entry is "" if the id is not needed.

@@ -1,10 +1,9 @@
 """Encodes steps for the Responses API: a stream of events, and the Response that ends it.
 
-`response()` is the object of the terminal event, so that a body and a stored response equal the end of the
-stream (law 3). No event contradicts an earlier one (law 6): sequence numbers count from 0 without a gap, and
-the deltas of an item add up to the text of its `.done` event. The cost of an event does not grow with the
-answer (law 7): a delta is a prepared prefix, the sequence number, a prepared middle, the text's JSON and a
-prepared suffix. The laws are in docs/architecture.md.
+`response()` returns the object of the terminal event. It is also the body of a response that is not streamed,
+and the stored response (law 3). No event contradicts an earlier one (law 6): sequence numbers count from 0
+without a gap, and the deltas of an item add up to the text of its `.done` event. The cost of an event does
+not grow with the answer, because most of its JSON is prepared (law 7). The laws are in docs/architecture.md.
 
 - `response.created` and `response.in_progress` are sent with the first output, or with the end if there is no
   output.
@@ -146,8 +145,8 @@ def usage_object(usage: Usage) -> dict[str, Any]:
 def response_template(turn: Turn, id: str, created: int) -> dict[str, Any]:
     """Returns the Response object before any output, with keys in OpenAI's order.
 
-    Keys that may not be null in OpenAI's schema (`user`, `usage`) are omitted. Open Responses requires
-    `usage: null`, and penalties that OpenAI's schema does not have.
+    Keys that may not be null in OpenAI's schema (`user`, `usage`) are omitted. For clients of the Open
+    Responses specification, the members of `OPEN_RESPONSES` are added.
     """
     echo, sampling = turn.echo, turn.sampling
     response: dict[str, Any] = {
@@ -187,10 +186,7 @@ def response_template(turn: Turn, id: str, created: int) -> dict[str, Any]:
 
 
 def _brief(token: TokenLogprob) -> dict[str, Any]:
-    """Returns a token's log probability as the events of a text have it: without `bytes`.
-
-    Only the content part at the end of the text has `bytes`.
-    """
+    """Returns a token's log probability without `bytes`, as OpenAI sends it in the events of a text."""
     top = [{"token": one["token"], "logprob": one["logprob"]} for one in token["top_logprobs"]]
     return {"token": token["token"], "logprob": token["logprob"], "top_logprobs": top}
 
@@ -236,7 +232,7 @@ class ResponsesEncoder:
         return self._frames(self._order.feed(events))
 
     def say(self, text: str) -> bytes:
-        """Does what `feed` does for a single text, but faster: most batches are one text."""
+        """Encodes one text. Does the same as `feed` with a single `Text`, but faster."""
         return b"".join(self._delta(text)) if self._order.row is IN_TEXT and text else self.feed([Text(text)])
 
     def finish(self, comment: str | None = None) -> bytes:

@@ -201,9 +201,9 @@ class McpItems:
     def settle(self, items: Sequence[Item], paths: Sequence[str]) -> tuple[list[Item], list[str]]:
         """Removes superfluous items. Returns the other items and their paths.
 
-        Of several Calls for one approval request, keeps only the first. If the approved call has run since,
-        drops the placeholder result `_APPROVED`, because `items` also has the real result. Raises an error if
-        an answer names an approval request that this conversation does not have.
+        Keeps only the first Call of each approval request. Drops the placeholder result `_APPROVED` of each
+        call that has run since, because `items` has its real result. Raises an error if an answer names an
+        approval request that this conversation does not have.
         """
         seen: set[str] = set()
         out: list[Item] = []
@@ -237,7 +237,7 @@ class McpItems:
         return McpPart(tuple(servers), frozenset(listed), questions, answers, tuple(chosen))
 
     def stored(self, items: Sequence[Item]) -> Iterator[StoredItem]:
-        """Yields the items that later turns begin with."""
+        """Yields the items to store for later turns of the conversation."""
         yield from map(McpListed, sorted(self._listed))
         yield from (item for item in items if type(item) is not Result or item.parts is not _APPROVED)
 

@@ -82,7 +82,7 @@ function toolsPanel(turn) {
       pair('Wait after this turn', waited),
       pair('Continued by turn', link(after?.turn)),
       pair('Tool choice', plan.required ? 'the client requires a call' : null),
-      pair('First words of the answer, given by Toolwire', plan.begun),
+      pair('Start of the answer, written by Toolwire', plan.begun),
       pair('Random token in call markers', plan.nonce),
     ),
   )

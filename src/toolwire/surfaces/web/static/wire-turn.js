@@ -162,7 +162,7 @@ class TurnPage {
       turn.kind === 'new' ? null : h('span', { class: 'badge', title: kindText(turn.kind) }, turn.kind)
     const goneTitle =
       'The contents of this turn were deleted, so the turn cannot be copied, downloaded or replayed'
-    const title = h('h1', { class: 'turn-title', tabindex: '-1' }, turn.model || 'A turn without a model')
+    const title = h('h1', { class: 'turn-title', tabindex: '-1' }, turn.model || 'A turn of an unknown model')
     const badges = h(
       'div',
       { class: 'row' },
