@@ -345,7 +345,7 @@ async def test_of_two_simultaneous_continuations_one_is_refused_whichever_nodes_
     # Either request may be first.
     resumed, refused = sorted(await asyncio.gather(talk.step(first.url), again.step(second.url)))
     assert resumed == (200, "resumed", "I saw a duck")
-    assert refused[0] == 409 and "already being continued" in refused[2]
+    assert refused[0] == 409 and "is already continuing the run" in refused[2]
 
 
 async def test_another_keys_run_is_not_found(two: Circle, client: aiohttp.ClientSession) -> None:

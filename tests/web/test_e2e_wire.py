@@ -253,7 +253,7 @@ def test_a_parked_turn_and_the_one_that_resumed_it_lead_to_each_other_with_the_t
     expect(drawing.get_by_role("img")).to_have_attribute(
         "aria-label", re.compile(r"Run parked for [\d.]+ m?s before this turn\.$")
     )
-    fact(page, "Continues turn").get_by_role("link").click()
+    fact(page, "Continuation of turn").get_by_role("link").click()
     expect(page).to_have_url(re.compile(f"{first}$"))
     expect(page.get_by_role("region", name="Timeline").get_by_role("img")).to_have_attribute(
         "aria-label", re.compile("parked for .* after")

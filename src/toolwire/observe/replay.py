@@ -350,7 +350,7 @@ class _RecordedImages:
 
 
 class _RecordedSeals:
-    """Returns the summaries of compacted conversations that the recorded turn used."""
+    """Opens sealed summaries of conversations from a recording: those that the recorded turn opened."""
 
     def __init__(self, references: dict[str, Any]) -> None:
         self._references = references

@@ -1,7 +1,7 @@
 """One agent on a bridge: its requests, the reader of its streams, and its session.
 
-The agent that Toolwire requests has the client's tools as custom tools, and none of Cursor's own tools. The
-agent does not read the person's settings, and works in an empty folder.
+Toolwire gives each agent the client's tools as custom tools, and none of Cursor's own tools. The agent does
+not read the person's settings, and works in an empty folder.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def public_name(server: str, tool: str) -> str:
 
 
 class McpTool:
-    """A tool with the `definition` and the `pin` that the person agreed to. Implements `Tool` and `Ruled`."""
+    """A tool of an MCP server, with the agreed definition. Implements `Tool` and `Ruled`."""
 
     effect: Effect = "call"
 

@@ -76,14 +76,14 @@ function toolsPanel(turn) {
       'dl',
       { class: 'pairs' },
       pair('Kind', `${turn.kind}: ${kindText(turn.kind)}`),
-      pair('Continues turn', link(turn.resumed_from)),
+      pair('Continuation of turn', link(turn.resumed_from)),
       pair('Wait before this turn', turn.parked_ms ? ms(turn.parked_ms) : null),
       pair('Backend', turn.backend),
       pair('Wait after this turn', waited),
       pair('Continued by turn', link(after?.turn)),
       pair('Tool choice', plan.required ? 'the client requires a call' : null),
-      pair('Start of the answer, written by Toolwire', plan.begun),
-      pair('Random token in call markers', plan.nonce),
+      pair('Prefilled text of the answer', plan.begun),
+      pair('Random text in the markers of calls', plan.nonce),
     ),
   )
 }

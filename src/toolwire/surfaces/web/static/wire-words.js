@@ -71,7 +71,7 @@ export const DROPS = new Map([
   ['cap', ['calls', 'Calls beyond the limit for one answer']],
   ['duplicate', ['calls', 'Repeated calls with the same arguments']],
   ['parallel', ['calls', 'Further calls: the client or the settings allow only one call at a time']],
-  ['first', ['calls', 'Calls after the first: the setting tools.stop_after ends the answer there']],
+  ['first', ['calls', 'Calls after the first: the setting tools.stop_after ends the answer after one call']],
   ['retry', ['characters', 'An answer without the required call: Toolwire asked the model again']],
   ['phantom', ['calls', 'Calls that the backend sent without a name']],
   [
