@@ -272,7 +272,7 @@ _ROWS = (
         "another server",
         "http://127.0.0.1:8000/v1",
         strict=True,
-        deviations=("responses with the differences above",),
+        deviations=("responses with the differences that this page lists",),
     ),
 )
 
