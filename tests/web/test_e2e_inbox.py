@@ -273,6 +273,7 @@ def test_the_inbox_works_by_keyboard_alone(site: Any, browse: Any, ask: Any) -> 
     page.keyboard.press("Escape")  # decides nothing, and closes only the dialog on top
     expect(code).to_have_count(0)
     expect(button).to_be_focused()
+    expect(button).to_have_attribute("aria-disabled", "false")
     page.keyboard.press("Enter")
     expect(field).to_be_focused()
     page.keyboard.type(CODE)
