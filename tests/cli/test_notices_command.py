@@ -122,5 +122,5 @@ async def test_doctor_reports_each_notice(tmp_path: Path) -> None:
     settings = load(str(tmp_path / "toolwire.toml"), {}, {})
     found = [one async for one in _notices(settings)]
     assert [(one.subject, one.mark) for one in found] == [("notice hook", "ok"), ("notice bad", "problem")]
-    assert isinstance(found[0], Finding) and "toolwire notices test hook" in found[0].told
+    assert isinstance(found[0], Finding) and "toolwire notices test hook" in found[0].text
     assert found[1].fix.startswith("correct [notices.bad] in ")

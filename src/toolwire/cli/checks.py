@@ -34,24 +34,24 @@ SHOWN = 4
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One result of a check. `told`: what the check found. `fix`: what to do, often a command."""
+    """One result of a check. `text`: what the check found. `fix`: what to do, often a command."""
 
     subject: str
     mark: Mark
-    told: str
+    text: str
     fix: str = ""
 
 
-def ok(subject: str, told: str) -> Finding:
-    return Finding(subject, "ok", told)
+def ok(subject: str, text: str) -> Finding:
+    return Finding(subject, "ok", text)
 
 
-def missing(subject: str, told: str, fix: str = "") -> Finding:
-    return Finding(subject, "missing", told, fix)
+def missing(subject: str, text: str, fix: str = "") -> Finding:
+    return Finding(subject, "missing", text, fix)
 
 
-def problem(subject: str, told: str, fix: str = "") -> Finding:
-    return Finding(subject, "problem", told, fix)
+def problem(subject: str, text: str, fix: str = "") -> Finding:
+    return Finding(subject, "problem", text, fix)
 
 
 Findings = AsyncIterator[Finding]
@@ -128,8 +128,8 @@ async def _codex(settings: Settings) -> Findings:
         facts = await inspect(options)
         about = f"codex {facts['version']}, tools: {facts['strategy']}"
         if not facts["installed"]:
-            told = f"the command {options.bin!r} was not found"
-            yield absent(subject, told, "npm install -g @openai/codex")
+            text = f"the command {options.bin!r} was not found"
+            yield absent(subject, text, "npm install -g @openai/codex")
         elif facts["logged_in"] is False:
             yield absent(subject, f"{about}, not logged in", "codex login")
         elif facts["problem"]:
@@ -356,8 +356,8 @@ async def _notices(settings: Settings) -> Findings:
             yield problem(subject, notice.problem, f"correct [notices.{notice.name}] in {notice.where}")
             continue
         wrong = await warnings(settings, notice)
-        for told, fix in wrong:
-            yield problem(subject, told, fix)
+        for text, fix in wrong:
+            yield problem(subject, text, fix)
         if not wrong:
             how = f"toolwire notices test {notice.name} sends a test message"
             yield ok(subject, f"{notice.kind}, level {notice.level}; {how}")

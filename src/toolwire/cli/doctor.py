@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import json
 import os
-from dataclasses import asdict
 
 from toolwire.cli.checks import CHECKS, Finding, problem
 from toolwire.core.display import one_line
@@ -26,8 +25,13 @@ def run_doctor(arguments: argparse.Namespace) -> int:
     """Prints the report. Returns exit status 1 if there is a problem."""
     settings, findings = _loaded(arguments.config)
     findings += asyncio.run(examine(settings))
-    print(json.dumps([asdict(finding) for finding in findings]) if arguments.json else report(findings))
+    print(json.dumps([_as_json(finding) for finding in findings]) if arguments.json else report(findings))
     return 1 if any(finding.mark == "problem" for finding in findings) else 0
+
+
+def _as_json(finding: Finding) -> dict[str, str]:
+    """Returns a finding with the keys that scripts rely on."""
+    return {"subject": finding.subject, "mark": finding.mark, "told": finding.text, "fix": finding.fix}
 
 
 def _loaded(config: str | None) -> tuple[Settings, list[Finding]]:
@@ -91,7 +95,7 @@ def report(findings: list[Finding]) -> str:
     width = max(map(len, subjects), default=0)
     lines = []
     for subject, finding in zip(subjects, findings, strict=True):
-        lines.append(f"{signs[finding.mark]} {subject.ljust(width)}  {one_line(finding.told, WIDEST)}")
+        lines.append(f"{signs[finding.mark]} {subject.ljust(width)}  {one_line(finding.text, WIDEST)}")
         if finding.fix:
             lines.append(f"  {' ' * width}  → {one_line(finding.fix, WIDEST)}")
     return "\n".join(lines)

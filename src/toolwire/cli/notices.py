@@ -72,7 +72,7 @@ async def _test(settings: Settings, notice: NoticeSettings, as_json: bool) -> in
             "status": sent.status,
             "problem": sent.problem,
         }
-        print(json.dumps({**facts, "warnings": [told for told, _ in wrong]}))
+        print(json.dumps({**facts, "warnings": [text for text, _ in wrong]}))
         return 1 if sent.problem else 0
     if sent.problem:
         print(f"✗ {notice.name}: not sent: {sent.problem}")
@@ -80,8 +80,8 @@ async def _test(settings: Settings, notice: NoticeSettings, as_json: bool) -> in
         print(f"✓ {notice.name}: {host} accepted the message ({sent.status}, {sent.took_s * 1000:.0f} ms)")
         if notice.level != "notice":
             print("  Open the message's link on your phone: the page must say that the link works.")
-    for told, fix in wrong:
-        print(f"! {told}\n  → {fix}")
+    for text, fix in wrong:
+        print(f"! {text}\n  → {fix}")
     return 1 if sent.problem else 0
 
 
@@ -92,9 +92,9 @@ async def warnings(settings: Settings, notice: NoticeSettings) -> list[tuple[str
         return out
     for key in ("url", "pages"):
         if unencrypted(getattr(notice, key)):
-            told = f"{key} is not https: others in the network can read the links and approve calls"
+            text = f"{key} is not https: others in the network can read the links and approve calls"
             out.append(
-                (told, f'use an https address, or a VPN; or set level = "notice" in [notices.{notice.name}]')
+                (text, f'use an https address, or a VPN; or set level = "notice" in [notices.{notice.name}]')
             )
     if problem := _unreachable(settings.server, notice.pages):
         out.append(problem)
@@ -102,12 +102,12 @@ async def warnings(settings: Settings, notice: NoticeSettings) -> list[tuple[str
         async with delivery.client() as session:
             readable = await delivery.can_read(session, notice)
         if readable:
-            told = (
+            text = (
                 "the token can also read the topic: a program that finds the token can read the links and "
                 "approve calls"
             )
             fix = "on the ntfy server, give Toolwire a user of its own: ntfy access USER TOPIC write-only"
-            out.append((told, fix))
+            out.append((text, fix))
     return out
 
 
