@@ -59,7 +59,7 @@ def mcp_arguments(parser: argparse.ArgumentParser) -> None:
         "or in the inbox if the client has no forms"
     )
     question.add_argument("--inbox", action="store_true", default=None, help=inbox)
-    form = "ask for approvals only in a form that the client shows, never in the inbox"
+    form = "ask for approvals only in a form of the client; if the client has no forms, refuse the call"
     question.add_argument("--no-inbox", action="store_false", dest="inbox", default=None, help=form)
     lifetime = "seconds that an approval request waits for your decision; default 600"
     add("--lifetime", metavar="S", type=float, default=LIFETIME_S, help=lifetime)
